@@ -1,0 +1,92 @@
+// swift-tools-version: 6.2
+import PackageDescription
+
+// Every Swift target is held to the same rules: language mode 6, each touch of C spelled `unsafe`,
+// and no warning survives a build.
+let strict: [SwiftSetting] = [
+    .swiftLanguageMode(.v6),
+    .strictMemorySafety(),
+    .treatAllWarnings(as: .error),
+    .enableUpcomingFeature("ExistentialAny"),
+    .enableUpcomingFeature("InternalImportsByDefault"),
+    .enableUpcomingFeature("MemberImportVisibility"),
+    .enableUpcomingFeature("NonisolatedNonsendingByDefault"),
+]
+
+func library(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
+    .target(name: name, dependencies: dependencies, swiftSettings: strict)
+}
+
+func tests(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
+    .testTarget(
+        name: name, dependencies: dependencies + ["BrokerTesting"], path: "Tests/\(name)", swiftSettings: strict)
+}
+
+let package = Package(
+    name: "token-broker",
+    products: [
+        .executable(name: "token-broker", targets: ["token-broker"]),
+        .executable(name: "token-broker-provider", targets: ["token-broker-provider"]),
+    ],
+    targets: [
+        // System libraries and the few Linux calls that Swift's Glibc module leaves out.
+        .target(name: "CLinux"),
+        .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
+        .systemLibrary(name: "CPostgres", pkgConfig: "libpq", providers: [.apt(["libpq-dev"])]),
+
+        // The two cores that do no I/O, and what they are written in.
+        library("JSON", []),
+        library("Cryptography", ["COpenSSL"]),
+        library("HTTPCodec", []),
+        library("OAuth", ["Cryptography", "HTTPCodec", "JSON"]),
+
+        // Bytes in and out.
+        library("Reactor", ["CLinux"]),
+        library("HTTPServer", ["Reactor", "HTTPCodec"]),
+        library("HTTPSClient", ["Reactor", "HTTPCodec", "COpenSSL"]),
+        library("Postgres", ["Reactor", "CPostgres"]),
+        library("CredentialStore", ["OAuth", "Cryptography", "Postgres", "Reactor", "JSON"]),
+
+        // The service, and the provider that development and tests log in at.
+        library(
+            "TokenBroker",
+            ["HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "JSON", "Reactor"]),
+        library("DevelopmentProvider", ["HTTPServer", "HTTPCodec", "Cryptography", "JSON", "Reactor"]),
+        .executableTarget(
+            name: "token-broker",
+            dependencies: [
+                "TokenBroker", "CredentialStore", "HTTPServer", "HTTPSClient", "Postgres", "OAuth", "Cryptography",
+                "Reactor", "JSON",
+            ],
+            swiftSettings: strict),
+        .executableTarget(
+            name: "token-broker-provider", dependencies: ["DevelopmentProvider", "HTTPServer", "Reactor"],
+            swiftSettings: strict),
+
+        // Doubles and tools that several test targets share.
+        .target(
+            name: "BrokerTesting",
+            dependencies: [
+                "TokenBroker", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient", "HTTPCodec",
+                "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
+            ],
+            path: "Tests/Support", swiftSettings: strict),
+        tests("ReactorTests", ["Reactor"]),
+        tests("CryptographyTests", ["Cryptography"]),
+        tests("HTTPCodecTests", ["HTTPCodec"]),
+        tests("JSONTests", ["JSON"]),
+        tests("OAuthTests", ["OAuth", "JSON", "Cryptography", "HTTPCodec"]),
+        tests("HTTPServerTests", ["HTTPServer", "HTTPCodec", "Reactor"]),
+        tests("HTTPSClientTests", ["HTTPSClient", "HTTPCodec", "Reactor"]),
+        tests("PostgresTests", ["Postgres", "Reactor"]),
+        tests("CredentialStoreTests", ["CredentialStore", "Postgres", "OAuth", "Cryptography", "Reactor", "JSON"]),
+        tests("DevelopmentProviderTests", ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JSON", "Reactor"]),
+        tests(
+            "TokenBrokerTests",
+            [
+                "TokenBroker", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient", "HTTPCodec",
+                "OAuth", "Cryptography", "Postgres", "Reactor", "JSON",
+            ]),
+        tests("IntegrationTests", ["HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"]),
+    ]
+)

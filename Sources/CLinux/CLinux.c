@@ -1,0 +1,59 @@
+#define _GNU_SOURCE
+#include "CLinux.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+const uint32_t CLINUX_IN = EPOLLIN, CLINUX_OUT = EPOLLOUT, CLINUX_RDHUP = EPOLLRDHUP, CLINUX_HUP = EPOLLHUP,
+               CLINUX_ERR = EPOLLERR, CLINUX_ET = EPOLLET, CLINUX_ONESHOT = EPOLLONESHOT;
+
+int clinux_epoll_create(void) { return epoll_create1(EPOLL_CLOEXEC); }
+
+int clinux_epoll_set(int epoll, int descriptor, uint32_t events, uint64_t tag) {
+    struct epoll_event event = {.events = events, .data.u64 = tag};
+    int result = epoll_ctl(epoll, EPOLL_CTL_MOD, descriptor, &event);
+    if (result == -1 && errno == ENOENT) result = epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event);
+    return result;
+}
+
+int clinux_epoll_remove(int epoll, int descriptor) { return epoll_ctl(epoll, EPOLL_CTL_DEL, descriptor, NULL); }
+
+int clinux_epoll_wait(int epoll, struct clinux_event *events, int capacity, int timeout_ms) {
+    struct epoll_event buffer[256];
+    if (capacity > 256) capacity = 256;
+    int count = epoll_wait(epoll, buffer, capacity, timeout_ms);
+    for (int i = 0; i < count; i++) {
+        events[i].tag = buffer[i].data.u64;
+        events[i].events = buffer[i].events;
+    }
+    return count;
+}
+
+int clinux_eventfd(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
+
+int clinux_accept(int listener, void *address, unsigned int *length) {
+    return accept4(listener, address, length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+}
+
+int clinux_pipe(int descriptors[2]) { return pipe2(descriptors, O_CLOEXEC); }
+
+int clinux_lock_exclusively(int descriptor) { return flock(descriptor, LOCK_EX | LOCK_NB); }
+
+int clinux_forbid_core_dumps(void) {
+    struct rlimit none = {0, 0};
+    if (setrlimit(RLIMIT_CORE, &none) == -1) return -1;
+    return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
+int clinux_set_thread_name(unsigned long thread, const char *name) { return pthread_setname_np(thread, name); }
+
+const int CLINUX_EAI_NODATA = EAI_NODATA;

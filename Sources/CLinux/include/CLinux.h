@@ -1,0 +1,39 @@
+// The Linux calls that Swift's Glibc module leaves out. _GNU_SOURCE is defined in CLinux.c only: here
+// it would clash with the Glibc module that Swift has already built.
+#ifndef TOKEN_BROKER_CLINUX_H
+#define TOKEN_BROKER_CLINUX_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+/// One readiness event: which descriptor's 64-bit tag, and what it is ready for (EPOLL* bits).
+struct clinux_event {
+    uint64_t tag;
+    uint32_t events;
+};
+
+extern const uint32_t CLINUX_IN, CLINUX_OUT, CLINUX_RDHUP, CLINUX_HUP, CLINUX_ERR, CLINUX_ET, CLINUX_ONESHOT;
+
+int clinux_epoll_create(void);
+/// Adds the descriptor, or changes its registration where it is registered already.
+int clinux_epoll_set(int epoll, int descriptor, uint32_t events, uint64_t tag);
+int clinux_epoll_remove(int epoll, int descriptor);
+/// Waits for at most `timeout_ms` (-1: for ever). Returns the number of events, or -1 with errno.
+int clinux_epoll_wait(int epoll, struct clinux_event *events, int capacity, int timeout_ms);
+
+/// A non-blocking, close-on-exec event counter.
+int clinux_eventfd(void);
+/// accept(2) that makes the new descriptor non-blocking and close-on-exec in the same call.
+int clinux_accept(int listener, void *address, unsigned int *length);
+/// pipe(2), close-on-exec.
+int clinux_pipe(int descriptors[2]);
+/// An exclusive lock on the open file that the kernel gives back when the process ends. -1 with EWOULDBLOCK if held.
+int clinux_lock_exclusively(int descriptor);
+/// Names a thread (15 bytes at most).
+int clinux_set_thread_name(unsigned long thread, const char *name);
+/// getaddrinfo's "the name exists but has no address".
+extern const int CLINUX_EAI_NODATA;
+/// Makes the process undumpable and forbids core files, so that a crash leaves no secret behind.
+int clinux_forbid_core_dumps(void);
+
+#endif

@@ -1,0 +1,119 @@
+package import OAuth
+
+/// What a record is about. The raw value stands in keys, file names and associated data: never change one.
+package enum RecordKind: String, Sendable, CaseIterable, Hashable {
+    /// A tenant's configuration; the key is empty.
+    case tenant
+    /// A caller's key; the key is its identifier, the look-up digest that of the secret.
+    case apiKey = "api-key"
+    /// A set of credentials, or the tombstone that a logout left; the key is the storage key.
+    case credentials
+    /// Shows at start that the configured keys are the ones that sealed this store; under the tenant `.broker`, the
+    /// key is the sealing key's identity.
+    case keyCheck = "key-check"
+    /// A login between its two legs, then its outcome; the key is the login's identifier, the look-up digest that of
+    /// its `state`.
+    case login
+}
+
+/// Where a record stands.
+package struct RecordID: Hashable, Sendable, Comparable {
+    package let kind: RecordKind
+    package let tenant: TenantName
+    /// 0 to 200 characters of `[A-Za-z0-9._~:@-]`.
+    package let key: String
+
+    package init(_ kind: RecordKind, _ tenant: TenantName, key: String = "") {
+        self.kind = kind
+        self.tenant = tenant
+        self.key = key
+    }
+
+    package static func < (left: RecordID, right: RecordID) -> Bool {
+        if left.kind != right.kind { return left.kind.rawValue < right.kind.rawValue }
+        if left.tenant != right.tenant { return left.tenant < right.tenant }
+        return left.key.utf8.lexicographicallyPrecedes(right.key.utf8)
+    }
+}
+
+/// A record as a store keeps it: the content is sealed, the store cannot read it.
+package struct StoredRecord: Sendable, Equatable {
+    package var id: RecordID
+    /// Rises with every write of the record; chosen by the writer.
+    package var version: Int64
+    package var sealed: [UInt8]
+    /// SHA-256 of a secret by which the record is found; unique among the records of its kind.
+    package var lookup: [UInt8]?
+    /// When the record may be removed; nil keeps it.
+    package var expires: Timestamp?
+
+    package init(
+        id: RecordID, version: Int64, sealed: [UInt8], lookup: [UInt8]? = nil, expires: Timestamp? = nil
+    ) {
+        self.id = id
+        self.version = version
+        self.sealed = sealed
+        self.lookup = lookup
+        self.expires = expires
+    }
+}
+
+/// One step of a commit.
+package enum RecordChange: Sendable, Equatable {
+    /// Writes a record that does not exist yet.
+    case insert(StoredRecord)
+    /// Writes a record in place of the one that has exactly this version. The new version is higher.
+    case replace(StoredRecord, version: Int64)
+    /// Removes the record that has exactly this version.
+    case remove(RecordID, version: Int64)
+    /// Changes nothing: the commit takes place only while the record exists, whatever its version.
+    case require(RecordID)
+    /// Removes every record of the tenant, of every kind. Never a conflict.
+    case removeAll(TenantName)
+}
+
+package enum StoreError: Error, Equatable, Sendable {
+    /// The world moved on: a record is not at the version, or not in the state, that a change names; a look-up digest
+    /// is taken. Nothing was changed. Read again and decide again.
+    case conflict
+    /// The store did not answer in time, refused, or cannot write now. Nothing is known to have changed; `commit`
+    /// has looked whether its changes arrived, where that could be found out. Retrying later may help.
+    case unavailable
+    /// Records exist that the configured keys cannot open, or the store's own files are damaged. Retrying cannot help;
+    /// an operator must look. The text says where to look and holds no secret.
+    case damaged(String)
+}
+
+/// Sealed, versioned records: the one thing that the memory, file and PostgreSQL stores have in common.
+///
+/// Implementations are safe to use from any task and by many at once. None of them reads the sealed content or the
+/// clock. Every write is durable before its call returns (memory excepted).
+package protocol RecordStore: Sendable {
+    /// For how long what was read may be used without asking again: nil when this process is the store's only
+    /// writer and so knows of every change.
+    var revalidateAfter: Duration? { get }
+
+    /// The record, or nil.
+    func read(_ id: RecordID) async throws(StoreError) -> StoredRecord?
+
+    /// The record of that kind with that look-up digest, or nil.
+    func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord?
+
+    /// Up to `limit` records in the order of their tenant and key, those after `after` (exclusive) only.
+    /// - Parameter tenant: nil for the records of every tenant.
+    func list(
+        _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
+    ) async throws(StoreError) -> [StoredRecord]
+
+    /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
+    func commit(_ changes: [RecordChange]) async throws(StoreError)
+
+    /// Removes up to `limit` records whose expiry is before `now`. Returns how many went.
+    func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int
+
+    /// Shows that the store can be reached and written to, and that its schema is the one that this build knows.
+    func check() async throws(StoreError)
+
+    /// Ends connections and threads and lets go of locks. No other call may follow.
+    func close() async
+}

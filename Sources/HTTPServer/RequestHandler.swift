@@ -1,0 +1,16 @@
+package import HTTPCodec
+
+/// Answers requests.
+package protocol RequestHandler: Sendable {
+    /// Answers one request.
+    ///
+    /// It is started with `Task.immediate` on the event loop that read the request. When it returns without having
+    /// suspended, the answer leaves in the same turn; otherwise it may take its time while the loop serves others.
+    /// It must not block. Its task is cancelled when the client is gone, not when the client has merely finished
+    /// sending.
+    func respond(to request: Request) async -> Response
+
+    /// The answer for a request that never became one: malformed, too large, too slow, or over a limit.
+    /// The server has decided on `status` and closes the connection after it. Must return at once.
+    func response(toFault status: Status, detail: String) -> Response
+}

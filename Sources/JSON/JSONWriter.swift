@@ -1,0 +1,153 @@
+/// Writes JSON text, members in the order given, commas by itself.
+///
+/// For answers and log lines, where the order of members is for people and an encoder's detour through dictionaries
+/// is not. Control characters, quotes and line separators are escaped, so a value can never forge a line.
+package struct JSONWriter {
+    package private(set) var bytes: [UInt8] = []
+    private var needsComma = false
+
+    package init() {}
+
+    /// The text of one object.
+    package static func object(_ body: (inout JSONWriter) -> Void) -> [UInt8] {
+        var writer = JSONWriter()
+        writer.object(body)
+        return writer.bytes
+    }
+
+    // MARK: Values
+
+    package mutating func object(_ body: (inout JSONWriter) -> Void) {
+        begin(UInt8(ascii: "{"))
+        body(&self)
+        end(UInt8(ascii: "}"))
+    }
+
+    package mutating func array(_ body: (inout JSONWriter) -> Void) {
+        begin(UInt8(ascii: "["))
+        body(&self)
+        end(UInt8(ascii: "]"))
+    }
+
+    package mutating func string(_ value: String) {
+        separate()
+        quote(value)
+    }
+
+    package mutating func integer(_ value: Int64) { literal(String(value)) }
+    package mutating func bool(_ value: Bool) { literal(value ? "true" : "false") }
+    package mutating func null() { literal("null") }
+
+    package mutating func value(_ value: JSONValue) {
+        switch value {
+        case .null: null()
+        case .bool(let value): bool(value)
+        case .integer(let value): integer(value)
+        case .number(let value):
+            precondition(value.isFinite, "JSON has no infinities")
+            literal(value.description)
+        case .string(let text): string(text)
+        case .array(let elements): array { writer in for element in elements { writer.value(element) } }
+        case .object(let members):
+            object { writer in
+                for (name, member) in members.sorted(by: { $0.key < $1.key }) { writer.member(name, member) }
+            }
+        }
+    }
+
+    // MARK: Members of an object
+
+    /// Writes a name; exactly one value must follow.
+    package mutating func name(_ name: String) {
+        separate()
+        quote(name)
+        bytes.append(UInt8(ascii: ":"))
+        needsComma = false
+    }
+
+    package mutating func member(_ name: String, _ value: String) {
+        self.name(name)
+        string(value)
+    }
+
+    package mutating func member(_ name: String, _ value: Int64) {
+        self.name(name)
+        integer(value)
+    }
+
+    package mutating func member(_ name: String, _ value: Int) { member(name, Int64(value)) }
+
+    package mutating func member(_ name: String, _ value: Bool) {
+        self.name(name)
+        bool(value)
+    }
+
+    package mutating func member(_ name: String, _ value: JSONValue) {
+        self.name(name)
+        self.value(value)
+    }
+
+    package mutating func member(_ name: String, _ values: [String]) {
+        self.name(name)
+        array { writer in for value in values { writer.string(value) } }
+    }
+
+    /// Writes `null` where there is no value.
+    package mutating func memberOrNull(_ name: String, _ value: String?) {
+        self.name(name)
+        if let value { string(value) } else { null() }
+    }
+
+    /// Leaves the member out where there is no value.
+    package mutating func memberIfPresent(_ name: String, _ value: String?) {
+        if let value { member(name, value) }
+    }
+
+    package mutating func memberIfPresent(_ name: String, _ value: Int64?) {
+        if let value { member(name, value) }
+    }
+
+    // MARK: Text
+
+    private mutating func separate() {
+        if needsComma { bytes.append(UInt8(ascii: ",")) }
+        needsComma = true
+    }
+
+    private mutating func begin(_ bracket: UInt8) {
+        separate()
+        bytes.append(bracket)
+        needsComma = false
+    }
+
+    private mutating func end(_ bracket: UInt8) {
+        bytes.append(bracket)
+        needsComma = true
+    }
+
+    private mutating func literal(_ text: String) {
+        separate()
+        bytes.append(contentsOf: text.utf8)
+    }
+
+    private mutating func quote(_ text: String) {
+        bytes.append(UInt8(ascii: "\""))
+        for scalar in text.unicodeScalars {
+            switch scalar {
+            case "\"", "\\":
+                bytes.append(UInt8(ascii: "\\"))
+                bytes.append(UInt8(scalar.value))
+            case "\n": bytes.append(contentsOf: #"\n"#.utf8)
+            case "\r": bytes.append(contentsOf: #"\r"#.utf8)
+            case "\t": bytes.append(contentsOf: #"\t"#.utf8)
+            case "\u{0}"..."\u{1f}", "\u{7f}"..."\u{9f}", "\u{2028}", "\u{2029}":
+                let digits = String(scalar.value, radix: 16)
+                bytes.append(contentsOf: #"\u"#.utf8)
+                bytes.append(contentsOf: repeatElement(UInt8(ascii: "0"), count: 4 - digits.utf8.count))
+                bytes.append(contentsOf: digits.utf8)
+            default: bytes.append(contentsOf: UTF8.encode(scalar)!)
+            }
+        }
+        bytes.append(UInt8(ascii: "\""))
+    }
+}

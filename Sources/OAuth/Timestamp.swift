@@ -1,0 +1,120 @@
+/// A point in time: whole milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted.
+package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertible {
+    package let milliseconds: Int64
+
+    package init(milliseconds: Int64) { self.milliseconds = milliseconds }
+
+    package init(seconds: Int64) { self.init(milliseconds: seconds * 1000) }
+
+    /// 9999-12-31T23:59:59Z: the last second that RFC 3339 can write.
+    package static let latest = Timestamp(seconds: 253_402_300_799)
+
+    /// Whole seconds since 1970, rounded down.
+    package var seconds: Int64 {
+        milliseconds >= 0 ? milliseconds / 1000 : -((999 - milliseconds) / 1000)
+    }
+
+    /// `duration` later, at most `latest`.
+    package func advanced(by duration: Duration) -> Timestamp {
+        let (seconds, attoseconds) = duration.components
+        let (whole, overflow) = seconds.multipliedReportingOverflow(by: 1000)
+        if overflow { return seconds > 0 ? .latest : Timestamp(milliseconds: .min) }
+        let (sum, carried) = milliseconds.addingReportingOverflow(whole + attoseconds / 1_000_000_000_000_000)
+        if carried { return seconds > 0 ? .latest : Timestamp(milliseconds: .min) }
+        return min(Timestamp(milliseconds: sum), .latest)
+    }
+
+    package func duration(to later: Timestamp) -> Duration {
+        .milliseconds(later.milliseconds.subtractingReportingOverflow(milliseconds).partialValue)
+    }
+
+    package static func < (left: Timestamp, right: Timestamp) -> Bool { left.milliseconds < right.milliseconds }
+
+    /// RFC 3339 in UTC, whole seconds: `2026-11-21T09:00:00Z`.
+    package var description: String {
+        let (days, secondOfDay) = Self.floorDivide(seconds, by: 86_400)
+        let (year, month, day) = Self.civil(fromDays: days)
+        func padded(_ value: Int64, _ width: Int) -> String {
+            let digits = String(value)
+            return String(repeating: "0", count: max(0, width - digits.utf8.count)) + digits
+        }
+        return padded(year, 4) + "-" + padded(month, 2) + "-" + padded(day, 2) + "T" + padded(secondOfDay / 3600, 2)
+            + ":" + padded(secondOfDay / 60 % 60, 2) + ":" + padded(secondOfDay % 60, 2) + "Z"
+    }
+
+    /// Reads RFC 3339 (§5.6): any offset, fractions cut to milliseconds; nil for anything else, leap seconds included.
+    package init?(rfc3339 text: String) {
+        let bytes = Array(text.utf8)
+        func number(_ range: Range<Int>) -> Int64? {
+            guard range.upperBound <= bytes.count else { return nil }
+            var value: Int64 = 0
+            for byte in bytes[range] {
+                guard byte >= 0x30, byte <= 0x39 else { return nil }
+                value = value * 10 + Int64(byte - 0x30)
+            }
+            return value
+        }
+        func has(_ characters: String, at index: Int) -> Bool {
+            index < bytes.count && characters.utf8.contains(bytes[index])
+        }
+        guard let year = number(0..<4), has("-", at: 4), let month = number(5..<7), has("-", at: 7),
+            let day = number(8..<10), has("Tt", at: 10), let hour = number(11..<13), has(":", at: 13),
+            let minute = number(14..<16), has(":", at: 16), let second = number(17..<19),
+            (1...12).contains(month), hour < 24, minute < 60, second < 60
+        else { return nil }
+        let days = Self.days(year: year, month: month, day: day)
+        guard Self.civil(fromDays: days) == (year, month, day) else { return nil }
+
+        var index = 19
+        var fraction: Int64 = 0
+        if has(".", at: index) {
+            let start = index + 1
+            index = start
+            while index < bytes.count, bytes[index] >= 0x30, bytes[index] <= 0x39 {
+                if index - start < 3 { fraction = fraction * 10 + Int64(bytes[index] - 0x30) }
+                index += 1
+            }
+            if index == start { return nil }
+            for _ in min(index - start, 3)..<3 { fraction *= 10 }
+        }
+        var offset: Int64 = 0
+        if has("Zz", at: index) {
+            index += 1
+        } else if has("+-", at: index) {
+            guard let hours = number(index + 1..<index + 3), has(":", at: index + 3),
+                let minutes = number(index + 4..<index + 6), hours < 24, minutes < 60
+            else { return nil }
+            offset = (hours * 60 + minutes) * 60 * (has("-", at: index) ? -1 : 1)
+            index += 6
+        } else {
+            return nil
+        }
+        guard index == bytes.count else { return nil }
+        let seconds = days * 86_400 + hour * 3600 + minute * 60 + second - offset
+        self.init(milliseconds: seconds * 1000 + fraction)
+    }
+
+    private static func floorDivide(_ value: Int64, by divisor: Int64) -> (quotient: Int64, remainder: Int64) {
+        let (quotient, remainder) = value.quotientAndRemainder(dividingBy: divisor)
+        return remainder < 0 ? (quotient - 1, remainder + divisor) : (quotient, remainder)
+    }
+
+    // The proleptic Gregorian calendar in whole days from 1970-01-01, by 400-year eras that begin on 1 March.
+
+    private static func days(year: Int64, month: Int64, day: Int64) -> Int64 {
+        let shifted = month <= 2 ? year - 1 : year
+        let (era, yearOfEra) = floorDivide(shifted, by: 400)
+        let dayOfYear = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1
+        return era * 146_097 + yearOfEra * 365 + yearOfEra / 4 - yearOfEra / 100 + dayOfYear - 719_468
+    }
+
+    private static func civil(fromDays days: Int64) -> (Int64, Int64, Int64) {
+        let (era, day) = floorDivide(days + 719_468, by: 146_097)
+        let yearOfEra = (day - day / 1460 + day / 36_524 - day / 146_096) / 365
+        let dayOfYear = day - (365 * yearOfEra + yearOfEra / 4 - yearOfEra / 100)
+        let shiftedMonth = (5 * dayOfYear + 2) / 153
+        let month = shiftedMonth < 10 ? shiftedMonth + 3 : shiftedMonth - 9
+        let year = yearOfEra + era * 400 + (month <= 2 ? 1 : 0)
+        return (year, month, dayOfYear - (153 * shiftedMonth + 2) / 5 + 1)
+    }
+}

@@ -1,0 +1,47 @@
+internal import Glibc
+
+/// A point on the clock that only runs forward (CLOCK_MONOTONIC). For deadlines; never for wall-clock times.
+package struct MonotonicInstant: Comparable, Hashable, Sendable {
+    package var nanoseconds: Int64
+
+    package init(nanoseconds: Int64) {
+        self.nanoseconds = nanoseconds
+    }
+
+    package static var now: MonotonicInstant {
+        var time = timespec()
+        _ = unsafe clock_gettime(CLOCK_MONOTONIC, &time)
+        return MonotonicInstant(nanoseconds: Int64(time.tv_sec) * 1_000_000_000 + Int64(time.tv_nsec))
+    }
+
+    /// Beyond any deadline that is ever waited for.
+    package static let distantFuture = MonotonicInstant(nanoseconds: .max)
+
+    package static func after(_ duration: Duration) -> MonotonicInstant { now.advanced(by: duration) }
+
+    package func advanced(by duration: Duration) -> MonotonicInstant {
+        let (sum, overflow) = nanoseconds.addingReportingOverflow(duration.nanoseconds)
+        return overflow ? .distantFuture : MonotonicInstant(nanoseconds: sum)
+    }
+
+    package func duration(to other: MonotonicInstant) -> Duration {
+        .nanoseconds(other.nanoseconds.subtractingReportingOverflow(nanoseconds).partialValue)
+    }
+
+    package static func < (left: MonotonicInstant, right: MonotonicInstant) -> Bool {
+        left.nanoseconds < right.nanoseconds
+    }
+}
+
+extension Duration {
+    /// The whole duration in nanoseconds, saturated at the ends of `Int64` (292 years).
+    package var nanoseconds: Int64 {
+        let (seconds, attoseconds) = components
+        let (product, overflow) = seconds.multipliedReportingOverflow(by: 1_000_000_000)
+        if overflow { return seconds > 0 ? .max : .min }
+        let (sum, carried) = product.addingReportingOverflow(attoseconds / 1_000_000_000)
+        return carried ? (seconds > 0 ? .max : .min) : sum
+    }
+
+    package var milliseconds: Int64 { nanoseconds / 1_000_000 }
+}

@@ -1,0 +1,49 @@
+internal import CLinux
+internal import Glibc
+
+/// A named POSIX thread.
+package enum Thread {
+    private final class Body: Sendable {
+        let run: @Sendable () -> Void
+        init(_ run: @escaping @Sendable () -> Void) { self.run = run }
+    }
+
+    /// A started thread: to be joined or let go, once.
+    package struct Handle: Sendable {
+        fileprivate let thread: pthread_t
+
+        /// Waits until the thread has ended.
+        package func join() { pthread_join(thread, nil) }
+
+        /// Lets the thread end on its own.
+        package func detach() { pthread_detach(thread) }
+    }
+
+    /// Starts a joinable thread that runs `body`. All signals are blocked on it: they are the main thread's affair.
+    package static func start(name: String, _ body: @escaping @Sendable () -> Void) throws(SystemError) -> Handle {
+        var attributes = pthread_attr_t()
+        unsafe pthread_attr_init(&attributes)
+        defer { unsafe pthread_attr_destroy(&attributes) }
+        var all = sigset_t()
+        var before = sigset_t()
+        unsafe sigfillset(&all)
+        unsafe pthread_sigmask(SIG_SETMASK, &all, &before)
+        defer { unsafe pthread_sigmask(SIG_SETMASK, &before, nil) }
+
+        var thread = pthread_t()
+        let argument = unsafe Unmanaged.passRetained(Body(body))
+        let result = unsafe pthread_create(
+            &thread, &attributes,
+            { argument in
+                unsafe Unmanaged<Body>.fromOpaque(argument!).takeRetainedValue().run()
+                return nil
+            }, argument.toOpaque())
+        if result != 0 {
+            unsafe argument.release()
+            throw SystemError("pthread_create", number: result)
+        }
+        // The kernel takes 15 bytes; a longer name would be refused whole.
+        _ = unsafe clinux_set_thread_name(UInt(thread), String(name.prefix(15)))
+        return Handle(thread: thread)
+    }
+}
