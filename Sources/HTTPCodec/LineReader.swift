@@ -14,6 +14,9 @@ struct LineReader {
     private(set) var start = 0
     private var scanned = 0
 
+    /// How much of the first unfinished line has arrived, its line end not counted.
+    var unfinishedLength: Int { scanned - start }
+
     /// The next whole line without its CRLF, or nil when it has not all arrived.
     /// - Parameter bytes: the head from its first byte on, with everything given before.
     mutating func next(in bytes: Span<UInt8>) throws(Fault) -> Range<Int>? {

@@ -8,7 +8,7 @@ struct MessageFields {
         case contentLength
         /// Content-Length beside Transfer-Encoding.
         case conflictingLength
-        /// Transfer-Encoding breaks its grammar, applies chunked twice or does not end with it.
+        /// Transfer-Encoding is not allowed, breaks its grammar, applies chunked twice or does not end with it.
         case transferEncoding
         /// A coding other than chunked.
         case unknownTransferCoding
@@ -26,7 +26,7 @@ struct MessageFields {
     private(set) var hasKeepAlive = false
     private(set) var host: Range<Int>?
     private(set) var expectation = Expectation.none
-    private(set) var hasTransferEncoding = false
+    private var hasTransferEncoding = false
     private var codings = Codings()
 
     /// How the members of Transfer-Encoding follow each other, over all its lines.
@@ -36,7 +36,9 @@ struct MessageFields {
         var endsInChunked = false
     }
 
-    init(_ fields: Fields) throws(Fault) {
+    /// - Parameter allowsTransferEncoding: false for HTTP/1.0, where the field means that somebody on the way has
+    ///   misread the framing (RFC 9112 §6.1).
+    init(_ fields: Fields, allowsTransferEncoding: Bool) throws(Fault) {
         for line in fields.lines {
             // The length of the name tells the steering fields from nearly all others at the price of one switch.
             switch line.nameLength {
@@ -52,6 +54,7 @@ struct MessageFields {
                 guard contentLength == nil else { throw .contentLength }
                 contentLength = try Self.decimal(fields.bytes, line.value)
             case 17 where fields.isNamed(line, "transfer-encoding".utf8.span):
+                guard allowsTransferEncoding else { throw .transferEncoding }
                 hasTransferEncoding = true
                 try readTransferEncoding(fields.bytes, line.value)
             default:

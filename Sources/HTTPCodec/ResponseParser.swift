@@ -175,7 +175,7 @@ package struct ResponseParser {
         }
         let message: MessageFields
         do throws(MessageFields.Fault) {
-            message = try MessageFields(fields)
+            message = try MessageFields(fields, allowsTransferEncoding: minorVersion > 0)
         } catch {
             switch error {
             case .contentLength, .conflictingLength: throw .ambiguousLength
@@ -183,7 +183,6 @@ package struct ResponseParser {
             case .repeatedHost: throw .malformedHead
             }
         }
-        guard minorVersion > 0 || !message.hasTransferEncoding else { throw .unsupportedTransferCoding }
         var allowsReuse = !message.hasClose && (minorVersion > 0 || message.hasKeepAlive)
         if requestMethod == .head || status.forbidsContent {
             // RFC 9110 §8.6: a 204 with a length is a server's mistake, and content might follow it.
