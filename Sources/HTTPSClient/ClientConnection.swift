@@ -23,7 +23,6 @@ final class ClientConnection {
     /// A record's plaintext is at most 2^14 bytes (RFC 8446 §5.1).
     private var plaintext: [UInt8]
     private var received = 0
-    private var hasPeerFinished = false
 
     /// Whether a byte of the current request has been given to the kernel.
     private(set) var hasSentRequestBytes = false
@@ -62,7 +61,6 @@ final class ClientConnection {
             } catch .lost {
                 throw .tlsFailed
             }
-            if hasPeerFinished { throw .tlsFailed }
         }
     }
 
@@ -109,20 +107,27 @@ final class ClientConnection {
         try body((tls == nil ? network : plaintext).span.extracting(0..<received))
     }
 
-    /// Whether the server has kept silent: neither bytes nor an end of the connection wait to be read. What a server
-    /// says between requests belongs to no request (RFC 9112 §9.2), so a connection that is not quiet must not be used.
-    /// TLS messages that carry no data, such as session tickets, are taken in and do not count.
-    func isQuiet() -> Bool {
-        received = 0
-        while true {
-            do throws(Fault) {
-                switch try next() {
-                case .received, .finished: return false
-                case .nothing: return true
-                }
-            } catch {
-                return false
+    /// What a connection shows on which nothing is expected.
+    enum Silence {
+        case quiet
+        /// The server has said something that no request asked for.
+        case broken
+        /// The server has closed, or the connection failed.
+        case ended
+    }
+
+    /// Looks, without waiting, for bytes or an end of the connection. What a server says between requests belongs to no
+    /// request (RFC 9112 §9.2), so a connection that is not quiet must not be used. TLS messages that carry no data,
+    /// such as session tickets, are taken in and do not count.
+    func silence() -> Silence {
+        do throws(Fault) {
+            switch try next() {
+            case .received: return .broken
+            case .finished: return .ended
+            case .nothing: return .quiet
             }
+        } catch {
+            return .ended
         }
     }
 
@@ -182,17 +187,17 @@ final class ClientConnection {
         while true {
             switch try receiveFromNetwork() {
             case .bytes(let count): return try give(count, to: tls)
-            case .end:
-                hasPeerFinished = true
-                return
+            case .end: throw .lost
             case .wouldBlock: try await wait(.readable, until: deadline)
             }
         }
     }
 
     private func give(_ count: Int, to tls: TLSSession) throws(Fault) {
+        // A span must not be borrowed from a class's stored property for longer than one access.
+        let records = network
         do throws(TLSSession.Fault) {
-            try tls.receive(network.span.extracting(0..<count))
+            try tls.receive(records.span.extracting(0..<count))
         } catch {
             throw .lost
         }

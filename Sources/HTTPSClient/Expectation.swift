@@ -37,7 +37,9 @@ final class Expectation<Value: Sendable>: Sendable {
 
     private func settle(_ outcome: Result<Value, WaitInterrupted>) -> Bool {
         let (won, continuation) = state.withLock { state in
-            if state.outcome != nil { return (false, nil as CheckedContinuation<Result<Value, WaitInterrupted>, Never>?) }
+            if state.outcome != nil {
+                return (false, nil as CheckedContinuation<Result<Value, WaitInterrupted>, Never>?)
+            }
             state.outcome = outcome
             defer { state.continuation = nil }
             return (true, state.continuation)

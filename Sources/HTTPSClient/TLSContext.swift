@@ -47,7 +47,7 @@ internal import COpenSSL
 
     /// A client connection that has not started its handshake. Nil when memory is short or the host is too long for
     /// OpenSSL.
-    func makeSession(host: PeerIdentity, resuming earlier: ResumableSession?) -> TLSSession? {
-        unsafe TLSSession(context: context, identity: host, resuming: earlier)
+    func makeSession(for identity: PeerIdentity, resuming earlier: ResumableSession?) -> TLSSession? {
+        unsafe TLSSession(context: context, identity: identity, resuming: earlier)
     }
 }

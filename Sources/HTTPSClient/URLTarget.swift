@@ -128,7 +128,9 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
         let labels = text.utf8.split(separator: UInt8(ascii: "."), omittingEmptySubsequences: false)
         for label in labels {
             guard (1...63).contains(label.count), label.first != UInt8(ascii: "-"), label.last != UInt8(ascii: "-"),
-                label.allSatisfy({ isDigit($0) || isLowercase($0) || $0 == UInt8(ascii: "-") || $0 == UInt8(ascii: "_") })
+                label.allSatisfy({
+                    isDigit($0) || isLowercase($0) || $0 == UInt8(ascii: "-") || $0 == UInt8(ascii: "_")
+                })
             else { return nil }
         }
         // A last label that is a number makes the whole an IPv4 address for inet_aton(3) and for browsers, in any of
