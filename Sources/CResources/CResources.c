@@ -1,5 +1,7 @@
 #include "CResources.h"
 
+// Clang takes #embed in every mode and remarks that C23 brought it.
+#pragma clang diagnostic ignored "-Wc23-extensions"
 static const unsigned char openapi[] = {
 #embed "../../openapi.yaml"
 };
