@@ -1,0 +1,61 @@
+internal import Cryptography
+internal import OAuth
+
+/// A file's content with its kind and format in front and its SHA-256 digest behind: what was cut off, or garbled by a
+/// disk, is noticed before it is believed. Against people it is the seal that protects.
+enum FramedFile {
+    private static let markCount = 4
+
+    enum Failure: Error {
+        case damaged
+        case newerFormat
+    }
+
+    /// - Parameter mark: four characters that tell one kind of file from another.
+    static func encode(mark: String, format: UInt8, _ body: [UInt8]) -> [UInt8] {
+        precondition(mark.utf8.count == markCount, "a mark has four characters")
+        let bytes = Array(mark.utf8) + [format] + body
+        return bytes + SHA256.digest(bytes)
+    }
+
+    static func decode(_ bytes: [UInt8], mark: String, format: UInt8) throws(Failure) -> ArraySlice<UInt8> {
+        guard bytes.count >= markCount + 1 + SHA256.digestCount else { throw .damaged }
+        let (content, digest) = (bytes.dropLast(SHA256.digestCount), bytes.suffix(SHA256.digestCount))
+        guard content.starts(with: mark.utf8), SHA256.digest(Array(content)) == Array(digest) else { throw .damaged }
+        if content[markCount] > format { throw .newerFormat }
+        guard content[markCount] == format else { throw .damaged }
+        return content.dropFirst(markCount + 1)
+    }
+}
+
+/// A record as the content of a file, its identity included: a file that was renamed or moved is noticed.
+enum RecordFile {
+    private static let mark = "TBrc"
+    private static let format: UInt8 = 1
+    /// Octets that a file may have: far more than a record ever needs, and a bound on what is read into memory.
+    static let countLimit = 64 << 20
+
+    static func encode(_ record: StoredRecord) -> [UInt8] {
+        var fields = FieldWriter()
+        fields.write(record.id.kind.rawValue)
+        fields.write(record.id.tenant.description)
+        fields.write(record.id.key)
+        fields.write(record.version)
+        fields.write(optional: record.lookup)
+        fields.write(optional: record.expires?.milliseconds)
+        fields.write(record.sealed)
+        return FramedFile.encode(mark: mark, format: format, fields.bytes)
+    }
+
+    /// - Throws: `.damaged` also when the file is another record's than `id`'s.
+    static func decode(_ bytes: [UInt8], id: RecordID) throws(FramedFile.Failure) -> StoredRecord {
+        var fields = FieldReader(try FramedFile.decode(bytes, mark: mark, format: format))
+        guard fields.text() == id.kind.rawValue, fields.text() == id.tenant.description, fields.text() == id.key,
+            let version = fields.integer(Int64.self), let lookup = fields.optionalBytes(),
+            let expires = fields.optionalInteger(), let sealed = fields.bytes(), fields.isAtEnd
+        else { throw .damaged }
+        return StoredRecord(
+            id: id, version: version, sealed: sealed, lookup: lookup,
+            expires: expires.map { Timestamp(milliseconds: $0) })
+    }
+}
