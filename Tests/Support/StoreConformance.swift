@@ -65,8 +65,8 @@ enum StoreSample {
 }
 
 extension RecordStore {
-    /// Everything in the store, in the order of its records' identities.
-    func everything() async throws -> [StoredRecord] {
+    /// Everything in the store (10,000 records of a kind at most), in the order of the records' identities.
+    package func everything() async throws -> [StoredRecord] {
         var all: [StoredRecord] = []
         for kind in RecordKind.allCases {
             all += try await list(kind, tenant: nil, after: nil, limit: 10_000)
