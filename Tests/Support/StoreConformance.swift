@@ -7,7 +7,7 @@ internal import Testing
 /// ```swift
 /// @Test(arguments: StoreConformance.checks + StoreConformance.durableChecks)
 /// func `keeps the contract`(check: StoreConformance) async throws {
-///     let directory = TemporaryDirectory()
+///     let directory = StoreFixtureDirectory()
 ///     try await check.run { try await FileRecordStore(directory: directory.path) }
 /// }
 /// ```
