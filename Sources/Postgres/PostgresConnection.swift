@@ -35,14 +35,21 @@ package actor PostgresConnection {
     }
 
     /// Connects, within the configuration's `connectTimeout` and before `deadline`.
-    /// - Throws: `.connectionFailed` with the reason of the last host, `.timedOut`, `.cancelled`.
+    /// - Throws: `.connectionFailed` with the reason of the last host, or `.cancelled`.
     package static func open(
         _ configuration: PostgresConfiguration, on loop: EventLoop, lookup: HostLookup,
         until deadline: MonotonicInstant = .distantFuture
     ) async throws(PostgresError) -> PostgresConnection {
         let connection = PostgresConnection(configuration, on: loop)
         let deadline = min(deadline, .after(configuration.connectTimeout))
-        try await connection.connect(configuration, lookup, until: deadline)
+        do throws(PostgresError) {
+            try await connection.connect(configuration, lookup, until: deadline)
+        } catch .timedOut {
+            // Nothing was sent that could have had an outcome.
+            throw .connectionFailed(sqlstate: nil, detail: "no answer in time")
+        } catch .connectionLost {
+            throw .connectionFailed(sqlstate: nil, detail: "the connection was closed")
+        }
         return connection
     }
 

@@ -16,7 +16,7 @@ package actor PostgresPool {
     private var waiters: [Int: Suspension<Int>] = [:]
     private var lastWaiter = 0
     /// Why the last attempt to connect failed.
-    private var lastFailure = PostgresError.connectionLost
+    private var lastFailure = PostgresError.connectionFailed(sqlstate: nil, detail: "")
     private var closers: [CheckedContinuation<Void, Never>] = []
     private var isDrained = false
 
@@ -37,7 +37,7 @@ package actor PostgresPool {
     ///
     /// `body` runs on the pool's loop and must not block.
     /// - Throws: `.exhausted` when none became free within the configuration's `waitTimeout` or before `deadline`;
-    ///   `.connectionFailed` or `.timedOut` when none can be made; `.closed`; `.cancelled`; and what `body` throws.
+    ///   `.connectionFailed` when none can be made; `.closed`; `.cancelled`; and what `body` throws.
     package func withConnection<Value: Sendable>(
         until deadline: MonotonicInstant,
         _ body: @Sendable (PostgresConnection) async throws(PostgresError) -> Value
