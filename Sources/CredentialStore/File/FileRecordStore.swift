@@ -67,6 +67,17 @@ package actor FileRecordStore: RecordStore {
         try attempt { files throws(FileStoreError) in try files.check() }
     }
 
+    /// The text of a secret that stands beside the records; nil where there is none.
+    package func secret(_ secret: StoreSecret) throws(FileStoreError) -> String? {
+        guard let files else { return nil }
+        return try files.secret(secret)
+    }
+
+    /// Keeps a secret that this store has made for itself. Call only where `secret` has told that there is none.
+    package func keep(_ secret: StoreSecret, _ text: String) throws(FileStoreError) {
+        try files?.keep(secret, text)
+    }
+
     package func close() {
         files = nil
         thread.shutDown()

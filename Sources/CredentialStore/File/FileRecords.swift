@@ -8,6 +8,7 @@ internal import Reactor
 /// - `new` holds files in the making. They do not count yet; what a dead process left there is removed.
 /// - `commit` exists while a commit of several steps is being carried out. It appears whole, by a rename, which is the
 ///   moment at which the commit takes place. Whoever finds it finishes its steps before anything is read.
+/// - `master.keys` and `admin.key` are no records; see `StoreSecret`.
 /// - `format` stands in every complete store; `lock` is held by the process that uses it.
 ///
 /// A file's content is synchronized before it gets its name, and the directory after. `commit` is removed durably
@@ -22,7 +23,9 @@ final class FileRecords {
     private static let commitName = "commit"
     private static let newName = "new"
     private static let ownNames: Set<String> =
-        Set([lockName, newName, "lost+found"] + RecordPath.Tree.allCases.map(\.rawValue))
+        Set(
+            [lockName, newName, "lost+found"] + RecordPath.Tree.allCases.map(\.rawValue)
+                + StoreSecret.allCases.map(\.rawValue))
 
     private let path: String
     private let directory: StoreDirectory
@@ -119,6 +122,25 @@ final class FileRecords {
     }
 
     /// Writes a file and removes it.
+    /// The text of a secret's file, without the newline at its end; nil where there is none.
+    func secret(_ secret: StoreSecret) throws(FileStoreError) -> String? {
+        let name = secret.rawValue
+        guard let bytes = try onDisk({ () throws(SystemError) in try directory.read(name, limit: 65_536) }) else {
+            return nil
+        }
+        guard let text = String(validating: bytes, as: UTF8.self) else { throw damage(name) }
+        return text.hasSuffix("\n") ? String(text.dropLast()) : text
+    }
+
+    /// Writes a secret's file where there is none: whole and durable, or not at all.
+    func keep(_ secret: StoreSecret, _ text: String) throws(FileStoreError) {
+        let path = try writeNew(Array((text + "\n").utf8))
+        try onDisk { () throws(SystemError) in
+            try directory.rename(path, to: secret.rawValue)
+            try directory.synchronize(".")
+        }
+    }
+
     func check() throws(FileStoreError) {
         try recoverIfNeeded()
         try checkFormat()
