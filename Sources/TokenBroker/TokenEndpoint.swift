@@ -30,7 +30,7 @@ package struct TokenEndpoint: Sendable {
 
     /// Asks for a token: one call, and up to five more where the seed has them.
     func request(
-        _ request: TokenRequest, for client: OAuth.ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
+        _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
     ) async throws(Failure) -> TokenResponse {
         let pause = ProviderPauses.Key(tokenEndpoint: server.tokenEndpoint, clientID: client.clientID)
         if request.grant != .authorizationCode, let remaining = pauses.remaining(pause, now: time.now) {
@@ -64,7 +64,7 @@ package struct TokenEndpoint: Sendable {
 
     /// Revokes a token (RFC 7009 §2.1), one call. Returns whether the provider said that it is revoked.
     func revoke(
-        _ token: SecretBytes, isRefreshToken: Bool, for client: OAuth.ClientConfiguration, at server: AuthorizationServer
+        _ token: SecretBytes, isRefreshToken: Bool, for client: ClientConfiguration, at server: AuthorizationServer
     ) async -> Bool {
         guard let endpoint = server.revocationEndpoint else { return false }
         var form: [FormEncoding.Pair] = [

@@ -23,7 +23,7 @@ enum Command: Equatable {
         }
     }
 
-    static let version = "0.1.0"
+    static let versionText = "0.1.0"
 
     static let helpText = """
         token-broker: logs users in at an OAuth provider, keeps their credentials sealed, hands out valid access tokens

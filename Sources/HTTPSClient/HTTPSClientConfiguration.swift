@@ -1,5 +1,5 @@
 /// The limits and the trust of an `HTTPSClient`.
-package struct ClientConfiguration: Sendable {
+package struct HTTPSClientConfiguration: Sendable {
     /// A PEM file with roots that are trusted besides the system's; nil for none.
     package var trustedCAFile: String?
     /// Permits `http://` and addresses outside the public internet. For development and tests: it opens the way to
@@ -31,7 +31,7 @@ package struct ClientConfiguration: Sendable {
 }
 
 /// Why a client cannot be made. An operator must mend the configuration.
-package enum ClientConfigurationError: Error, Equatable, Sendable {
+package enum HTTPSClientConfigurationError: Error, Equatable, Sendable {
     /// The file of additional roots is missing, unreadable or holds no certificate.
     case trustedCAFile(String)
     /// libssl refused one of the settings that are fixed in this module, so the installed library does not fit.
