@@ -7,7 +7,7 @@ package import Reactor
 /// Its calls block, on a thread of its own, so that a test which waits does not hold up others.
 package actor HTTPRawClient {
     package enum Failure: Error, Equatable {
-        /// Nothing came for ten seconds.
+        /// Nothing came in time.
         case timedOut
         /// The server reset the connection.
         case reset
@@ -22,8 +22,10 @@ package actor HTTPRawClient {
     private var buffered: [UInt8] = []
 
     /// Connects.
-    /// - Parameter receiveBufferBytes: a small SO_RCVBUF, to fill it up soon.
-    package init(_ address: SocketAddress, receiveBufferBytes: CInt? = nil) throws {
+    /// - Parameters:
+    ///   - receiveBufferBytes: a small SO_RCVBUF, to fill it up soon.
+    ///   - timeoutSeconds: how long one call waits at most.
+    package init(_ address: SocketAddress, receiveBufferBytes: CInt? = nil, timeoutSeconds: Int = 10) throws {
         thread = try BlockingThread(name: "raw-client")
         let owned = OwnedDescriptor(
             adopting: try retryingInterrupts("socket") {
@@ -31,8 +33,8 @@ package actor HTTPRawClient {
             })
         number = owned.rawValue
         if let receiveBufferBytes { try Self.set(number, SOL_SOCKET, SO_RCVBUF, receiveBufferBytes) }
-        try Self.set(number, SOL_SOCKET, SO_RCVTIMEO, timeval(tv_sec: 10, tv_usec: 0))
-        try Self.set(number, SOL_SOCKET, SO_SNDTIMEO, timeval(tv_sec: 10, tv_usec: 0))
+        try Self.set(number, SOL_SOCKET, SO_RCVTIMEO, timeval(tv_sec: timeoutSeconds, tv_usec: 0))
+        try Self.set(number, SOL_SOCKET, SO_SNDTIMEO, timeval(tv_sec: timeoutSeconds, tv_usec: 0))
         try Self.set(number, CInt(IPPROTO_TCP), TCP_NODELAY, CInt(1))
         let connecting = number
         try retryingInterrupts("connect") { unsafe address.withSockaddr { unsafe Glibc.connect(connecting, $0, $1) } }
@@ -100,7 +102,13 @@ package actor HTTPRawClient {
         try receiveBlocking()
     }
 
-    /// The same on the caller's thread.
+    /// Whether something came from the server, its end included, within that time.
+    package func hasInput(within time: Duration) -> Bool {
+        var request = pollfd(fd: number, events: Int16(POLLIN), revents: 0)
+        return unsafe poll(&request, 1, CInt(time.milliseconds)) > 0
+    }
+
+    /// The same as `receive`, on the caller's thread.
     package nonisolated func receiveBlocking() throws -> [UInt8] {
         var buffer = [UInt8](repeating: 0, count: 262_144)
         let count = unsafe buffer.withUnsafeMutableBytes { unsafe recv(number, $0.baseAddress, $0.count, 0) }
