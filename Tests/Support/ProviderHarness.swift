@@ -1,0 +1,26 @@
+package import DevelopmentProvider
+internal import HTTPServer
+internal import Reactor
+
+/// A development provider on a loopback port that the kernel chose.
+package final class RunningProvider: Sendable {
+    package let provider: DevelopmentProvider
+    /// `http://127.0.0.1:` and the port; the issuer with the RFC profile.
+    package let baseURL: String
+    private let server: Server
+
+    /// - Parameter configuration: its base URL is replaced by the one listened on.
+    /// - Throws: `SystemError` when no port can be had.
+    package init(_ configuration: ProviderConfiguration) throws {
+        provider = DevelopmentProvider(configuration)
+        let address = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0)
+        server = try Server(configuration: ServerConfiguration(address: address, loopCount: 1), handler: provider)
+        baseURL = "http://\(server.address)"
+        if let url = BaseURL(baseURL) { provider.configure { $0.baseURL = url } }
+    }
+
+    /// Ends its connections and its thread.
+    package func close() async {
+        await server.close()
+    }
+}
