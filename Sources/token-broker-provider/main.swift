@@ -1,5 +1,4 @@
 internal import DevelopmentProvider
-internal import Dispatch
 internal import Glibc
 internal import HTTPServer
 internal import Reactor
@@ -21,13 +20,7 @@ if options.wantsHelp {
     exit(0)
 }
 
-// Taken from their default action before anything is promised to whoever started this.
-let signals = [SIGTERM, SIGINT].map { number in
-    signal(number, SIG_IGN)
-    return DispatchSource.makeSignalSource(signal: number)
-}
-signal(SIGPIPE, SIG_IGN)
-
+let signals = TerminationSignals()
 let provider = DevelopmentProvider(options.configuration)
 let server: Server
 do {
@@ -39,12 +32,7 @@ let baseURL = options.publicBaseURL ?? BaseURL("http://\(server.address)")
 if let baseURL { provider.configure { $0.baseURL = baseURL } }
 StandardStream.output.write(provider.announcement(address: server.address.description) + "\n")
 
-let (ends, end) = AsyncStream.makeStream(of: Void.self, bufferingPolicy: .bufferingOldest(1))
-for source in signals {
-    source.setEventHandler { end.yield() }
-    source.resume()
-}
-for await _ in ends { break }
+await signals.wait()
 await server.drain(within: .seconds(2))
 await server.close()
 exit(0)

@@ -9,10 +9,17 @@ package final class RunningProvider: Sendable {
     package let baseURL: String
     private let server: Server
 
-    /// - Parameter configuration: its base URL is replaced by the one listened on.
+    /// - Parameters:
+    ///   - configuration: its base URL is replaced by the one listened on.
+    ///   - now: the provider's time in milliseconds since 1970.
+    ///   - clock: what the delays of faults are measured by.
     /// - Throws: `SystemError` when no port can be had.
-    package init(_ configuration: ProviderConfiguration) throws {
-        provider = DevelopmentProvider(configuration)
+    package init(
+        _ configuration: ProviderConfiguration,
+        now: @escaping @Sendable () -> Int64 = { DevelopmentProvider.systemTime() },
+        clock: any Clock<Duration> = ContinuousClock()
+    ) throws {
+        provider = DevelopmentProvider(configuration, now: now, clock: clock)
         let address = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0)
         server = try Server(configuration: ServerConfiguration(address: address, loopCount: 1), handler: provider)
         baseURL = "http://\(server.address)"
