@@ -1,12 +1,13 @@
 package import DevelopmentProvider
 internal import HTTPServer
-internal import Reactor
+package import Reactor
 
 /// A development provider on a loopback port that the kernel chose.
 package final class RunningProvider: Sendable {
     package let provider: DevelopmentProvider
     /// `http://127.0.0.1:` and the port; the issuer with the RFC profile.
     package let baseURL: String
+    package var address: SocketAddress { server.address }
     private let server: Server
 
     /// - Parameters:
