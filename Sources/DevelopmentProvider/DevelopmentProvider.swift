@@ -134,6 +134,9 @@ package final class DevelopmentProvider: RequestHandler {
     // MARK: Requests
 
     package func respond(to request: Request) async -> Response {
+        var request = request
+        // The server leaves the content out (RFC 9110 §9.3.2).
+        if request.method == .head { request.method = .get }
         guard let route = Route(request.path, configuration) else { return .problem(.notFound, "Nothing is here.") }
         switch route {
         case .control(let segments):
@@ -148,6 +151,18 @@ package final class DevelopmentProvider: RequestHandler {
             if let allowed = Self.refusedMethod(request.method, endpoint) { return .methodNotAllowed(allowed) }
             return await respond(to: request, at: endpoint)
         }
+    }
+
+    /// The line that the executable prints when it is ready: an object with the address that it listens on, the base
+    /// URL and the profile.
+    package func announcement(address: String) -> String {
+        let configuration = configuration
+        let line = JSONWriter.object { writer in
+            writer.member("address", address)
+            writer.member("base_url", configuration.baseURL.description)
+            writer.member("profile", configuration.profile.rawValue)
+        }
+        return String(decoding: line, as: UTF8.self)
     }
 
     package func response(toFault status: Status, detail: String) -> Response {

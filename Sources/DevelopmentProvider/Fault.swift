@@ -27,9 +27,11 @@ package struct Fault: Sendable {
     package var delay: Duration
     /// Passes between the work and the answer.
     package var answerDelay: Duration
+    /// In the place of the answer's own; what it means without one stands at the modes.
     package var status: Status?
     /// Replace the answer's fields of the same names.
     package var fields: Fields
+    /// In the place of the answer's content.
     package var body: [UInt8]?
 
     package init(

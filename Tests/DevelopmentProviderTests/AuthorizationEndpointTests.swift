@@ -218,6 +218,15 @@ import Testing
         #expect(answer.fields["Location"] == nil)
     }
 
+    @Test func `HEAD is answered like GET`() async {
+        let driver = ProviderFixture(.rfc).driver
+        let query = FormEncoding.encode(driver.authorizationRequest())
+        let page = await driver.provider.respond(to: Request(method: .head, path: "/authorize", query: query))
+        #expect(page.status == .ok)
+        let metadata = Request(method: .head, path: "/.well-known/oauth-authorization-server")
+        #expect(await driver.provider.respond(to: metadata).status == .ok)
+    }
+
     @Test(arguments: [(Method.put, "GET, POST"), (.delete, "GET, POST")])
     func `other methods are refused`(method: Method, allowed: String) async {
         let answer = await ProviderFixture().provider.respond(to: Request(method: method, path: "/authorize"))

@@ -62,6 +62,19 @@ import Testing
         #expect(family.reusesDetectedAt == [fixture.clock.milliseconds])
     }
 
+    @Test func `of a hundred uses at once one wins and the next ends the family`() async throws {
+        let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .zero) }
+        let token = try await fixture.refreshToken()
+        let driver = fixture.driver
+        let statuses = await withTaskGroup { group in
+            for _ in 0..<100 { group.addTask { await driver.refresh(token).status.code } }
+            return await group.reduce(into: [:]) { $0[$1, default: 0] += 1 }
+        }
+        #expect(statuses == [200: 1, 400: 99])
+        #expect(fixture.provider.ledger.reuseDetections == 1)
+        #expect(fixture.provider.ledger.users.first?.families.first?.refreshTokens.first?.presentations == 100)
+    }
+
     @Test func `a reuse leaves the user's other logins alone`() async throws {
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .zero) }
         let stolen = try await fixture.refreshToken()
