@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Runs one Glewlwyd (Debian's OAuth 2.0 / OpenID Connect server) for one test and stands in for its user's browser.
 
-    glewlwyd.py <directory made by ./install> <options as one JSON object>
+    glewlwyd.py <directory for ./install> <options as one JSON object>
 
-It starts the server on a free loopback port with a database of its own in a temporary directory, configures it through
+It has ./install unpack the server into the directory, unless that was done before, starts the server on a free loopback port with a database of its own in a temporary directory, configures it through
 its REST API, writes one line of JSON about it to standard output, and then answers each line of JSON on standard input
 with one line of its own:
 
     {"command": "log_in", "url": "..."}            {"redirect": "https://...?code=..."}
-    {"command": "approve_device", "user_code": ""} {"redirect": "http://.../login.html?prompt=deviceComplete"}
+    {"command": "approve_device", "user_code": ""} {"redirect": "http://...?prompt=deviceComplete"}
+    {"command": "revoke_refresh_tokens"}           {"revoked": 1}
+    {"command": "post", "url": "", "form": {}}     {"status": 400, "body": "..."}
     anything that fails                            {"error": "..."}
 
 The end of standard input ends the server and removes the directory. So whatever becomes of the test process, killed
@@ -36,7 +38,9 @@ import urllib.parse
 ADMINISTRATOR = {"username": "admin", "password": "password"}  # what Glewlwyd's own initial database holds
 USERNAME = "ada"
 CLIENT_ID = "token-broker-test"
-SCOPES = ["openid", "music"]
+SCOPES = ["music"]
+# A request for the scope `openid` must carry a `nonce` here, a plain OAuth 2.0 request need not.
+USER_SCOPES = ["g_profile", "openid"] + SCOPES
 
 START_DEADLINE_S = 20
 REQUEST_TIMEOUT_S = 10
@@ -56,7 +60,7 @@ class Browser:
         self.authority = urllib.parse.urlsplit(base_url).netloc
         self.cookies = {}
 
-    def request(self, method, url, body=None):
+    def request(self, method, url, body=None, form=None):
         target = urllib.parse.urlsplit(urllib.parse.urljoin(self.base_url + "/", url))
         if target.netloc != self.authority:
             raise Failure(f"asked for a page of {target.netloc}, not of the server")
@@ -66,6 +70,9 @@ class Browser:
         if body is not None:
             body = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
+        if form is not None:
+            body = urllib.parse.urlencode(form).encode()
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
         connection = http.client.HTTPConnection(self.authority, timeout=REQUEST_TIMEOUT_S)
         try:
             path = urllib.parse.urlunsplit(("", "", target.path, target.query, ""))
@@ -89,7 +96,7 @@ class Browser:
 
 class Server:
     def __init__(self, root, options):
-        self.root = pathlib.Path(root).resolve()
+        self.root = root
         self.options = options
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="glewlwyd-"))
         self.process = None
@@ -219,7 +226,7 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
                 "auth-type-client-enabled": True, "auth-type-device-enabled": True,
                 "auth-type-refresh-enabled": True, "auth-type-code-revoke-replayed": True,
                 "oauth-as-iss-id": self.options.get("sends_issuer", True),
-                "allowed-scope": SCOPES, "jwks-show": True, "subject-type": "public",
+                "allowed-scope": ["openid"] + SCOPES, "jwks-show": True, "subject-type": "public",
                 "pkce-allowed": True, "pkce-method-plain-allowed": False,
                 "introspection-revocation-allowed": True, "introspection-revocation-allow-target-client": True,
                 "device-authorization-expiration": 600,
@@ -232,7 +239,7 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
         })
         administrator.api("POST", "/user/", {
             "username": USERNAME, "name": "Ada", "email": "ada@example.com", "password": self.password,
-            "enabled": True, "scope": ["g_profile"] + SCOPES,
+            "enabled": True, "scope": USER_SCOPES,
         })
         administrator.api("POST", "/client/", {
             "client_id": CLIENT_ID, "name": "Token broker under test", "enabled": True, "confidential": True,
@@ -267,7 +274,7 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
 
     def log_in(self, url):
         """Opens an authorization URL, signs in and consents where the pages ask for it, and returns the first URL
-        that leads away from the server: the client's redirect URI with its query."""
+        that leads away from the server, the client's redirect URI with its query, or the server's last page."""
         browser = Browser(self.base_url)
         for _ in range(MAXIMUM_REDIRECTS):
             location = self.follow(browser, url)
@@ -278,15 +285,27 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
                 url = location
                 continue
             fields = dict(urllib.parse.parse_qsl(page.query, keep_blank_values=True))
-            if "callback_url" not in fields:
-                return location
+            if "client_id" not in fields:
+                return location  # nothing to sign in for: a page that tells how it ended
             url = self.answer_login_page(browser, fields)
         raise Failure(f"more than {MAXIMUM_REDIRECTS} redirects")
 
     def approve_device(self, user_code):
         """Opens the verification URI with the code in it, signs in and consents; returns the page it ends on."""
         query = urllib.parse.urlencode({"code": user_code})
-        return self.log_in(f"{self.issuer}/device?{query}")
+        page = self.log_in(f"{self.issuer}/device?{query}")
+        if "prompt=deviceComplete" not in page:
+            raise Failure(f"the user code was not accepted: {page}")
+        return page
+
+    def revoke_refresh_tokens(self):
+        """Withdraws every session of the client, as the user may on the profile page; returns how many there were."""
+        browser = Browser(self.base_url)
+        browser.api("POST", "/auth", {"username": USERNAME, "password": self.password})
+        tokens = [token for token in browser.api("GET", "/oidc/token") if token["enabled"]]
+        for token in tokens:
+            browser.api("DELETE", "/oidc/token/" + urllib.parse.quote(token["token_hash"], safe=""))
+        return len(tokens)
 
     def follow(self, browser, url):
         response, content = browser.request("GET", url)
@@ -314,6 +333,11 @@ def answer(server, line):
             return {"redirect": server.log_in(request["url"])}
         if request["command"] == "approve_device":
             return {"redirect": server.approve_device(request["user_code"])}
+        if request["command"] == "revoke_refresh_tokens":
+            return {"revoked": server.revoke_refresh_tokens()}
+        if request["command"] == "post":
+            response, content = Browser(server.base_url).request("POST", request["url"], form=request["form"])
+            return {"status": response.status, "body": content.decode()}
         return {"error": f"no such command: {request['command']}"}
     except (Failure, OSError, ValueError, KeyError, http.client.HTTPException) as error:
         return {"error": f"{type(error).__name__}: {error}\n{server.log()}"}
@@ -325,9 +349,13 @@ def main():
     # Turned into an exception, a signal takes the same way out as the end of input.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
-    server = Server(sys.argv[1], json.loads(sys.argv[2]))
+    directory = pathlib.Path(sys.argv[1]).resolve()
+    server = Server(directory / "root", json.loads(sys.argv[2]))
     try:
         try:
+            # What it has to say is for people: standard output belongs to the answers.
+            install = pathlib.Path(__file__).resolve().parent / "install"
+            subprocess.run([install, directory], check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
             server.start()
             print(json.dumps(server.description()), flush=True)
         except (Failure, OSError, KeyError, subprocess.CalledProcessError, http.client.HTTPException) as error:
