@@ -90,26 +90,18 @@ struct `Glewlwyd server` {
 
     @Test func `a device login is pending until the user approves it`() async throws {
         var options = GlewlwydServer.Options(redirectURIs: [Self.redirectURI])
-        options.deviceInterval = 1
+        options.deviceInterval = 7
         let server = try await GlewlwydServer.start(options)
-        let started = try await post(["scope": "music"], as: server, to: server.deviceAuthorizationEndpoint)
-        let deviceCode = try #require(started.body?["device_code"]?.string)
-        let userCode = try #require(started.body?["user_code"]?.string)
-        #expect(started.body?["interval"]?.integer == 1)
-        let poll = ["grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": deviceCode]
-
-        let pending = try await post(poll, as: server, to: server.tokenEndpoint)
+        let waiting = try await startDeviceLogin(at: server)
+        let pending = try await poll(waiting.deviceCode, at: server)
         #expect(pending.status == 400)
         #expect(pending.body?["error"]?.string == "authorization_pending")
+        #expect(try await poll(waiting.deviceCode, at: server).body?["error"]?.string == "slow_down")
 
+        let approved = try await startDeviceLogin(at: server)
         await #expect(throws: GlewlwydFailure.self) { try await server.approveDevice(userCode: "AAAA-AAAA") }
-        try await server.approveDevice(userCode: userCode)
-        // Polls within the interval are answered `slow_down`; each of them waits for a whole login in between.
-        var granted = try await post(poll, as: server, to: server.tokenEndpoint)
-        while granted.body?["error"]?.string == "slow_down" {
-            _ = try await logIn(at: server)
-            granted = try await post(poll, as: server, to: server.tokenEndpoint)
-        }
+        try await server.approveDevice(userCode: approved.userCode)
+        let granted = try await poll(approved.deviceCode, at: server)
         #expect(granted.status == 200)
         #expect(granted.body?["refresh_token"]?.string != nil)
         await server.stop()
@@ -129,14 +121,14 @@ struct `Glewlwyd server` {
     ) async throws -> [String: String] {
         let challenge = Base64URL.encode(SHA256.digest(Array(Self.codeVerifier.utf8)))
         let query = FormEncoding.encode([
-            ("response_type", "code"), ("client_id", server.clientID), ("redirect_uri", redirectURI),
-            ("scope", scope), ("state", "kept as it was"), ("code_challenge", challenge),
-            ("code_challenge_method", "S256"),
+            .init("response_type", "code"), .init("client_id", server.clientID), .init("redirect_uri", redirectURI),
+            .init("scope", scope), .init("state", "kept as it was"), .init("code_challenge", challenge),
+            .init("code_challenge_method", "S256"),
         ])
         let redirect = try await server.logIn(authorizeURL: "\(server.authorizationEndpoint)?\(query)")
         let question = try #require(redirect.firstIndex(of: "?"))
         #expect(redirect[..<question] == redirectURI)
-        let fields = try #require(FormEncoding.decode(redirect[redirect.index(after: question)...]))
+        let fields = try FormEncoding.decode(String(redirect[redirect.index(after: question)...]))
         return Dictionary(fields.map { ($0.name, $0.value) }) { _, last in last }
     }
 
@@ -159,6 +151,20 @@ struct `Glewlwyd server` {
         _ refreshToken: String, at server: GlewlwydServer
     ) async throws -> (status: Int, body: JSONValue?) {
         let form = ["grant_type": "refresh_token", "refresh_token": refreshToken]
+        return try await post(form, as: server, to: server.tokenEndpoint)
+    }
+
+    private func startDeviceLogin(at server: GlewlwydServer) async throws -> (deviceCode: String, userCode: String) {
+        let started = try await post(["scope": "music"], as: server, to: server.deviceAuthorizationEndpoint)
+        #expect(started.body?["interval"]?.integer == 7)
+        let deviceCode = try #require(started.body?["device_code"]?.string)
+        return (deviceCode, try #require(started.body?["user_code"]?.string))
+    }
+
+    private func poll(
+        _ deviceCode: String, at server: GlewlwydServer
+    ) async throws -> (status: Int, body: JSONValue?) {
+        let form = ["grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": deviceCode]
         return try await post(form, as: server, to: server.tokenEndpoint)
     }
 

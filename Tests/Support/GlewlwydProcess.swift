@@ -123,7 +123,7 @@ actor GlewlwydProcess {
         unsafe posix_spawnattr_setflags(&attributes, Int16(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF))
 
         var strings: [UnsafeMutablePointer<CChar>?] = unsafe arguments.map { unsafe strdup($0) } + [nil]
-        defer { for index in strings.indices { unsafe free(strings[index]) } }
+        defer { for index in unsafe strings.indices { unsafe free(strings[index]) } }
         var child = pid_t()
         let result = unsafe posix_spawn(&child, arguments[0], &actions, &attributes, &strings, environ)
         if result != 0 { throw SystemError("posix_spawn \(arguments[0])", number: result) }
