@@ -13,18 +13,16 @@ RUN apt-get update \
 WORKDIR /source
 COPY . .
 RUN swift build -c release --static-swift-stdlib --product token-broker \
-    && install -D -m 0755 "$(swift build -c release --static-swift-stdlib --show-bin-path)/token-broker" \
-        /image/usr/local/bin/token-broker \
-    && install -d -m 0700 /image/var/lib/token-broker
+    && install "$(swift build -c release --static-swift-stdlib --show-bin-path)/token-broker" /token-broker
 
 FROM debian:bookworm-slim
-# Swift's library is inside the program; what is left are OpenSSL, libpq and the C and C++ runtimes.
+# Swift's library is inside the program; what is left are OpenSSL, libpq and the C and C++ runtimes. The user goes by
+# number, so that an orchestrator can see that it is not root (runAsNonRoot).
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libpq5 libssl3 libstdc++6 \
-    && rm -rf /var/lib/apt/lists/*
-COPY --from=build /image/usr/local/bin/token-broker /usr/local/bin/token-broker
-# By number, so that an orchestrator can see that it is not root (runAsNonRoot).
-COPY --from=build --chown=10001:10001 /image/var/lib/token-broker /var/lib/token-broker
+    && rm -rf /var/lib/apt/lists/* \
+    && install -d -o 10001 -g 10001 -m 0700 /var/lib/token-broker
+COPY --from=build /token-broker /usr/local/bin/token-broker
 USER 10001:10001
 ENV TOKEN_BROKER_LISTEN=0.0.0.0:8080 \
     TOKEN_BROKER_DATA_DIR=/var/lib/token-broker
