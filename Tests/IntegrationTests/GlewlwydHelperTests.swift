@@ -114,6 +114,16 @@ struct `Glewlwyd server` {
         await server.stop()
     }
 
+    @Test func `it speaks TLS with a certificate of its own authority`() async throws {
+        var options = GlewlwydServer.Options(redirectURIs: [Self.redirectURI])
+        options.speaksTLS = true
+        let server = try await GlewlwydServer.start(options)
+        #expect(server.issuer.hasPrefix("https://127.0.0.1:"))
+        #expect(server.certificateAuthorityFile.hasSuffix(".pem"))
+        #expect(try await logIn(at: server)["code"] != nil)
+        await server.stop()
+    }
+
     // MARK: A client by hand
 
     private func logIn(

@@ -29,8 +29,10 @@ package import JSON
 package final class GlewlwydServer: Sendable {
     private let process: GlewlwydProcess
 
-    /// `http://127.0.0.1:port`, without a slash at the end.
+    /// `http://127.0.0.1:port`, or https, without a slash at the end.
     package let baseURL: String
+    /// The certificate of the authority that signed the server's, as a PEM file; gone after `stop()`. Empty without TLS.
+    package let certificateAuthorityFile: String
     /// Discovery is at `issuer` + `/.well-known/openid-configuration`.
     package let issuer: String
     package let authorizationEndpoint: String
@@ -59,6 +61,8 @@ package final class GlewlwydServer: Sendable {
         package var sendsIssuer = true
         /// Between two polls of a device login, in seconds.
         package var deviceInterval = 5
+        /// Whether it is reached by https, with a certificate for 127.0.0.1 and localhost from an authority of its own.
+        package var speaksTLS = false
 
         package init(redirectURIs: [String]) {
             self.redirectURIs = redirectURIs
@@ -86,6 +90,7 @@ package final class GlewlwydServer: Sendable {
         }
         self.process = process
         baseURL = try text("base_url")
+        certificateAuthorityFile = try text("ca_file")
         issuer = try text("issuer")
         authorizationEndpoint = try text("authorization_endpoint")
         tokenEndpoint = try text("token_endpoint")
@@ -163,6 +168,7 @@ extension GlewlwydServer.Options {
             writer.member("rotates_refresh_tokens", rotatesRefreshTokens)
             writer.member("sends_issuer", sendsIssuer)
             writer.member("device_interval", deviceInterval)
+            writer.member("speaks_tls", speaksTLS)
         }
     }
 }

@@ -29,6 +29,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -55,8 +56,9 @@ class Failure(Exception):
 class Browser:
     """HTTP/1.1 requests to one origin with its cookies, redirects left to the caller."""
 
-    def __init__(self, base_url):
+    def __init__(self, base_url, tls=None):
         self.base_url = base_url
+        self.tls = tls
         self.authority = urllib.parse.urlsplit(base_url).netloc
         self.cookies = {}
 
@@ -73,7 +75,10 @@ class Browser:
         if form is not None:
             body = urllib.parse.urlencode(form).encode()
             headers["Content-Type"] = "application/x-www-form-urlencoded"
-        connection = http.client.HTTPConnection(self.authority, timeout=REQUEST_TIMEOUT_S)
+        if self.tls is None:
+            connection = http.client.HTTPConnection(self.authority, timeout=REQUEST_TIMEOUT_S)
+        else:
+            connection = http.client.HTTPSConnection(self.authority, timeout=REQUEST_TIMEOUT_S, context=self.tls)
         try:
             path = urllib.parse.urlunsplit(("", "", target.path, target.query, ""))
             connection.request(method, path, body, headers)
@@ -100,12 +105,16 @@ class Server:
         self.options = options
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="glewlwyd-"))
         self.process = None
+        self.tls = None
         self.password = secrets.token_urlsafe(24)
         self.client_secret = secrets.token_urlsafe(32)
 
     # Starting and stopping
 
     def start(self):
+        if self.options.get("speaks_tls"):
+            self.make_certificates()
+            self.tls = ssl.create_default_context(cafile=self.directory / "ca.pem")
         # The port is free when it is chosen and may be taken a moment later; then another one is.
         for _ in range(5):
             if self.start_once():
@@ -117,7 +126,7 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.base_url = f"http://127.0.0.1:{self.port}"
+        self.base_url = f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
         self.issuer = f"{self.base_url}/api/oidc"
         database = self.directory / "glewlwyd.db"
         database.unlink(missing_ok=True)
@@ -152,7 +161,7 @@ class Server:
         while self.process.poll() is None:
             try:
                 # Not just any answer: in the meantime somebody else may listen on this port.
-                response, content = Browser(self.base_url).request("GET", "/config")
+                response, content = self.browser().request("GET", "/config")
                 if response.status == 200 and json.loads(content).get("api_prefix") == "api":
                     return True
             except (OSError, ValueError, http.client.HTTPException):
@@ -161,6 +170,9 @@ class Server:
                 raise Failure(f"glewlwyd does not answer after {START_DEADLINE_S} s:\n{self.log()}")
             time.sleep(0.02)
         return False
+
+    def browser(self):
+        return Browser(self.base_url, self.tls)
 
     def stop(self):
         if self.process is not None and self.process.poll() is None:
@@ -182,7 +194,13 @@ class Server:
 
     def configuration(self, database):
         modules = self.root / "usr/lib/glewlwyd"
-        return f"""
+        # Even `use_secure_connection = false` makes it look for a certificate.
+        tls = "" if self.tls is None else f"""
+use_secure_connection = true
+secure_connection_key_file = "{self.directory}/server.key"
+secure_connection_pem_file = "{self.directory}/server.pem"
+"""
+        return f"""{tls}
 port = {self.port}
 bind_address = "127.0.0.1"
 external_url = "{self.base_url}"
@@ -207,7 +225,7 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
 """
 
     def configure(self):
-        administrator = Browser(self.base_url)
+        administrator = self.browser()
         administrator.api("POST", "/auth", ADMINISTRATOR)
         private_key, public_key = self.signing_key()
         administrator.api("POST", "/mod/plugin/", {
@@ -250,14 +268,25 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
         })
 
     def signing_key(self):
-        def openssl(*arguments, **options):
-            return subprocess.run(["openssl", *arguments], check=True, capture_output=True, **options).stdout
+        private_key = self.openssl("genrsa", "2048")
+        return private_key.decode(), self.openssl("rsa", "-pubout", input=private_key).decode()
 
-        private_key = openssl("genrsa", "2048")
-        return private_key.decode(), openssl("rsa", "-pubout", input=private_key).decode()
+    def make_certificates(self):
+        """An authority of its own (ca.pem) and the server's certificate that it signed."""
+        new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+        self.openssl("req", "-x509", *new_key, "-subj", "/CN=Glewlwyd test authority",
+                     "-keyout", "ca.key", "-out", "ca.pem")
+        self.openssl("req", "-x509", *new_key, "-subj", "/CN=127.0.0.1", "-CA", "ca.pem", "-CAkey", "ca.key",
+                     "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
+                     "-addext", "basicConstraints=critical,CA:FALSE",
+                     "-keyout", "server.key", "-out", "server.pem")
+
+    def openssl(self, *arguments, **options):
+        return subprocess.run(
+            ["openssl", *arguments], check=True, capture_output=True, cwd=self.directory, **options).stdout
 
     def description(self):
-        response, content = Browser(self.base_url).request("GET", "/api/oidc/.well-known/openid-configuration")
+        response, content = self.browser().request("GET", "/api/oidc/.well-known/openid-configuration")
         if response.status != 200:
             raise Failure(f"no discovery document: {response.status}")
         metadata = json.loads(content)
@@ -268,6 +297,7 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
             "revocation_endpoint": metadata["revocation_endpoint"], "jwks_uri": metadata["jwks_uri"],
             "client_id": CLIENT_ID, "client_secret": self.client_secret, "scopes": SCOPES,
             "username": USERNAME, "password": self.password,
+            "ca_file": "" if self.tls is None else str(self.directory / "ca.pem"),
         }
 
     # What a user does
@@ -275,7 +305,7 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
     def log_in(self, url):
         """Opens an authorization URL, signs in and consents where the pages ask for it, and returns the first URL
         that leads away from the server, the client's redirect URI with its query, or the server's last page."""
-        browser = Browser(self.base_url)
+        browser = self.browser()
         for _ in range(MAXIMUM_REDIRECTS):
             location = self.follow(browser, url)
             page = urllib.parse.urlsplit(location)
@@ -300,7 +330,7 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
 
     def revoke_refresh_tokens(self):
         """Withdraws every session of the client, as the user may on the profile page; returns how many there were."""
-        browser = Browser(self.base_url)
+        browser = self.browser()
         browser.api("POST", "/auth", {"username": USERNAME, "password": self.password})
         tokens = [token for token in browser.api("GET", "/oidc/token") if token["enabled"]]
         for token in tokens:
@@ -336,7 +366,7 @@ def answer(server, line):
         if request["command"] == "revoke_refresh_tokens":
             return {"revoked": server.revoke_refresh_tokens()}
         if request["command"] == "post":
-            response, content = Browser(server.base_url).request("POST", request["url"], form=request["form"])
+            response, content = server.browser().request("POST", request["url"], form=request["form"])
             return {"status": response.status, "body": content.decode()}
         return {"error": f"no such command: {request['command']}"}
     except (Failure, OSError, ValueError, KeyError, http.client.HTTPException) as error:
