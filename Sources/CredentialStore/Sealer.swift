@@ -58,11 +58,6 @@ package struct Sealer: Sendable {
         }
     }
 
-    /// Whether the record is sealed under the keyring's first key.
-    func isCurrent(_ record: StoredRecord) -> Bool {
-        record.sealed.first == Self.format && Self.keyIdentity(of: record.sealed) == keyring.primary.identity
-    }
-
     private static func keyIdentity(of envelope: [UInt8]) -> KeyIdentity? {
         guard envelope.count >= headCount + AES256GCM.tagCount else { return nil }
         return KeyIdentity(bytes: Array(envelope[1...KeyIdentity.count]))

@@ -68,11 +68,9 @@ extension ConnectionPool {
             guard answer.fields.list("Content-Encoding").allSatisfy({ Fields.equal($0, "identity") }) else {
                 throw .malformedResponse
             }
+            remember(connection, for: key)
             // Bytes after the answer could pass for the answer to the next request (RFC 9112 §9.2).
-            if answer.allowsReuse, isOpen, !hasMore {
-                remember(connection, for: key)
-                keep(connection, for: key)
-            }
+            if answer.allowsReuse, isOpen, !hasMore { keep(connection, for: key) }
             return ClientResponse(status: answer.status, fields: answer.fields, body: answer.body)
         }
     }

@@ -18,10 +18,14 @@ final class Expectation<Value: Sendable>: Sendable {
 
     /// Suspends until the value is there.
     /// - Precondition: the caller runs on `loop`, and nobody else waits.
-    func wait(on loop: EventLoop, until deadline: MonotonicInstant) async throws(WaitInterrupted) -> Value {
+    func wait(
+        on loop: EventLoop, until deadline: MonotonicInstant, isolation: isolated (any Actor)? = #isolation
+    ) async throws(WaitInterrupted) -> Value {
         let timer = loop.schedule(at: deadline) { _ = self.settle(.failure(.deadlineExceeded)) }
         let outcome = await withTaskCancellationHandler {
-            await withCheckedContinuation { continuation in
+            // The standard library takes a closure that would leave the loop's thread. Capturing the actor keeps it.
+            _ = isolation
+            return await withCheckedContinuation { continuation in
                 let settled = state.withLock { state in
                     if state.outcome == nil { state.continuation = continuation }
                     return state.outcome

@@ -18,6 +18,12 @@ package final class HTTPSClient: Sendable {
         package var connectionsReused = 0
         /// Those of the connections made whose handshake resumed an earlier TLS session.
         package var sessionsResumed = 0
+
+        package init(connectionsOpened: Int = 0, connectionsReused: Int = 0, sessionsResumed: Int = 0) {
+            self.connectionsOpened = connectionsOpened
+            self.connectionsReused = connectionsReused
+            self.sessionsResumed = sessionsResumed
+        }
     }
 
     private let pool: ConnectionPool

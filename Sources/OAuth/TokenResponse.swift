@@ -37,9 +37,7 @@ package struct TokenResponse: Sendable, Equatable {
         if let seconds = Self.seconds(members["expires_in"]) {
             expires = now.advanced(by: .seconds(min(max(seconds, 0), Self.longestLifetimeSeconds)))
         } else {
-            expires = JSONWebToken.payload(of: token)?["exp"].flatMap(Self.seconds).map {
-                min(Timestamp(seconds: min(max($0, 0), Timestamp.latest.seconds)), .latest)
-            }
+            expires = Self.expiry(ofToken: token)
         }
         switch members["scope"] {
         case .string(let text)?: scopes = ScopeSet(granted: text)
@@ -50,6 +48,13 @@ package struct TokenResponse: Sendable, Equatable {
         case .integer(let number)?: userID = String(number)
         case .string(let text)? where !text.isEmpty: userID = text
         default: userID = members["id_token"]?.string.flatMap { JSONWebToken.payload(of: $0)?["sub"]?.string }
+        }
+    }
+
+    /// The `exp` claim of a token that is a JWT; nil for any other.
+    package static func expiry(ofToken token: String) -> Timestamp? {
+        JSONWebToken.payload(of: token)?["exp"].flatMap(seconds).map {
+            Timestamp(seconds: min(max($0, 0), Timestamp.latest.seconds))
         }
     }
 

@@ -19,12 +19,15 @@ extension EventLoop {
     /// the same number while it connects. Readable includes "the peer finished" and errors: the next read tells.
     /// - Precondition: the caller runs on this loop (an actor whose executor it is).
     package func ready(
-        _ descriptor: CInt, _ interests: Readiness, until deadline: MonotonicInstant
+        _ descriptor: CInt, _ interests: Readiness, until deadline: MonotonicInstant,
+        isolation: isolated (any Actor)? = #isolation
     ) async throws(WaitInterrupted) -> Readiness {
         checkIsolated()
         let wait = Wait(loop: self)
         let result = await withTaskCancellationHandler {
-            await withCheckedContinuation { continuation in
+            // The standard library takes a closure that would leave the loop's thread. Capturing the actor keeps it.
+            _ = isolation
+            return await withCheckedContinuation { continuation in
                 wait.begin(continuation, descriptor: descriptor, interests: interests, deadline: deadline)
             }
         } onCancel: {
@@ -35,7 +38,9 @@ extension EventLoop {
 
     /// Suspends until `deadline`. A cancelled task is woken at once.
     /// - Precondition: the caller runs on this loop.
-    package func sleep(until deadline: MonotonicInstant) async throws(WaitInterrupted) {
+    package func sleep(
+        until deadline: MonotonicInstant, isolation: isolated (any Actor)? = #isolation
+    ) async throws(WaitInterrupted) {
         do throws(WaitInterrupted) {
             _ = try await ready(-1, [], until: deadline)
         } catch .deadlineExceeded {
