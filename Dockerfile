@@ -24,8 +24,8 @@ RUN apt-get update \
     && install -d -o 10001 -g 10001 -m 0700 /var/lib/token-broker
 COPY --from=build /token-broker /usr/local/bin/token-broker
 USER 10001:10001
-ENV TOKEN_BROKER_LISTEN=0.0.0.0:8080 \
-    TOKEN_BROKER_DATA_DIR=/var/lib/token-broker
+ENV TOKEN_BROKER_LISTEN=0.0.0.0:8080
+# Where the embedded store lies unless told otherwise.
 VOLUME /var/lib/token-broker
 WORKDIR /
 EXPOSE 8080
