@@ -21,11 +21,15 @@ package struct AuthorizationRequest: Sendable {
         self.customParameters = customParameters
     }
 
-    /// The names that a custom parameter may not bear: with two of a name, the server and we could read different ones.
+    /// The names that a custom parameter may not bear. With two of a name, the server and we could read different ones;
+    /// the names that are never sent could widen what is asked for (`claims`, OpenID Connect Core §5.5;
+    /// `authorization_details`, RFC 9396) or tie the code to a key that nobody here has (`dpop_jkt`, RFC 9449 §10).
     package static let reservedNames: Set<String> = [
         "response_type", "redirect_uri", "client_id", "scope", "code_challenge_method", "code_challenge", "state",
         "client_unique_key", "lang", "language", "ui_locales", "email", "login_hint", "response_mode", "request",
-        "request_uri", "nonce", "client_secret", "resource", "code_verifier",
+        "request_uri", "nonce", "client_secret", "resource", "code_verifier", "authorization_details", "claims",
+        "registration",
+        "dpop_jkt",
     ]
 
     /// The URI to present to the user: the seed's parameters in the seed's order, then `state`, then the login

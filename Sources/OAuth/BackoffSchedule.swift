@@ -50,7 +50,8 @@ package enum HTTPDate {
 
     package static func parse(_ text: String) -> Timestamp? {
         let parts = text.split(separator: " ", omittingEmptySubsequences: false).map(String.init)
-        guard parts.count == 6, parts[0].utf8.count == 4, parts[0].hasSuffix(","), parts[5] == "GMT",
+        guard parts.count == 6, parts[0].utf8.count == 4, parts[0].hasSuffix(","), parts[4].utf8.count == 8,
+            parts[5] == "GMT",
             let month = months.firstIndex(of: parts[2])
         else { return nil }
         let number = month < 9 ? "0\(month + 1)" : "\(month + 1)"

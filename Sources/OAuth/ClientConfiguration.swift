@@ -4,13 +4,15 @@ package import Cryptography
 package struct ClientConfiguration: Sendable, Equatable {
     package let clientID: String
     package let clientSecret: SecretBytes?
+    /// Never empty.
     package let clientUniqueKey: String?
     package let scopes: ScopeSet
 
+    /// An empty `clientUniqueKey` is taken for none: TIDAL's clients leave it out too.
     package init(clientID: String, clientSecret: SecretBytes?, clientUniqueKey: String?, scopes: ScopeSet) {
         self.clientID = clientID
         self.clientSecret = clientSecret
-        self.clientUniqueKey = clientUniqueKey
+        self.clientUniqueKey = clientUniqueKey.flatMap { $0.isEmpty ? nil : $0 }
         self.scopes = scopes
     }
 
