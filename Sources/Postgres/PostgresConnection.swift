@@ -201,7 +201,7 @@ package actor PostgresConnection {
         while true {
             while handle.isBusy {
                 _ = try await ready(.readable, until: deadline)
-                guard handle.consumeInput() else { throw lost() }
+                guard handle.consumeInput() else { throw lost(after: outcome) }
             }
             guard let result = handle.takeResult() else { break }
             switch result.status {
@@ -210,7 +210,7 @@ package actor PostgresConnection {
                 outcome = .success(PostgresResult(copying: result))
             case .failed:
                 // libpq names no state for what it met itself: the connection has ended.
-                guard let sqlstate = result.sqlstate else { throw lost() }
+                guard let sqlstate = result.sqlstate else { throw lost(after: outcome) }
                 outcome = .failure(.server(sqlstate: sqlstate))
             case .unusable:
                 handle.finish()
@@ -256,6 +256,13 @@ package actor PostgresConnection {
 
     private func lost() -> PostgresError {
         handle.finish()
+        return .connectionLost
+    }
+
+    /// A server that ends a session says why before it closes: that is worth more than that it closed.
+    private func lost(after outcome: Result<PostgresResult, PostgresError>) -> PostgresError {
+        handle.finish()
+        if case .failure(.server(let sqlstate)) = outcome { return .server(sqlstate: sqlstate) }
         return .connectionLost
     }
 }

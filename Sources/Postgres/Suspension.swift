@@ -18,11 +18,15 @@ final class Suspension<Answer: Sendable>: @unchecked Sendable {
 
     /// Suspends until resumed; not at all when that has happened already. To be called once, on the loop.
     /// - Parameter overdue: what is thrown when `deadline` passes first.
-    func wait(until deadline: MonotonicInstant, overdue: PostgresError) async throws(PostgresError) -> Answer {
+    func wait(
+        until deadline: MonotonicInstant, overdue: PostgresError, isolation: isolated (any Actor)? = #isolation
+    ) async throws(PostgresError) -> Answer {
         loop.checkIsolated()
         if let outcome { return try outcome.get() }
         let outcome = await withTaskCancellationHandler {
-            await withCheckedContinuation { continuation in
+            // Capturing the actor keeps the closure, which the standard library takes as nonisolated, on the loop.
+            _ = isolation
+            return await withCheckedContinuation { continuation in
                 self.continuation = continuation
                 self.deadline = loop.schedule(at: deadline) { self.resume(.failure(overdue)) }
             }

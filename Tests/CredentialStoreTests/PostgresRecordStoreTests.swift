@@ -96,7 +96,7 @@ internal import Testing
         try await Self.withRelay { store, relay in
             let tenant = StoredRecord(id: RecordID(.tenant, Self.tenant), version: 1, sealed: [0])
             try await store.commit([.insert(tenant)])
-            await relay.set(.cutAnswer(to: "COMMIT"))
+            await relay.set(.cutAnswer(to: "COMMIT\0"))
             try await store.commit([.insert(Self.record()), .require(tenant.id)])
             #expect(await relay.cuts == 1)
             #expect(try await store.read(Self.credentials) == Self.record())
@@ -110,7 +110,7 @@ internal import Testing
             #expect(try await store.read(Self.credentials) == nil)
 
             let login = StoredRecord(id: RecordID(.login, Self.tenant, key: "l"), version: 1, sealed: [2])
-            await relay.set(.cutBefore("COMMIT"))
+            await relay.set(.cutBefore("COMMIT\0"))
             #expect(
                 await Self.failure { try await store.commit([.insert(Self.record()), .insert(login)]) } == .unavailable)
             #expect(try await store.read(Self.credentials) == nil)
@@ -157,7 +157,7 @@ internal import Testing
     @Test func `the removal of all that a tenant has is repeated`() async throws {
         try await Self.withRelay { store, relay in
             try await store.commit([.insert(Self.record())])
-            await relay.set(.cutBefore("COMMIT"))
+            await relay.set(.cutBefore("COMMIT\0"))
             try await store.commit([.removeAll(Self.tenant)])
             #expect(await relay.cuts == 1)
             #expect(try await store.read(Self.credentials) == nil)

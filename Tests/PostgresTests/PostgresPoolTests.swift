@@ -108,7 +108,7 @@ internal import Testing
         var configuration = try Self.configuration()
         configuration.maximumConnections = 1
         configuration.maximumWaiters = 2
-        configuration.waitTimeout = .milliseconds(200)
+        configuration.waitTimeout = .seconds(2)
         let pool = PostgresServer.pool(configuration)
         _ = try await Self.sessionID(pool)
         let holder = Task { try await pool.execute(Self.sleep, until: Self.soon) }

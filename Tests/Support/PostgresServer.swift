@@ -39,6 +39,8 @@ package final class PostgresServer: Sendable {
     private let data: String
     private let watchdog: Watchdog
     private let lastDatabase = Atomic<Int>(0)
+    /// One connection: many databases made at the same time take longer than one after the other.
+    private let administration: PostgresPool
 
     private static let programs = "/usr/lib/postgresql/15/bin"
 
@@ -61,6 +63,17 @@ package final class PostgresServer: Sendable {
         try Self.run(Self.asServerUser("sh -e -c '\(Self.setup(directory))'"), log: "\(directory)/setup.log")
         // As late as possible: another program may be given the same port meanwhile.
         port = try Self.freePort()
+        do throws(PostgresError) {
+            var configuration = try PostgresConfiguration(
+                "host=\(directory) port=\(port) user=postgres dbname=postgres")
+            configuration.maximumConnections = 1
+            configuration.maximumWaiters = 10_000
+            configuration.waitTimeout = .seconds(300)
+            configuration.statementTimeout = .seconds(60)
+            administration = Self.pool(configuration)
+        } catch {
+            throw Failure(description: "\(error)")
+        }
         try start()
     }
 
@@ -98,10 +111,8 @@ package final class PostgresServer: Sendable {
     /// Makes a new, empty database, and returns its name.
     package func makeDatabase() async throws -> String {
         let number = lastDatabase.add(1, ordering: .relaxed).newValue
-        let connection = try await Self.connect(PostgresConfiguration(uri(database: "postgres")))
-        _ = try await connection.execute(
-            PostgresStatement(trusted: "CREATE DATABASE test_\(number)"), until: .after(.seconds(60)))
-        await connection.close()
+        _ = try await administration.execute(
+            PostgresStatement(trusted: "CREATE DATABASE test_\(number)"), until: .after(.seconds(300)))
         return "test_\(number)"
     }
 
@@ -169,7 +180,7 @@ package final class PostgresServer: Sendable {
             {
                 echo ssl = on
                 echo fsync = off
-                echo max_connections = 200
+                echo max_connections = 500
                 echo max_prepared_transactions = 4
             } >> data/postgresql.conf
             """
