@@ -322,6 +322,7 @@ actor Worker {
         else { return }
         connection.task = nil
         connection.exchange = nil
+        if response.abortsConnection { return close(connection) }
         let closes = !exchange.keepsAlive || response.closesConnection || isDraining
         let isWritten = write(
             response, to: connection, requestID: exchange.requestID, isHead: exchange.isHead,

@@ -196,4 +196,29 @@ import Testing
             }
         }
     }
+
+    @Test func `a second server on the same port is refused`() async throws {
+        try await withServer { server in
+            let error = #expect(throws: SystemError.self) {
+                _ = try Server(configuration: ServerConfiguration(address: server.address), handler: HTTPClosureHandler.echo)
+            }
+            #expect(error?.number == EADDRINUSE)
+        }
+    }
+
+    @Test func `an aborted exchange ends the connection without a byte, warm and after a wait`() async throws {
+        let handler: @Sendable (Request) async -> Response = { request in
+            if request.path == "/slow" { await Task.yield() }
+            var response = Response(.ok)
+            response.abortsConnection = true
+            return response
+        }
+        try await withServer(handler: handler) { server in
+            for path in ["/warm", "/slow"] {
+                let client = try HTTPRawClient(server.address)
+                try await client.send(get(path))
+                #expect(try await client.rest() == "")
+            }
+        }
+    }
 }
