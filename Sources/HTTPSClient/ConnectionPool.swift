@@ -35,7 +35,7 @@ actor ConnectionPool {
         let isReused: Bool
     }
 
-    let configuration: ClientConfiguration
+    let configuration: HTTPSClientConfiguration
     let loop: EventLoop
     let lookUp: HTTPSClient.AddressLookUp
     let context: TLSContext
@@ -57,8 +57,8 @@ actor ConnectionPool {
     private static let maximumSessions = 256
 
     init(
-        configuration: ClientConfiguration, loop: EventLoop, lookUp: @escaping HTTPSClient.AddressLookUp
-    ) throws(ClientConfigurationError) {
+        configuration: HTTPSClientConfiguration, loop: EventLoop, lookUp: @escaping HTTPSClient.AddressLookUp
+    ) throws(HTTPSClientConfigurationError) {
         self.configuration = configuration
         self.loop = loop
         self.lookUp = lookUp

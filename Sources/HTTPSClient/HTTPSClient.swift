@@ -29,8 +29,8 @@ package final class HTTPSClient: Sendable {
     private let pool: ConnectionPool
 
     package convenience init(
-        configuration: ClientConfiguration, loop: EventLoop, resolver: NameResolver
-    ) throws(ClientConfigurationError) {
+        configuration: HTTPSClientConfiguration, loop: EventLoop, resolver: NameResolver
+    ) throws(HTTPSClientConfigurationError) {
         try self.init(configuration: configuration, loop: loop) { (host, port) throws(ResolutionError) in
             try await resolver.addresses(of: host, port: port)
         }
@@ -39,8 +39,8 @@ package final class HTTPSClient: Sendable {
     /// - Parameter lookUp: asked once for each connection to a named host; the addresses it returns are checked and
     ///   then connected to.
     package init(
-        configuration: ClientConfiguration, loop: EventLoop, lookUp: @escaping AddressLookUp
-    ) throws(ClientConfigurationError) {
+        configuration: HTTPSClientConfiguration, loop: EventLoop, lookUp: @escaping AddressLookUp
+    ) throws(HTTPSClientConfigurationError) {
         pool = try ConnectionPool(configuration: configuration, loop: loop, lookUp: lookUp)
     }
 

@@ -17,7 +17,7 @@ internal import COpenSSL
     private static let applicationProtocol = [UInt8(8)] + Array("http/1.1".utf8)
 
     /// - Parameter trustedCAFile: PEM roots that are trusted besides the system's.
-    init(trustedCAFile: String?) throws(ClientConfigurationError) {
+    init(trustedCAFile: String?) throws(HTTPSClientConfigurationError) {
         guard let context = unsafe SSL_CTX_new(TLS_client_method()) else { throw .tlsUnavailable }
         unsafe self.context = unsafe context
         let isSet = OpenSSLErrorQueue.isolating {

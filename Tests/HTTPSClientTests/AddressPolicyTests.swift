@@ -70,7 +70,7 @@ final class ScriptedLookUp: Sendable {
     @Test func `the system's resolver finds localhost and the policy refuses it`() async throws {
         let loop = try EventLoop(name: "test-client")
         defer { loop.shutDown() }
-        let client = try HTTPSClient(configuration: ClientConfiguration(), loop: loop, resolver: NameResolver())
+        let client = try HTTPSClient(configuration: HTTPSClientConfiguration(), loop: loop, resolver: NameResolver())
         #expect(await client.failure("https://localhost:9999/") == .forbiddenAddress)
         await client.close()
     }

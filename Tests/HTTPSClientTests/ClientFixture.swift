@@ -6,11 +6,11 @@ import Testing
 
 /// Runs `body` with a client that trusts the test root and finds every name at 127.0.0.1, on a loop of its own.
 func withClient<R>(
-    _ configure: (inout ClientConfiguration) -> Void = { _ in },
+    _ configure: (inout HTTPSClientConfiguration) -> Void = { _ in },
     lookUp: @escaping HTTPSClient.AddressLookUp = { (_, port) in [SocketAddress(ip: .v4([127, 0, 0, 1]), port: port)] },
     _ body: (HTTPSClient) async throws -> R
 ) async throws -> R {
-    var configuration = ClientConfiguration()
+    var configuration = HTTPSClientConfiguration()
     configuration.trustedCAFile = TLSTestCertificates.shared.root
     configuration.allowsInsecureTargets = true
     // Generous, so that a busy machine does not trip the limits that a test is not about.

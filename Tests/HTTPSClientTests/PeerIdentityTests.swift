@@ -91,14 +91,14 @@ import Testing
     @Test func `a file of roots that cannot be read makes no client`() throws {
         let loop = try EventLoop(name: "test-client")
         defer { loop.shutDown() }
-        var configuration = ClientConfiguration()
+        var configuration = HTTPSClientConfiguration()
         configuration.trustedCAFile = "/nonexistent/root.pem"
         let resolver = try NameResolver()
-        #expect(throws: ClientConfigurationError.trustedCAFile("/nonexistent/root.pem")) {
+        #expect(throws: HTTPSClientConfigurationError.trustedCAFile("/nonexistent/root.pem")) {
             try HTTPSClient(configuration: configuration, loop: loop, resolver: resolver)
         }
         configuration.trustedCAFile = TLSTestCertificates.shared.key(.good)
-        #expect(throws: ClientConfigurationError.trustedCAFile(TLSTestCertificates.shared.key(.good))) {
+        #expect(throws: HTTPSClientConfigurationError.trustedCAFile(TLSTestCertificates.shared.key(.good))) {
             try HTTPSClient(configuration: configuration, loop: loop, resolver: resolver)
         }
     }

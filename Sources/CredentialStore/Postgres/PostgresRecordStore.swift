@@ -1,0 +1,362 @@
+package import OAuth
+package import Postgres
+package import Reactor
+
+/// Records in PostgreSQL 13 or later, shared by any number of replicas.
+///
+/// Nothing lives in a session but prepared statements, and those can be switched off: a pooler in transaction mode may
+/// stand between.
+///
+/// A read that meets a lost connection is repeated once. A commit is not: it may have taken place. Whether it did is
+/// found out by reading the records back; see `resolve`.
+package struct PostgresRecordStore: RecordStore {
+    package let revalidateAfter: Duration?
+
+    private let pool: PostgresPool
+    private let timeout: Duration
+    private let report: @Sendable (PostgresError) -> Void
+
+    /// How often a commit is tried that the server gave up in favour of another one.
+    private static let attempts = 5
+    /// Room for the steps of a migration.
+    private static let migrationTimeout: Duration = .seconds(90)
+
+    /// Serialization failure and deadlock: the server has rolled back, and asks for a new attempt. The others say that
+    /// a prepared statement was not there, which the connection that found out has put right.
+    private static let transientStates: Set<String> = ["40001", "40P01", "26000", "42P05"]
+    private static let uniqueViolation = "23505"
+
+    /// Connects and brings the schema up to date.
+    ///
+    /// Every operation takes at most the configuration's `statementTimeout`, the wait for a connection included; a
+    /// commit whose outcome is unknown takes as long again.
+    /// - Parameters:
+    ///   - revalidateAfter: how old what was read may become in a replica's memory. Default 5 s.
+    ///   - report: told of each error before it becomes a `StoreError`, which cannot say as much. Called on `loop`
+    ///     or the caller's executor; must not block.
+    /// - Throws: `.unavailable` when PostgreSQL cannot be reached or refuses; `.damaged` when the schema is one that
+    ///   this build cannot work with.
+    package static func open(
+        _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver,
+        revalidateAfter: Duration = .seconds(5), report: @escaping @Sendable (PostgresError) -> Void = { _ in }
+    ) async throws(StoreError) -> PostgresRecordStore {
+        let store = PostgresRecordStore(
+            revalidateAfter: revalidateAfter, pool: PostgresPool(configuration, on: loop, resolver: resolver),
+            timeout: configuration.statementTimeout, report: report)
+        do throws(StoreError) {
+            try await store.migrate()
+        } catch {
+            await store.close()
+            throw error
+        }
+        return store
+    }
+
+    private init(
+        revalidateAfter: Duration?, pool: PostgresPool, timeout: Duration,
+        report: @escaping @Sendable (PostgresError) -> Void
+    ) {
+        self.revalidateAfter = revalidateAfter
+        self.pool = pool
+        self.timeout = timeout
+        self.report = report
+    }
+
+    // MARK: Reading
+
+    package func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
+        try await select(id.kind, Statements.read, Self.names(id)).first
+    }
+
+    package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
+        try await select(kind, Statements.find, [.text(kind.rawValue), .bytes(lookup)]).first
+    }
+
+    package func list(
+        _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
+    ) async throws(StoreError) -> [StoredRecord] {
+        // No tenant's name is empty, so the empty pair stands before every record.
+        var parameters: [PostgresValue] = [
+            .text(kind.rawValue), .text(after?.tenant.description ?? ""), .text(after?.key ?? ""),
+            .integer(Int64(max(0, limit))),
+        ]
+        guard let tenant else { return try await select(kind, Statements.list, parameters) }
+        parameters.append(.text(tenant.description))
+        return try await select(kind, Statements.listOfTenant, parameters)
+    }
+
+    // MARK: Writing
+
+    package func commit(_ changes: [RecordChange]) async throws(StoreError) {
+        if changes.isEmpty { return }
+        // In a task of its own, so that a caller who goes away does not leave a commit with an unknown outcome: it
+        // ends by its deadlines.
+        let settled = await Task { () async -> Result<Void, StoreError> in
+            do throws(StoreError) {
+                return .success(try await settle(changes))
+            } catch {
+                return .failure(error)
+            }
+        }.value
+        try settled.get()
+    }
+
+    package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
+        do throws(PostgresError) {
+            return try await pool.execute(
+                Statements.removeExpired, [.integer(now.milliseconds), .integer(Int64(max(0, limit)))],
+                until: .after(timeout)
+            ).affectedRows
+        } catch {
+            throw storeError(error)
+        }
+    }
+
+    // MARK: The store as a whole
+
+    package func check() async throws(StoreError) {
+        let deadline = MonotonicInstant.after(timeout)
+        let isWritable: Bool
+        let schema: Migrations.SchemaState
+        do throws(PostgresError) {
+            (isWritable, schema) = try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
+                let state = try await connection.execute(Statements.state, until: deadline).first
+                let (isReplica, isReadOnly) = (try state?.boolean(0), try state?.text(1))
+                let schema = try await Migrations.state(of: connection, until: deadline)
+                return (isReplica == false && isReadOnly == "off", schema)
+            }
+        } catch {
+            throw storeError(error)
+        }
+        if !isWritable { throw storeError(.server(sqlstate: "25006")) }
+        try Self.checkSchema(schema)
+    }
+
+    package func close() async {
+        await pool.close()
+    }
+
+    private func migrate() async throws(StoreError) {
+        let schema: Migrations.SchemaState
+        do throws(PostgresError) {
+            schema = try await Migrations.apply(through: pool, until: .after(Self.migrationTimeout))
+        } catch {
+            throw storeError(error)
+        }
+        try Self.checkSchema(schema)
+    }
+
+    private static func checkSchema(_ state: Migrations.SchemaState) throws(StoreError) {
+        let known = Migrations.all.last?.version ?? 0
+        switch state {
+        case .usable: return
+        case .behind(let version):
+            throw .damaged("PostgreSQL: the schema has version \(version), this build needs \(known): restart it")
+        case .tooNew(let version):
+            throw .damaged(
+                "PostgreSQL: the schema has version \(version), this build knows \(known): run a newer build")
+        }
+    }
+
+    // MARK: Commits
+
+    private func settle(_ changes: [RecordChange]) async throws(StoreError) {
+        let changes = Self.inLockOrder(changes)
+        // Requirements and the removal of all that a tenant has come to the same when they are done twice.
+        let isRepeatable = changes.allSatisfy { change in
+            switch change {
+            case .require, .removeAll: true
+            case .insert, .replace, .remove: false
+            }
+        }
+        let deadline = MonotonicInstant.after(timeout)
+        for _ in 0..<Self.attempts {
+            let attempt: Result<Bool, PostgresError>
+            do throws(PostgresError) {
+                attempt = .success(try await apply(changes, until: deadline))
+            } catch {
+                attempt = .failure(error)
+            }
+            switch attempt {
+            case .success(true): return
+            case .success(false), .failure(.server(Self.uniqueViolation)): throw .conflict
+            case .failure(.server(let sqlstate)) where Self.transientStates.contains(sqlstate): continue
+            case .failure(let error):
+                guard error.leavesOutcomeUnknown else { throw storeError(error) }
+                report(error)
+                if !isRepeatable { return try await resolve(changes) }
+            }
+        }
+        throw .unavailable
+    }
+
+    /// The order in which every commit touches records, so that two of them do not wait for each other: existing
+    /// records before new ones, and tenants' records before all that stand under them.
+    ///
+    /// It is also the order in which the changes mean what they say. What a removal frees can be inserted, and a
+    /// tenant's record is checked before the tenant is removed.
+    static func inLockOrder(_ changes: [RecordChange]) -> [RecordChange] {
+        func place(_ change: RecordChange) -> (phase: Int, id: RecordID) {
+            switch change {
+            case .require(let id), .remove(let id, _): (id.kind == .tenant ? 0 : 1, id)
+            case .replace(let record, _): (record.id.kind == .tenant ? 0 : 1, record.id)
+            case .removeAll(let tenant): (2, RecordID(.tenant, tenant))
+            case .insert(let record): (record.id.kind == .tenant ? 3 : 4, record.id)
+            }
+        }
+        return changes.sorted { place($0) < place($1) }
+    }
+
+    /// Makes the changes; false when one of them is in conflict, and then none is made.
+    private func apply(
+        _ changes: [RecordChange], until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> Bool {
+        try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
+            if let change = changes.first, changes.count == 1, !change.takesSeveralStatements {
+                // One statement is a transaction by itself.
+                return try await Self.apply(change, on: connection, until: deadline)
+            }
+            _ = try await connection.execute(Statements.begin, until: deadline)
+            do throws(PostgresError) {
+                for change in changes {
+                    guard try await Self.apply(change, on: connection, until: deadline) else {
+                        _ = try await connection.execute(Statements.rollback, until: deadline)
+                        return false
+                    }
+                }
+                _ = try await connection.execute(Statements.commit, until: deadline)
+                return true
+            } catch {
+                // So that the pool can keep the connection. Whether it works changes nothing for the caller: a
+                // transaction that is left open goes with its connection.
+                if !error.leavesOutcomeUnknown {
+                    _ = try? await connection.execute(Statements.rollback, until: deadline)
+                }
+                throw error
+            }
+        }
+    }
+
+    /// Makes one change; false when it is in conflict.
+    private static func apply(
+        _ change: RecordChange, on connection: PostgresConnection, until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> Bool {
+        let result: PostgresResult
+        switch change {
+        case .insert(let record):
+            result = try await connection.execute(Statements.insert, values(record), until: deadline)
+        case .replace(let record, let version):
+            result = try await connection.execute(
+                Statements.replace, values(record) + [.integer(version)], until: deadline)
+        case .remove(let id, let version):
+            result = try await connection.execute(
+                Statements.remove, names(id) + [.integer(version)], until: deadline)
+        case .require(let id):
+            result = try await connection.execute(Statements.require, names(id), until: deadline)
+        case .removeAll(let tenant):
+            let parameters: [PostgresValue] = [.text(tenant.description), .text(RecordKind.tenant.rawValue)]
+            _ = try await connection.execute(Statements.removeTenant, parameters, until: deadline)
+            _ = try await connection.execute(Statements.removeTenantRecords, parameters, until: deadline)
+            return true
+        }
+        return result.affectedRows == 1
+    }
+
+    /// Finds out what became of a commit whose answer did not arrive.
+    ///
+    /// Sealing draws a new nonce each time, so a record that holds exactly our bytes was written by this commit, and
+    /// one such record proves all its changes. Without that proof, a record that is no longer what a change named is a
+    /// conflict: the world moved on, by us or by another, and the caller must read again. Removals alone leave nothing
+    /// that could prove who made them; that they count as a conflict, too, keeps what may be claimed once from being
+    /// claimed twice. When all is still as it was, the commit did not take place, or has not yet: `.unavailable`. A
+    /// later attempt names the same versions, so that the two cannot both succeed.
+    private func resolve(_ changes: [RecordChange]) async throws(StoreError) {
+        var hasMoved = false
+        for change in changes {
+            switch change {
+            case .insert(let record):
+                guard let found = try await read(record.id) else { continue }
+                if found.version == record.version, found.sealed == record.sealed { return }
+                hasMoved = true
+            case .replace(let record, let version):
+                let found = try await read(record.id)
+                if let found, found.version == record.version, found.sealed == record.sealed { return }
+                if found?.version != version { hasMoved = true }
+            case .remove(let id, let version):
+                if try await read(id)?.version != version { hasMoved = true }
+            case .require(let id):
+                if try await read(id) == nil { hasMoved = true }
+            case .removeAll:
+                continue
+            }
+        }
+        throw hasMoved ? .conflict : .unavailable
+    }
+
+    // MARK: Values and errors
+
+    private func select(
+        _ kind: RecordKind, _ statement: PostgresStatement, _ parameters: [PostgresValue]
+    ) async throws(StoreError) -> [StoredRecord] {
+        let deadline = MonotonicInstant.after(timeout)
+        do throws(PostgresError) {
+            let result: PostgresResult
+            do throws(PostgresError) {
+                result = try await pool.execute(statement, parameters, until: deadline)
+            } catch {
+                // The connection may have died while it lay idle. Another one is as good, unless time is up.
+                guard error.makesServerSuspect, error != .timedOut else { throw error }
+                report(error)
+                result = try await pool.execute(statement, parameters, until: deadline)
+            }
+            var records: [StoredRecord] = []
+            for row in result.rows { records.append(try Self.record(kind, row)) }
+            return records
+        } catch {
+            throw storeError(error)
+        }
+    }
+
+    private func storeError(_ error: PostgresError) -> StoreError {
+        report(error)
+        switch error {
+        case .server(let sqlstate) where sqlstate.hasPrefix("42") || sqlstate.hasPrefix("3F"):
+            return .damaged(
+                "PostgreSQL: the tables token_broker_records and token_broker_schema, or the role's rights on them, "
+                    + "are not what this build needs (SQLSTATE \(sqlstate))")
+        case .unexpectedResult(let text):
+            return .damaged("PostgreSQL: the table token_broker_records is not what this build needs: \(text)")
+        default:
+            return .unavailable
+        }
+    }
+
+    private static func names(_ id: RecordID) -> [PostgresValue] {
+        [.text(id.kind.rawValue), .text(id.tenant.description), .text(id.key)]
+    }
+
+    private static func values(_ record: StoredRecord) -> [PostgresValue] {
+        names(record.id) + [
+            .integer(record.version), .bytes(record.sealed), .bytes(record.lookup),
+            .integer(record.expires?.milliseconds),
+        ]
+    }
+
+    private static func record(_ kind: RecordKind, _ row: PostgresResult.Row) throws(PostgresError) -> StoredRecord {
+        guard let name = try row.text(0), let key = try row.text(1), let version = try row.integer(2),
+            let sealed = try row.bytes(3),
+            let tenant = name == TenantName.broker.description ? .broker : TenantName(name)
+        else { throw .unexpectedResult("a record has no name, version or content") }
+        return StoredRecord(
+            id: RecordID(kind, tenant, key: key), version: version, sealed: sealed, lookup: try row.bytes(4),
+            expires: try row.integer(5).map { Timestamp(milliseconds: $0) })
+    }
+}
+
+extension RecordChange {
+    /// Whether the change is more than one statement, and so needs a transaction even alone.
+    fileprivate var takesSeveralStatements: Bool {
+        if case .removeAll = self { return true }
+        return false
+    }
+}

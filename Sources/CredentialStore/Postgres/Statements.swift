@@ -1,0 +1,119 @@
+internal import Postgres
+
+/// The SQL of the record store. Tables are named without a schema: the role's `search_path` says where they are.
+enum Statements {
+    // MARK: Records
+
+    static let read = PostgresStatement(
+        """
+        SELECT tenant, key, version, sealed, lookup, expires FROM token_broker_records
+        WHERE kind = $1 AND tenant = $2 AND key = $3
+        """, isPrepared: true)
+
+    static let find = PostgresStatement(
+        """
+        SELECT tenant, key, version, sealed, lookup, expires FROM token_broker_records
+        WHERE kind = $1 AND lookup = $2
+        """, isPrepared: true)
+
+    /// The row comparison is a range of the primary key's index, however far the list has got.
+    static let list = PostgresStatement(
+        """
+        SELECT tenant, key, version, sealed, lookup, expires FROM token_broker_records
+        WHERE kind = $1 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
+        """, isPrepared: true)
+
+    static let listOfTenant = PostgresStatement(
+        """
+        SELECT tenant, key, version, sealed, lookup, expires FROM token_broker_records
+        WHERE kind = $1 AND tenant = $5 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
+        """, isPrepared: true)
+
+    /// A taken key or digest is no row instead of an error: an error would end the transaction, and the server would
+    /// write the values into its log.
+    static let insert = PostgresStatement(
+        """
+        INSERT INTO token_broker_records (kind, tenant, key, version, sealed, lookup, expires)
+        VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING
+        """, isPrepared: true)
+
+    static let replace = PostgresStatement(
+        """
+        UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7
+        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $8
+        """, isPrepared: true)
+
+    static let remove = PostgresStatement(
+        "DELETE FROM token_broker_records WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4",
+        isPrepared: true)
+
+    /// The lock lets replacements of the record through and makes its removal wait for our commit; when a removal has
+    /// it already, we wait for that and then find nothing.
+    static let require = PostgresStatement(
+        "SELECT 1 FROM token_broker_records WHERE kind = $1 AND tenant = $2 AND key = $3 FOR KEY SHARE",
+        isPrepared: true)
+
+    /// The first half of a tenant's removal: waits for every commit that requires the tenant's record, and stops new
+    /// ones.
+    static let removeTenant = PostgresStatement(
+        "DELETE FROM token_broker_records WHERE tenant = $1 AND kind = $2")
+
+    /// The second half. A statement of its own, because READ COMMITTED gives each one a new snapshot: it sees what
+    /// those commits wrote for which the first half had to wait. The tenant's record is left out: were one written
+    /// between the halves, its removal here would not see what is being written under it.
+    static let removeTenantRecords = PostgresStatement(
+        "DELETE FROM token_broker_records WHERE tenant = $1 AND kind <> $2")
+
+    /// Records that somebody is writing just now are passed over: they will not be expired, or the next round has
+    /// them, and neither waits for the other.
+    static let removeExpired = PostgresStatement(
+        """
+        WITH expired AS MATERIALIZED (
+            SELECT kind, tenant, key FROM token_broker_records
+            WHERE expires < $1 ORDER BY expires LIMIT $2 FOR UPDATE SKIP LOCKED
+        )
+        DELETE FROM token_broker_records AS record USING expired
+        WHERE record.kind = expired.kind AND record.tenant = expired.tenant AND record.key = expired.key
+            AND record.expires < $1
+        """, isPrepared: true)
+
+    // MARK: Transactions
+
+    /// The level is named because the database's default may be another one, under which `removeTenantRecords` would
+    /// not see enough.
+    static let begin = PostgresStatement("BEGIN ISOLATION LEVEL READ COMMITTED")
+    static let commit = PostgresStatement("COMMIT")
+    static let rollback = PostgresStatement("ROLLBACK")
+
+    // MARK: The server and the schema
+
+    static let state = PostgresStatement(
+        "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
+
+    static let hasSchema = PostgresStatement("SELECT to_regclass('token_broker_schema') IS NOT NULL")
+
+    /// The schema's version, and the lowest version that a build must know to work with the migrations after $1.
+    static let schemaVersion = PostgresStatement(
+        """
+        SELECT coalesce(max(version), 0), coalesce(max(compatible) FILTER (WHERE version > $1), 0)
+        FROM token_broker_schema
+        """)
+
+    static let createSchema = PostgresStatement(
+        """
+        CREATE TABLE IF NOT EXISTS token_broker_schema (
+            version bigint PRIMARY KEY,
+            compatible bigint NOT NULL,
+            applied timestamp with time zone NOT NULL DEFAULT now()
+        )
+        """)
+
+    static let recordMigration = PostgresStatement(
+        "INSERT INTO token_broker_schema (version, compatible) VALUES ($1, $2)")
+
+    /// Held until the transaction ends, which a pooler in transaction mode respects.
+    static let lockSchema = PostgresStatement("SELECT pg_advisory_xact_lock($1)")
+
+    /// A migration may wait for another process's, and rewrite a table.
+    static let allowLongStatements = PostgresStatement("SET LOCAL statement_timeout = '60s'")
+}

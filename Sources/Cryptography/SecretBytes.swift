@@ -1,0 +1,76 @@
+internal import COpenSSL
+
+/// Bytes that must not be seen: a key, a token, a client secret.
+///
+/// Copies share one buffer, which is overwritten when the last of them goes. Nothing that prints a value shows its
+/// content; whoever needs it says so by a name that contains `revealed`.
+package struct SecretBytes: Sendable {
+    /// Never written to after `init`, so that any number of threads may read it.
+    @safe fileprivate final class Storage: @unchecked Sendable {
+        let bytes: UnsafeMutableBufferPointer<UInt8>
+
+        init<E: Error>(count: Int, _ fill: (UnsafeMutableBufferPointer<UInt8>) throws(E) -> Void) throws(E) {
+            unsafe bytes = .allocate(capacity: count)
+            unsafe bytes.initialize(repeating: 0)
+            unsafe try fill(bytes)
+        }
+
+        deinit {
+            // Unlike memset, a call that the optimizer may not take for a dead store.
+            unsafe OPENSSL_cleanse(bytes.baseAddress, bytes.count)
+            unsafe bytes.deallocate()
+        }
+    }
+
+    private let storage: Storage
+
+    /// Copies `bytes`; the array that was given is the caller's to forget.
+    package init(_ bytes: [UInt8]) {
+        storage = unsafe Storage(count: bytes.count) { _ = unsafe $0.update(from: bytes) }
+    }
+
+    /// The UTF-8 form of `text`.
+    package init(utf8 text: String) {
+        self.init(Array(text.utf8))
+    }
+
+    /// Lets `fill` write the content in place, so that no other copy of it ever exists.
+    @unsafe init<E: Error>(count: Int, _ fill: (UnsafeMutableBufferPointer<UInt8>) throws(E) -> Void) throws(E) {
+        storage = unsafe try Storage(count: count, fill)
+    }
+
+    package var count: Int { unsafe storage.bytes.count }
+
+    package var isEmpty: Bool { count == 0 }
+
+    /// Lends the content to `body`.
+    package func withRevealed<R: ~Copyable, E: Error>(_ body: (Span<UInt8>) throws(E) -> R) throws(E) -> R {
+        defer { extendLifetime(storage) }
+        return try body(unsafe UnsafeBufferPointer(storage.bytes).span)
+    }
+
+    /// A copy of the content, which nobody overwrites.
+    package var revealedBytes: [UInt8] {
+        defer { extendLifetime(storage) }
+        return unsafe Array(storage.bytes)
+    }
+
+    /// The content read as UTF-8, repaired where it is not.
+    package var revealedText: String {
+        defer { extendLifetime(storage) }
+        return unsafe String(decoding: storage.bytes, as: UTF8.self)
+    }
+}
+
+extension SecretBytes: Equatable {
+    /// Takes a time that depends on the lengths only.
+    package static func == (left: SecretBytes, right: SecretBytes) -> Bool {
+        left.withRevealed { left in right.withRevealed { right in ConstantTime.equal(left, right) } }
+    }
+}
+
+extension SecretBytes: CustomStringConvertible, CustomDebugStringConvertible, CustomReflectable {
+    package var description: String { "<secret>" }
+    package var debugDescription: String { description }
+    package var customMirror: Mirror { Mirror(self, children: []) }
+}

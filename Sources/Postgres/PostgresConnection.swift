@@ -1,0 +1,268 @@
+package import Reactor
+
+/// One connection to PostgreSQL: one statement at a time, on the thread of an event loop, without blocking it.
+///
+/// libpq resolves names with a blocking getaddrinfo(3). So each host is looked up first, and each of its addresses is
+/// tried in its own attempt with `hostaddr`, while `host` stays what the server's certificate is checked against.
+/// Trying them one by one also gives each its share of the time: a first host that swallows packets cannot use up
+/// what a second one needs, as it would if libpq went through the list. Numeric hosts and Unix-domain sockets need no
+/// look-up and are passed on as they are.
+///
+/// After a deadline or a cancellation the connection is closed: an answer that nobody waits for must not become the
+/// next statement's. The server ends an abandoned statement by `statement_timeout`.
+package actor PostgresConnection {
+    private let loop: EventLoop
+    private var handle = PostgresHandle()
+    private var isExecuting = false
+    private var preparesStatements: Bool
+    private var preparedNames: [PostgresStatement: String] = [:]
+
+    nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
+
+    /// More statements than this are run unprepared, so that text made at run time cannot fill the server's memory.
+    private static let preparedLimit = 64
+
+    /// What says that a prepared statement is not what was prepared: it does not exist, its name is taken (another
+    /// client's session, behind a pooler that was not declared), or its result has changed with the schema.
+    private static let preparationFaults: Set<String> = ["26000", "42P05", "0A000"]
+
+    /// SQLSTATEs with which a server says that another one may do: it is starting, stopping or has no room.
+    private static let otherHostMayDo: Set<String> = ["57P01", "57P02", "57P03", "53300"]
+
+    private init(_ configuration: PostgresConfiguration, on loop: EventLoop) {
+        self.loop = loop
+        preparesStatements = !configuration.usesPooler
+    }
+
+    /// Connects, within the configuration's `connectTimeout` and before `deadline`.
+    /// - Throws: `.connectionFailed` with the reason of the last host, or `.cancelled`.
+    package static func open(
+        _ configuration: PostgresConfiguration, on loop: EventLoop, lookup: HostLookup,
+        until deadline: MonotonicInstant = .distantFuture
+    ) async throws(PostgresError) -> PostgresConnection {
+        let connection = PostgresConnection(configuration, on: loop)
+        let deadline = min(deadline, .after(configuration.connectTimeout))
+        do throws(PostgresError) {
+            try await connection.connect(configuration, lookup, until: deadline)
+        } catch .timedOut {
+            // Nothing was sent that could have had an outcome.
+            throw .connectionFailed(sqlstate: nil, detail: "no answer in time")
+        } catch .connectionLost {
+            throw .connectionFailed(sqlstate: nil, detail: "the connection was closed")
+        }
+        return connection
+    }
+
+    /// Runs one statement and waits for all of its outcome: when this returns outside a transaction, what the
+    /// statement changed is committed.
+    ///
+    /// Values travel in PostgreSQL's binary form, in both directions. The whole result is held in memory; statements
+    /// bound it by LIMIT.
+    /// - Precondition: no other statement is in flight. A pool's borrower has the connection for itself.
+    package func execute(
+        _ statement: PostgresStatement, _ parameters: [PostgresValue] = [], until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> PostgresResult {
+        precondition(!isExecuting, "two statements at once on one PostgreSQL connection")
+        isExecuting = true
+        defer { isExecuting = false }
+        guard handle.socket >= 0 else { throw .closed }
+
+        if statement.isPrepared, preparesStatements,
+            preparedNames[statement] != nil || preparedNames.count < Self.preparedLimit
+        {
+            let isOutsideTransaction = handle.isIdle
+            do throws(PostgresError) {
+                return try await executePrepared(statement, parameters, until: deadline)
+            } catch .server(let sqlstate) where Self.preparationFaults.contains(sqlstate) {
+                preparesStatements = false
+                preparedNames = [:]
+                // These are found before anything is executed, so that repeating is safe; but a transaction is
+                // aborted by any error, and only its owner can repeat that.
+                guard isOutsideTransaction else { throw .server(sqlstate: sqlstate) }
+            }
+        }
+        guard handle.send(statement.sql, parameters) else { throw lost() }
+        return try await finish(until: deadline)
+    }
+
+    /// Whether the next borrower may have it: connected, nothing in flight, no transaction open.
+    var isReusable: Bool { !isExecuting && handle.isConnected && handle.isIdle }
+
+    /// Looks, without waiting, whether the server has ended the connection while it lay idle.
+    func isStillConnected() -> Bool {
+        // The first read can find the server's farewell, and only the second one the end behind it.
+        for _ in 0..<2 {
+            guard handle.consumeInput() else { return false }
+            _ = handle.isBusy
+        }
+        return isReusable
+    }
+
+    /// Ends the connection.
+    /// - Precondition: no statement is in flight.
+    package func close() {
+        precondition(!isExecuting, "a PostgreSQL connection is closed under a statement")
+        handle.finish()
+    }
+
+    // MARK: Connecting
+
+    private func connect(
+        _ configuration: PostgresConfiguration, _ lookup: HostLookup, until deadline: MonotonicInstant
+    ) async throws(PostgresError) {
+        var failure = PostgresError.timedOut
+        for (index, target) in configuration.targets.enumerated() {
+            let share = Self.share(of: deadline, among: configuration.targets.count - index)
+            do throws(PostgresError) {
+                return try await connect(configuration, target, lookup, until: share)
+            } catch {
+                guard Self.mayTryOtherHost(after: error) else { throw error }
+                failure = error
+            }
+        }
+        throw failure
+    }
+
+    /// Tries each address of one host.
+    private func connect(
+        _ configuration: PostgresConfiguration, _ target: PostgresConfiguration.Target, _ lookup: HostLookup,
+        until deadline: MonotonicInstant
+    ) async throws(PostgresError) {
+        var addresses = [target.address]
+        if target.needsLookup { addresses = try await lookup.addresses(of: target.host, until: deadline) }
+        var failure = PostgresError.timedOut
+        for (index, address) in addresses.enumerated() {
+            var target = target
+            target.address = address
+            let share = Self.share(of: deadline, among: addresses.count - index)
+            do throws(PostgresError) {
+                return try await attempt(configuration.options(for: target), until: share)
+            } catch {
+                handle.finish()
+                guard Self.mayTryOtherHost(after: error) else { throw error }
+                failure = error
+            }
+        }
+        throw failure
+    }
+
+    private func attempt(_ options: [PostgresOption], until deadline: MonotonicInstant) async throws(PostgresError) {
+        guard handle.start(options) else { throw handle.failure }
+        // libpq, "Asynchronous connection": begin as if PQconnectPoll had said that it waits to write.
+        var step = PostgresHandle.ConnectStep.writable
+        while true {
+            switch step {
+            case .writable: _ = try await ready(.writable, until: deadline)
+            case .readable: _ = try await ready(.readable, until: deadline)
+            case .failed: throw handle.failure
+            case .connected:
+                guard handle.useNonBlocking() else { throw .connectionLost }
+                return
+            }
+            step = handle.connectPoll()
+        }
+    }
+
+    /// As libpq does with a list: an unreachable or read-only host sends us to the next one, a refused user or
+    /// database does not.
+    private static func mayTryOtherHost(after error: PostgresError) -> Bool {
+        switch error {
+        case .connectionFailed(let sqlstate, _): sqlstate.map { otherHostMayDo.contains($0) } ?? true
+        case .timedOut, .connectionLost: true
+        default: false
+        }
+    }
+
+    private static func share(of deadline: MonotonicInstant, among count: Int) -> MonotonicInstant {
+        let now = MonotonicInstant.now
+        return now.advanced(by: now.duration(to: deadline) / count)
+    }
+
+    // MARK: Executing
+
+    private func executePrepared(
+        _ statement: PostgresStatement, _ parameters: [PostgresValue], until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> PostgresResult {
+        let name = preparedNames[statement] ?? "s\(preparedNames.count)"
+        if preparedNames[statement] == nil {
+            guard handle.sendPrepare(name, statement.sql, parameters) else { throw lost() }
+            _ = try await finish(until: deadline)
+            preparedNames[statement] = name
+        }
+        guard handle.sendPrepared(name, parameters) else { throw lost() }
+        return try await finish(until: deadline)
+    }
+
+    /// Sends what is queued and receives every result of the command in flight.
+    private func finish(until deadline: MonotonicInstant) async throws(PostgresError) -> PostgresResult {
+        try await flush(until: deadline)
+        var outcome: Result<PostgresResult, PostgresError> = .failure(.unexpectedResult("no result"))
+        // To the end, since the server says "done" before it commits: an error can still follow.
+        while true {
+            while handle.isBusy {
+                _ = try await ready(.readable, until: deadline)
+                guard handle.consumeInput() else { throw lost(after: outcome) }
+            }
+            guard let result = handle.takeResult() else { break }
+            switch result.status {
+            case .succeeded:
+                if case .failure(.server) = outcome { continue }
+                outcome = .success(PostgresResult(copying: result))
+            case .failed:
+                // libpq names no state for what it met itself: the connection has ended.
+                guard let sqlstate = result.sqlstate else { throw lost(after: outcome) }
+                outcome = .failure(.server(sqlstate: sqlstate))
+            case .unusable:
+                handle.finish()
+                throw .unexpectedResult("neither rows nor the end of a command")
+            }
+        }
+        return try outcome.get()
+    }
+
+    /// libpq, "Asynchronous command processing": while the socket does not take all, read as well, for the server may
+    /// itself be waiting for us to read.
+    private func flush(until deadline: MonotonicInstant) async throws(PostgresError) {
+        while true {
+            switch handle.flush() {
+            case .flushed: return
+            case .failed: throw lost()
+            case .blocked:
+                let readiness = try await ready([.readable, .writable], until: deadline)
+                if !readiness.isDisjoint(with: [.readable, .peerFinished, .hangup]) {
+                    guard handle.consumeInput() else { throw lost() }
+                }
+            }
+        }
+    }
+
+    private func ready(
+        _ interests: Readiness, until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> Readiness {
+        let socket = handle.socket
+        // Without a socket there is nothing that could become ready.
+        guard socket >= 0 else { throw lost() }
+        do throws(WaitInterrupted) {
+            return try await loop.ready(socket, interests, until: deadline)
+        } catch {
+            handle.finish()
+            switch error {
+            case .deadlineExceeded: throw .timedOut
+            case .cancelled: throw .cancelled
+            case .system: throw .connectionLost
+            }
+        }
+    }
+
+    private func lost() -> PostgresError {
+        handle.finish()
+        return .connectionLost
+    }
+
+    /// A server that ends a session says why before it closes: that is worth more than that it closed.
+    private func lost(after outcome: Result<PostgresResult, PostgresError>) -> PostgresError {
+        handle.finish()
+        if case .failure(.server(let sqlstate)) = outcome { return .server(sqlstate: sqlstate) }
+        return .connectionLost
+    }
+}

@@ -1,0 +1,207 @@
+internal import CPostgres
+
+/// The owner of one `PGconn`, finished with it. None of its calls waits for the network once `useNonBlocking` was
+/// called; before that, only messages of a few hundred bytes are written.
+///
+/// libpq accepts a null connection everywhere and answers that it is bad: that is what a finished handle is.
+@safe struct PostgresHandle: ~Copyable {
+    /// What `connectPoll` waits for.
+    enum ConnectStep {
+        case readable
+        case writable
+        case connected
+        case failed
+    }
+
+    private var connection: OpaquePointer?
+
+    /// A handle without a connection.
+    init() {
+        unsafe connection = nil
+    }
+
+    deinit { unsafe PQfinish(connection) }
+
+    /// Begins to connect, in place of the connection that the handle has. Names in `host` must not need a look-up:
+    /// libpq would block in it.
+    /// - Returns: false when it failed at once; `failure` says why.
+    mutating func start(_ options: [PostgresOption]) -> Bool {
+        finish()
+        // Keywords, then values.
+        let strings = options.map(\.keyword) + options.map(\.value)
+        unsafe connection = Self.withCStrings(strings) { pointers in
+            let keywords = unsafe Array(pointers[..<options.count]) + [nil]
+            let values = unsafe Array(pointers[options.count...]) + [nil]
+            return unsafe PQconnectStartParams(keywords, values, 0)
+        }
+        // libpq's own habit is to print notices on standard error.
+        _ = unsafe PQsetNoticeReceiver(connection, { _, _ in }, nil)
+        // Severity and SQLSTATE only: the server's prose can quote statements and values.
+        _ = unsafe PQsetErrorVerbosity(connection, PQERRORS_SQLSTATE)
+        return unsafe PQstatus(connection) != CONNECTION_BAD
+    }
+
+    /// Ends the connection, telling the server if that takes no waiting.
+    mutating func finish() {
+        unsafe PQfinish(connection)
+        unsafe connection = nil
+    }
+
+    /// The socket, or -1. It can be another one after each `connectPoll`.
+    var socket: CInt { unsafe PQsocket(connection) }
+
+    func connectPoll() -> ConnectStep {
+        switch unsafe PQconnectPoll(connection) {
+        case PGRES_POLLING_READING: .readable
+        case PGRES_POLLING_WRITING: .writable
+        case PGRES_POLLING_OK: .connected
+        default: .failed
+        }
+    }
+
+    /// To be called once connected.
+    func useNonBlocking() -> Bool { unsafe PQsetnonblocking(connection, 1) == 0 }
+
+    /// Whether the connection stands, as far as has been noticed.
+    var isConnected: Bool { unsafe PQstatus(connection) == CONNECTION_OK }
+
+    /// Whether no statement is in flight and no transaction is open.
+    var isIdle: Bool { unsafe PQtransactionStatus(connection) == PQTRANS_IDLE }
+
+    /// What `connectPoll` or `start` failed with.
+    var failure: PostgresError {
+        let message = unsafe PQerrorMessage(connection).map { unsafe String(cString: $0) } ?? ""
+        // The form is that of PQERRORS_SQLSTATE: "… FATAL:  28P01\n". Only a message of the server ends so.
+        let line = message.split(separator: "\n").last ?? ""
+        let state = line.utf8.suffix(5)
+        let isState =
+            line.utf8.dropLast(5).suffix(3).elementsEqual(":  ".utf8)
+            && state.allSatisfy { ("0"..."9").contains(Character(Unicode.Scalar($0))) || (0x41...0x5a).contains($0) }
+        let printable = message.unicodeScalars.map { $0.value < 0x20 || $0.value == 0x7f ? " " : $0 }
+        return .connectionFailed(
+            sqlstate: isState ? String(decoding: state, as: UTF8.self) : nil,
+            detail: String(String.UnicodeScalarView(printable.prefix(400))))
+    }
+
+    /// Queues a statement for the server; false when the connection is unusable.
+    func send(_ sql: String, _ parameters: [PostgresValue]) -> Bool {
+        unsafe withParameters(parameters) { count, types, values, lengths, formats in
+            unsafe PQsendQueryParams(connection, sql, count, types, values, lengths, formats, 1) == 1
+        }
+    }
+
+    /// Queues the preparation of a statement under a name.
+    func sendPrepare(_ name: String, _ sql: String, _ parameters: [PostgresValue]) -> Bool {
+        let types = parameters.map(\.type)
+        return unsafe PQsendPrepare(connection, name, sql, CInt(types.count), types) == 1
+    }
+
+    /// Queues a use of a prepared statement.
+    func sendPrepared(_ name: String, _ parameters: [PostgresValue]) -> Bool {
+        unsafe withParameters(parameters) { count, _, values, lengths, formats in
+            unsafe PQsendQueryPrepared(connection, name, count, values, lengths, formats, 1) == 1
+        }
+    }
+
+    enum FlushStep {
+        case flushed
+        /// Some bytes remain: wait until the socket is writable, and read meanwhile.
+        case blocked
+        case failed
+    }
+
+    /// Writes what is queued, as far as the socket takes it.
+    func flush() -> FlushStep {
+        switch unsafe PQflush(connection) {
+        case 0: .flushed
+        case 1: .blocked
+        default: .failed
+        }
+    }
+
+    /// Reads what has arrived; false when the connection is gone.
+    func consumeInput() -> Bool { unsafe PQconsumeInput(connection) == 1 }
+
+    /// Whether `takeResult` would have to wait.
+    var isBusy: Bool { unsafe PQisBusy(connection) == 1 }
+
+    /// The next result of the statement in flight; nil when there are no more. Only while not `isBusy`.
+    func takeResult() -> ResultHandle? {
+        guard let result = unsafe PQgetResult(connection) else { return nil }
+        return unsafe ResultHandle(adopting: result)
+    }
+
+    /// Reads a connection string, URI or keywords; nil when libpq cannot. Its message is not handed on, since it
+    /// quotes the string.
+    static func parse(_ connectionString: String) -> [PostgresOption]? {
+        if connectionString.utf8.contains(0) { return nil }
+        var message: UnsafeMutablePointer<CChar>?
+        let list = unsafe PQconninfoParse(connectionString, &message)
+        unsafe PQfreemem(message)
+        guard let list = unsafe list else { return nil }
+        return unsafe takeOptions(list)
+    }
+
+    /// What the environment (PGHOST and so on) and libpq's build say where a connection string is silent.
+    static func defaults() -> [PostgresOption] {
+        guard let list = unsafe PQconndefaults() else { return [] }
+        return unsafe takeOptions(list)
+    }
+
+    private static func takeOptions(_ list: UnsafeMutablePointer<PQconninfoOption>) -> [PostgresOption] {
+        defer { unsafe PQconninfoFree(list) }
+        var options: [PostgresOption] = []
+        var next = unsafe list
+        // The list ends with an entry whose keyword is null.
+        while let keyword = unsafe next.pointee.keyword {
+            if let value = unsafe next.pointee.val {
+                options.append(
+                    unsafe PostgresOption(keyword: String(cString: keyword), value: String(cString: value)))
+            }
+            unsafe next += 1
+        }
+        return options
+    }
+
+    /// Lends the parameters in the form libpq takes: their types, where their bytes start (null for NULL), their
+    /// lengths, and 1 for the binary format.
+    private func withParameters<R>(
+        _ parameters: [PostgresValue],
+        _ body: (CInt, [UInt32], [UnsafePointer<CChar>?], [CInt], [CInt]) -> R
+    ) -> R {
+        var bytes: [UInt8] = []
+        var ranges: [Range<Int>?] = []
+        for parameter in parameters {
+            let start = bytes.count
+            guard let binary = parameter.binary else {
+                ranges.append(nil)
+                continue
+            }
+            bytes += binary
+            ranges.append(start..<bytes.count)
+        }
+        // An empty array has no address, and an empty value must have one: its pointer is what tells it from NULL.
+        bytes.append(0)
+        return unsafe bytes.withUnsafeBytes { buffer in
+            let start = unsafe buffer.baseAddress!.assumingMemoryBound(to: CChar.self)
+            let pointers = unsafe ranges.map { range in unsafe range.map { unsafe start + $0.lowerBound } }
+            return unsafe body(
+                CInt(parameters.count), parameters.map(\.type), pointers, ranges.map { CInt($0?.count ?? 0) },
+                parameters.map { _ in 1 })
+        }
+    }
+
+    /// Lends `strings` as C strings; they lie in one buffer that lives as long as `body` runs.
+    private static func withCStrings<R>(_ strings: [String], _ body: ([UnsafePointer<CChar>?]) -> R) -> R {
+        var bytes: [CChar] = []
+        var starts: [Int] = []
+        for string in strings {
+            starts.append(bytes.count)
+            bytes += string.utf8.map { CChar(bitPattern: $0) }
+            bytes.append(0)
+        }
+        return unsafe bytes.withUnsafeBufferPointer { buffer in
+            unsafe body(starts.map { unsafe buffer.baseAddress! + $0 })
+        }
+    }
+}

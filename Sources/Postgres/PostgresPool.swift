@@ -1,0 +1,152 @@
+package import Reactor
+
+/// A few connections to one PostgreSQL, opened when they are first needed and shared by many callers.
+///
+/// Its borrowers wait in a bounded queue and for a bounded time. A connection that has met an error, a deadline or a
+/// cancellation, or that was left inside a transaction, is not lent again; when the error says that the server itself
+/// has gone or was demoted, none of the connections made before is. After a failure to connect, callers are refused
+/// at once until a pause is over, and then one of them finds out whether the server is back.
+package actor PostgresPool {
+    private let configuration: PostgresConfiguration
+    private let loop: EventLoop
+    private let lookup: HostLookup
+    private var state: PoolState
+    private var connections: [Int: PostgresConnection] = [:]
+    private var openings: [Int: Task<Void, Never>] = [:]
+    private var waiters: [Int: Suspension<Int>] = [:]
+    private var lastWaiter = 0
+    /// Why the last attempt to connect failed.
+    private var lastFailure = PostgresError.connectionFailed(sqlstate: nil, detail: "")
+    private var closers: [CheckedContinuation<Void, Never>] = []
+    private var isDrained = false
+
+    nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
+
+    /// Opens nothing yet.
+    package init(_ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver) {
+        self.configuration = configuration
+        self.loop = loop
+        lookup = HostLookup(resolver: resolver, on: loop)
+        state = PoolState(
+            PoolState.Limits(
+                connections: max(1, configuration.maximumConnections), waiters: max(0, configuration.maximumWaiters),
+                lifetime: configuration.maximumLifetime))
+    }
+
+    /// Lends a connection to `body`, which has it for itself and must be done with it when it returns.
+    ///
+    /// `body` runs on the pool's loop and must not block.
+    /// - Throws: `.exhausted` when none became free within the configuration's `waitTimeout` or before `deadline`;
+    ///   `.connectionFailed` when none can be made; `.closed`; `.cancelled`; and what `body` throws.
+    package func withConnection<Value: Sendable>(
+        until deadline: MonotonicInstant,
+        _ body: @Sendable (PostgresConnection) async throws(PostgresError) -> Value
+    ) async throws(PostgresError) -> Value {
+        let (id, connection) = try await borrow(until: deadline)
+        do throws(PostgresError) {
+            let value = try await body(connection)
+            takeBack(id, connection, after: nil)
+            return value
+        } catch {
+            takeBack(id, connection, after: error)
+            throw error
+        }
+    }
+
+    /// Runs one statement on any connection.
+    package func execute(
+        _ statement: PostgresStatement, _ parameters: [PostgresValue] = [], until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> PostgresResult {
+        try await withConnection(until: deadline) { connection throws(PostgresError) in
+            try await connection.execute(statement, parameters, until: deadline)
+        }
+    }
+
+    /// Refuses new borrowers and those that wait, lets the others finish, and closes every connection. Returns when
+    /// that is done; borrowers are bound by their deadlines.
+    package func close() async {
+        perform(state.close(at: .now))
+        for opening in openings.values { opening.cancel() }
+        if isDrained { return }
+        await withCheckedContinuation { closers.append($0) }
+    }
+
+    // MARK: Lending
+
+    private func borrow(until deadline: MonotonicInstant) async throws(PostgresError) -> (Int, PostgresConnection) {
+        lastWaiter += 1
+        let waiter = lastWaiter
+        let suspension = Suspension<Int>(on: loop)
+        waiters[waiter] = suspension
+        perform(state.requested(by: waiter, at: .now))
+        defer { waiters[waiter] = nil }
+        do throws(PostgresError) {
+            let limit = min(deadline, .after(configuration.waitTimeout))
+            let id = try await suspension.wait(until: limit, overdue: .exhausted)
+            guard let connection = connections[id] else { preconditionFailure("a connection was lent that is gone") }
+            return (id, connection)
+        } catch {
+            state.abandoned(by: waiter)
+            throw error
+        }
+    }
+
+    private func takeBack(_ id: Int, _ connection: PostgresConnection, after error: PostgresError?) {
+        let condition: PoolState.Condition =
+            if let error, error.makesServerSuspect {
+                .serverSuspect
+            } else if connection.assumeIsolated({ $0.isReusable }) {
+                .usable
+            } else {
+                .broken
+            }
+        perform(state.returned(id, condition, at: .now))
+    }
+
+    private func perform(_ actions: [PoolState.Action]) {
+        for action in actions {
+            switch action {
+            case .lend(let id, let waiter): lend(id, to: waiter)
+            case .open(let id): openings[id] = Task { await self.open(id) }
+            case .discard(let id): connections.removeValue(forKey: id)?.assumeIsolated { $0.close() }
+            case .refuse(let waiter, let refusal): waiters[waiter]?.resume(.failure(error(for: refusal)))
+            case .drained:
+                isDrained = true
+                for closer in closers { closer.resume() }
+                closers = []
+            }
+        }
+    }
+
+    private func lend(_ id: Int, to waiter: Int) {
+        guard let connection = connections[id] else { preconditionFailure("a connection is lent that is gone") }
+        guard connection.assumeIsolated({ $0.isStillConnected() }) else {
+            perform(state.foundDead(id, for: waiter, at: .now))
+            return
+        }
+        // The waiter may have given up in this turn of the loop, without having had its turn to say so.
+        if waiters[waiter]?.resume(.success(id)) != true {
+            perform(state.returned(id, .usable, at: .now))
+        }
+    }
+
+    private func open(_ id: Int) async {
+        do throws(PostgresError) {
+            connections[id] = try await PostgresConnection.open(configuration, on: loop, lookup: lookup)
+            openings[id] = nil
+            perform(state.opened(id, at: .now))
+        } catch {
+            openings[id] = nil
+            lastFailure = error
+            perform(state.openingFailed(id, at: .now))
+        }
+    }
+
+    private func error(for refusal: PoolState.Refusal) -> PostgresError {
+        switch refusal {
+        case .exhausted: .exhausted
+        case .unreachable: lastFailure
+        case .closed: .closed
+        }
+    }
+}

@@ -1,0 +1,65 @@
+/// The text of one SQL command, with `$1`, `$2`, … for its parameters.
+package struct PostgresStatement: Sendable, Hashable, CustomStringConvertible {
+    let sql: String
+    /// Whether a connection may keep the statement prepared under a name between its uses.
+    let isPrepared: Bool
+
+    /// A literal cannot have a value spliced into it; values go into parameters.
+    /// - Parameter isPrepared: worth it for what is run often; the first use costs one more round trip.
+    package init(_ sql: StaticString, isPrepared: Bool = false) {
+        self.init(trusted: sql.description, isPrepared: isPrepared)
+    }
+
+    /// For text that is put together at run time. Nothing that came from outside may be in it.
+    package init(trusted sql: String, isPrepared: Bool = false) {
+        self.sql = sql
+        self.isPrepared = isPrepared
+    }
+
+    /// Statements do not appear in errors and logs, not even by interpolation.
+    package var description: String { "an SQL statement" }
+}
+
+/// A parameter of a statement: its type is always known, so that NULL has one, too.
+package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
+    /// `text`. The server refuses U+0000 in it (SQLSTATE 22021).
+    case text(String?)
+    /// `bytea`.
+    case bytes([UInt8]?)
+    /// `bigint`.
+    case integer(Int64?)
+
+    /// Values do not appear in errors and logs, not even by interpolation.
+    package var description: String { "an SQL value" }
+
+    /// The object identifier of the type, as `pg_type.dat` fixes it.
+    var type: UInt32 {
+        switch self {
+        case .text: PostgresType.text
+        case .bytes: PostgresType.bytes
+        case .integer: PostgresType.integer
+        }
+    }
+
+    /// PostgreSQL's binary form; nil for NULL. Binary, because libpq ends a text parameter at its first zero byte.
+    var binary: [UInt8]? {
+        switch self {
+        case .text(let text): text.map { Array($0.utf8) }
+        case .bytes(let bytes): bytes
+        case .integer(let integer):
+            integer.map { value in (0..<8).map { UInt8(truncatingIfNeeded: value >> (56 - 8 * $0)) } }
+        }
+    }
+}
+
+/// The built-in types that this module reads and writes; PostgreSQL, `pg_type.dat`.
+enum PostgresType {
+    static let boolean: UInt32 = 16
+    static let bytes: UInt32 = 17
+    static let name: UInt32 = 19
+    static let integer: UInt32 = 20
+    static let integer2: UInt32 = 21
+    static let integer4: UInt32 = 23
+    static let text: UInt32 = 25
+    static let varyingText: UInt32 = 1043
+}

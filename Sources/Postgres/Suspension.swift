@@ -1,0 +1,51 @@
+internal import Reactor
+
+/// One suspended caller, resumed by an answer, by its deadline or by its cancellation, whichever comes first.
+///
+/// Unchecked, because its state is only touched on the loop's thread: `wait` and `resume` check that, the deadline
+/// fires there, and a cancellation is sent there.
+final class Suspension<Answer: Sendable>: @unchecked Sendable {
+    typealias Outcome = Result<Answer, PostgresError>
+
+    private let loop: EventLoop
+    private var continuation: CheckedContinuation<Outcome, Never>?
+    private var outcome: Outcome?
+    private var deadline: ScheduledAction?
+
+    init(on loop: EventLoop) {
+        self.loop = loop
+    }
+
+    /// Suspends until resumed; not at all when that has happened already. To be called once, on the loop.
+    /// - Parameter overdue: what is thrown when `deadline` passes first.
+    func wait(
+        until deadline: MonotonicInstant, overdue: PostgresError, isolation: isolated (any Actor)? = #isolation
+    ) async throws(PostgresError) -> Answer {
+        loop.checkIsolated()
+        if let outcome { return try outcome.get() }
+        let outcome = await withTaskCancellationHandler {
+            // Capturing the actor keeps the closure, which the standard library takes as nonisolated, on the loop.
+            _ = isolation
+            return await withCheckedContinuation { continuation in
+                self.continuation = continuation
+                self.deadline = loop.schedule(at: deadline) { self.resume(.failure(overdue)) }
+            }
+        } onCancel: {
+            loop.execute { self.resume(.failure(.cancelled)) }
+        }
+        return try outcome.get()
+    }
+
+    /// Ends the wait, or spares it. Returns false when it has ended already: the answer did not arrive.
+    @discardableResult
+    func resume(_ outcome: Outcome) -> Bool {
+        loop.checkIsolated()
+        if self.outcome != nil { return false }
+        self.outcome = outcome
+        if let deadline { loop.cancel(deadline) }
+        deadline = nil
+        continuation?.resume(returning: outcome)
+        continuation = nil
+        return true
+    }
+}

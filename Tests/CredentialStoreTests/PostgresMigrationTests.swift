@@ -1,0 +1,134 @@
+internal import BrokerTesting
+internal import Postgres
+internal import Reactor
+internal import Testing
+
+@testable internal import CredentialStore
+
+@Suite struct `PostgreSQL migrations` {
+    private static var soon: MonotonicInstant { .after(.seconds(60)) }
+
+    private static func pool(_ database: String) throws -> PostgresPool {
+        PostgresServer.pool(try PostgresConfiguration(PostgresServer.shared.get().uri(database: database)))
+    }
+
+    private static func open(_ database: String) async throws -> PostgresRecordStore {
+        try await PostgresRecordStore.open(
+            try PostgresConfiguration(PostgresServer.shared.get().uri(database: database)), on: PostgresServer.loop,
+            resolver: PostgresServer.resolver)
+    }
+
+    private static func versions(_ pool: PostgresPool) async throws -> [Int64?] {
+        try await pool.execute(
+            PostgresStatement("SELECT version FROM token_broker_schema ORDER BY version"), until: soon
+        ).rows.map { try $0.integer(0) }
+    }
+
+    /// Steps that can each be taken once only.
+    private static let steps = (Int64(1)...5).map { version in
+        Migration(
+            version: version, compatible: 1,
+            statements: [PostgresStatement(trusted: "CREATE TABLE step_\(version) (n bigint)")])
+    }
+
+    @Test func `the history is numbered from 1 without gaps`() {
+        #expect(Migrations.all.map(\.version) == Migrations.all.indices.map { Int64($0) + 1 })
+        #expect(Migrations.all.allSatisfy { (1...$0.version).contains($0.compatible) })
+    }
+
+    @Test func `are applied once`() async throws {
+        let database = try await PostgresServer.shared.get().makeDatabase()
+        for _ in 0..<2 {
+            let store = try await Self.open(database)
+            try await store.check()
+            await store.close()
+        }
+        let pool = try Self.pool(database)
+        #expect(try await Self.versions(pool) == Migrations.all.map(\.version))
+        await pool.close()
+    }
+
+    @Test func `are applied once by many at the same time`() async throws {
+        let database = try await PostgresServer.shared.get().makeDatabase()
+        try await withThrowingTaskGroup(of: Migrations.SchemaState.self) { group in
+            for _ in 0..<6 {
+                group.addTask {
+                    let pool = try Self.pool(database)
+                    let state = try await Migrations.apply(Self.steps, through: pool, until: Self.soon)
+                    await pool.close()
+                    return state
+                }
+            }
+            for try await state in group { #expect(state == .usable) }
+        }
+        let pool = try Self.pool(database)
+        #expect(try await Self.versions(pool) == [1, 2, 3, 4, 5])
+        await pool.close()
+    }
+
+    @Test func `go on where an older build stopped`() async throws {
+        let pool = try Self.pool(try await PostgresServer.shared.get().makeDatabase())
+        #expect(try await Migrations.apply(Array(Self.steps.prefix(2)), through: pool, until: Self.soon) == .usable)
+        #expect(try await Migrations.apply(Self.steps, through: pool, until: Self.soon) == .usable)
+        #expect(try await Self.versions(pool) == [1, 2, 3, 4, 5])
+        await pool.close()
+    }
+
+    @Test func `a step that fails leaves nothing behind`() async throws {
+        let pool = try Self.pool(try await PostgresServer.shared.get().makeDatabase())
+        let failing = Migration(
+            version: 2, compatible: 1,
+            statements: [PostgresStatement("CREATE TABLE half (n bigint)"), PostgresStatement("SELECT 1 / 0")])
+        await #expect(throws: PostgresError.server(sqlstate: "22012")) {
+            try await Migrations.apply([Self.steps[0], failing], through: pool, until: Self.soon)
+        }
+        #expect(try await Self.versions(pool) == [1])
+        let half = try await pool.execute(PostgresStatement("SELECT to_regclass('half') IS NULL"), until: Self.soon)
+        #expect(try half.first?.boolean(0) == true)
+        await pool.close()
+    }
+
+    @Test func `a newer schema is used when it says that this build can, and refused otherwise`() async throws {
+        let database = try await PostgresServer.shared.get().makeDatabase()
+        let store = try await Self.open(database)
+        let pool = try Self.pool(database)
+        let known = Int64(Migrations.all.count)
+        _ = try await pool.execute(
+            Statements.recordMigration, [.integer(known + 1), .integer(known)], until: Self.soon)
+        try await store.check()
+        let second = try await Self.open(database)
+        await second.close()
+
+        _ = try await pool.execute(
+            Statements.recordMigration, [.integer(known + 2), .integer(known + 1)], until: Self.soon)
+        let refusal = StoreError.damaged(
+            "PostgreSQL: the schema has version \(known + 2), this build knows \(known): run a newer build")
+        await #expect(throws: refusal) { try await store.check() }
+        await #expect(throws: refusal) { _ = try await Self.open(database) }
+        #expect(try await Self.versions(pool).last == known + 2)
+        await pool.close()
+        await store.close()
+    }
+
+    @Test func `an up-to-date schema needs a role that can read and write, no more`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let owner = try await Self.open(database)
+        await owner.close()
+        let pool = try Self.pool(database)
+        let role = "role_\(database)"
+        for statement in [
+            "CREATE ROLE \(role) LOGIN PASSWORD 'plain'",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON token_broker_records TO \(role)",
+            "GRANT SELECT ON token_broker_schema TO \(role)",
+        ] {
+            _ = try await pool.execute(PostgresStatement(trusted: statement), until: Self.soon)
+        }
+        let store = try await PostgresRecordStore.open(
+            try PostgresConfiguration(server.uri(database: database, user: role, password: "plain")),
+            on: PostgresServer.loop, resolver: PostgresServer.resolver)
+        try await store.check()
+        await store.close()
+        await pool.close()
+    }
+}

@@ -1,0 +1,361 @@
+internal import BrokerTesting
+internal import OAuth
+internal import Postgres
+internal import Reactor
+internal import Synchronization
+internal import Testing
+
+@testable internal import CredentialStore
+
+@Suite struct `PostgreSQL record store` {
+    private static let tenant = TenantName("alpha")!
+    private static let credentials = RecordID(.credentials, tenant, key: "k")
+
+    private static func record(_ version: Int64 = 1, sealed: [UInt8] = [1]) -> StoredRecord {
+        StoredRecord(id: credentials, version: version, sealed: sealed)
+    }
+
+    private static func open(
+        _ database: String, port: UInt16? = nil, adjust: (inout PostgresConfiguration) -> Void = { _ in },
+        report: @escaping @Sendable (PostgresError) -> Void = { _ in }
+    ) async throws -> PostgresRecordStore {
+        var configuration = try PostgresConfiguration(PostgresServer.shared.get().uri(database: database, port: port))
+        // The checks start more at once than two slow cores serve within the default.
+        configuration.waitTimeout = .seconds(20)
+        configuration.statementTimeout = .seconds(20)
+        adjust(&configuration)
+        return try await PostgresRecordStore.open(
+            configuration, on: PostgresServer.loop, resolver: PostgresServer.resolver, report: report)
+    }
+
+    private static func failure(_ body: () async throws -> Void) async -> StoreError? {
+        await #expect(throws: StoreError.self) { try await body() }
+    }
+
+    @Test(arguments: StoreConformance.checks + StoreConformance.durableChecks + StoreConformance.sharedChecks)
+    func `keeps the contract`(check: StoreConformance) async throws {
+        let database = try await PostgresServer.shared.get().makeDatabase()
+        try await check.run { try await Self.open(database) }
+    }
+
+    @Test(arguments: StoreConformance.checks)
+    func `keeps the contract behind a pooler`(check: StoreConformance) async throws {
+        let database = try await PostgresServer.shared.get().makeDatabase()
+        try await check.run { try await Self.open(database) { $0.usesPooler = true } }
+    }
+
+    @Test func `keeps the contract's order where the database's locale and level differ`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let pool = PostgresServer.pool(try PostgresConfiguration(server.uri(database: database)))
+        _ = try await pool.execute(
+            PostgresStatement(
+                trusted: "ALTER DATABASE \(database) SET default_transaction_isolation = 'serializable'"),
+            until: .after(.seconds(20)))
+        await pool.close()
+        for check in StoreConformance.checks where check.testDescription.contains("tenant") {
+            let store = try await Self.open(database)
+            for kind in RecordKind.allCases {
+                for record in try await store.list(kind, tenant: nil, after: nil, limit: 1000) {
+                    try await store.commit([.remove(record.id, version: record.version)])
+                }
+            }
+            await store.close()
+            try await check.run { try await Self.open(database) }
+        }
+    }
+
+    // MARK: Unknown outcomes
+
+    /// A store whose answers the relay can lose. Statements are sent as text, so that the relay can tell them apart.
+    private static func withRelay(
+        _ body: (PostgresRecordStore, PostgresRelay) async throws -> Void
+    ) async throws {
+        let server = try PostgresServer.shared.get()
+        let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
+        await relay.start()
+        let store = try await open(server.makeDatabase(), port: relay.port) { $0.usesPooler = true }
+        try await body(store, relay)
+        await store.close()
+        await relay.close()
+    }
+
+    @Test func `a commit whose answer was lost is found out to have taken place`() async throws {
+        try await Self.withRelay { store, relay in
+            for version in Int64(1)...30 {
+                await relay.set(.cutAnswer(to: version == 1 ? "INSERT INTO" : "UPDATE token_broker_records"))
+                let record = Self.record(version, sealed: [UInt8(version)])
+                try await store.commit([version == 1 ? .insert(record) : .replace(record, version: version - 1)])
+                #expect(try await store.read(Self.credentials) == record)
+            }
+            #expect(await relay.cuts == 30)
+        }
+    }
+
+    @Test func `a transaction whose answer was lost is found out to have taken place`() async throws {
+        try await Self.withRelay { store, relay in
+            let tenant = StoredRecord(id: RecordID(.tenant, Self.tenant), version: 1, sealed: [0])
+            try await store.commit([.insert(tenant)])
+            await relay.set(.cutAnswer(to: "COMMIT\0"))
+            try await store.commit([.insert(Self.record()), .require(tenant.id)])
+            #expect(await relay.cuts == 1)
+            #expect(try await store.read(Self.credentials) == Self.record())
+        }
+    }
+
+    @Test func `a commit that did not arrive is not taken for one that did`() async throws {
+        try await Self.withRelay { store, relay in
+            await relay.set(.cutBefore("INSERT INTO"))
+            #expect(await Self.failure { try await store.commit([.insert(Self.record())]) } == .unavailable)
+            #expect(try await store.read(Self.credentials) == nil)
+
+            let login = StoredRecord(id: RecordID(.login, Self.tenant, key: "l"), version: 1, sealed: [2])
+            await relay.set(.cutBefore("COMMIT\0"))
+            #expect(
+                await Self.failure { try await store.commit([.insert(Self.record()), .insert(login)]) } == .unavailable)
+            #expect(try await store.read(Self.credentials) == nil)
+            #expect(try await store.read(login.id) == nil)
+
+            try await store.commit([.insert(Self.record())])
+            await relay.set(.cutBefore("UPDATE token_broker_records"))
+            #expect(
+                await Self.failure { try await store.commit([.replace(Self.record(2), version: 1)]) } == .unavailable)
+            await relay.set(.cutBefore("DELETE FROM"))
+            #expect(
+                await Self.failure { try await store.commit([.remove(Self.credentials, version: 1)]) } == .unavailable)
+            #expect(await relay.cuts == 4)
+            #expect(try await store.read(Self.credentials) == Self.record())
+        }
+    }
+
+    @Test func `what another wrote meanwhile is a conflict even when the answer was lost`() async throws {
+        try await Self.withRelay { store, relay in
+            try await store.commit([.insert(Self.record(3, sealed: [9]))])
+            for change in [RecordChange.insert(Self.record()), .replace(Self.record(3, sealed: [8]), version: 2)] {
+                if case .insert = change {
+                    await relay.set(.cutBefore("INSERT INTO"))
+                } else {
+                    await relay.set(.cutAnswer(to: "UPDATE token_broker_records"))
+                }
+                #expect(await Self.failure { try await store.commit([change]) } == .conflict)
+            }
+            #expect(await relay.cuts == 2)
+            #expect(try await store.read(Self.credentials) == Self.record(3, sealed: [9]))
+        }
+    }
+
+    @Test func `a removal whose answer was lost is not claimed`() async throws {
+        try await Self.withRelay { store, relay in
+            try await store.commit([.insert(Self.record())])
+            await relay.set(.cutAnswer(to: "DELETE FROM"))
+            #expect(
+                await Self.failure { try await store.commit([.remove(Self.credentials, version: 1)]) } == .conflict)
+            #expect(try await store.read(Self.credentials) == nil)
+        }
+    }
+
+    @Test func `the removal of all that a tenant has is repeated`() async throws {
+        try await Self.withRelay { store, relay in
+            try await store.commit([.insert(Self.record())])
+            await relay.set(.cutBefore("COMMIT\0"))
+            try await store.commit([.removeAll(Self.tenant)])
+            #expect(await relay.cuts == 1)
+            #expect(try await store.read(Self.credentials) == nil)
+        }
+    }
+
+    @Test func `a read whose connection is lost is repeated`() async throws {
+        try await Self.withRelay { store, relay in
+            try await store.commit([.insert(Self.record())])
+            await relay.set(.cutAnswer(to: "SELECT tenant, key"))
+            #expect(try await store.read(Self.credentials) == Self.record())
+            #expect(await relay.cuts == 1)
+        }
+    }
+
+    @Test func `a commit outlives the cancellation of its caller`() async throws {
+        let store = try await Self.open(try await PostgresServer.shared.get().makeDatabase())
+        let task = Task { try await store.commit([.insert(Self.record())]) }
+        task.cancel()
+        try await task.value
+        #expect(try await store.read(Self.credentials) == Self.record())
+        await store.close()
+    }
+
+    // MARK: Concurrency
+
+    @Test func `a tenant's removal waits for a commit that requires it, and takes what it wrote`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let store = try await Self.open(database)
+        let tenant = StoredRecord(id: RecordID(.tenant, Self.tenant), version: 1, sealed: [0])
+        try await store.commit([.insert(tenant)])
+
+        let connection = try await PostgresServer.connect(PostgresConfiguration(server.uri(database: database)))
+        func run(_ statement: PostgresStatement, _ parameters: [PostgresValue] = []) async throws {
+            _ = try await connection.execute(statement, parameters, until: .after(.seconds(4)))
+        }
+        try await run(Statements.begin)
+        try await run(Statements.require, [.text("tenant"), .text("alpha"), .text("")])
+        try await run(
+            Statements.insert,
+            [.text("credentials"), .text("alpha"), .text("k"), .integer(1), .bytes([1]), .bytes(nil), .integer(nil)])
+        let removal = Task { try await store.commit([.removeAll(Self.tenant)]) }
+        try await Self.waitForLock(server, database)
+        try await run(Statements.commit)
+        try await removal.value
+        #expect(try await store.read(tenant.id) == nil)
+        #expect(try await store.read(Self.credentials) == nil)
+        await connection.close()
+        await store.close()
+    }
+
+    @Test func `commits that cross each other's records do not fail`() async throws {
+        let store = try await Self.open(try await PostgresServer.shared.get().makeDatabase())
+        let ids = (0..<6).map { RecordID(.credentials, Self.tenant, key: "\($0)") }
+        try await store.commit(ids.map { .insert(StoredRecord(id: $0, version: 1, sealed: [1])) })
+        let succeeded = try await withThrowingTaskGroup(of: Int.self) { group in
+            for worker in 0..<4 {
+                group.addTask {
+                    var count = 0
+                    for round in 0..<20 {
+                        var changes: [RecordChange] = []
+                        for id in (worker + round).isMultiple(of: 2) ? ids : ids.reversed() {
+                            guard let found = try await store.read(id) else { continue }
+                            let next = StoredRecord(id: id, version: found.version + 1, sealed: [UInt8(worker)])
+                            changes.append(.replace(next, version: found.version))
+                        }
+                        do {
+                            try await store.commit(changes)
+                            count += 1
+                        } catch StoreError.conflict {
+                            continue
+                        }
+                    }
+                    return count
+                }
+            }
+            return try await group.reduce(0, +)
+        }
+        #expect(succeeded > 0)
+        for id in ids { #expect(try await store.read(id)?.version == Int64(succeeded) + 1) }
+        await store.close()
+    }
+
+    @Test func `a record that is being written is not expired, and nobody waits`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let store = try await Self.open(database)
+        for key in ["a", "b"] {
+            try await store.commit([
+                .insert(
+                    StoredRecord(
+                        id: RecordID(.login, Self.tenant, key: key), version: 1, sealed: [1],
+                        expires: Timestamp(seconds: 1)))
+            ])
+        }
+        let connection = try await PostgresServer.connect(PostgresConfiguration(server.uri(database: database)))
+        _ = try await connection.execute(Statements.begin, until: .after(.seconds(4)))
+        _ = try await connection.execute(
+            PostgresStatement("SELECT 1 FROM token_broker_records WHERE key = 'a' FOR UPDATE"),
+            until: .after(.seconds(4)))
+        #expect(try await store.removeExpired(before: Timestamp(seconds: 2), limit: 10) == 1)
+        await connection.close()
+        await store.close()
+    }
+
+    private static func waitForLock(_ server: PostgresServer, _ database: String) async throws {
+        let connection = try await PostgresServer.connect(PostgresConfiguration(server.uri(database: "postgres")))
+        var isWaiting = false
+        while !isWaiting {
+            let result = try await connection.execute(
+                PostgresStatement(
+                    "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'"),
+                [.text(database)], until: .after(.seconds(20)))
+            isWaiting = try result.first?.integer(0) ?? 0 > 0
+        }
+        await connection.close()
+    }
+
+    // MARK: Health
+
+    @Test func `a server that takes no writes fails the check and refuses commits`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let store = try await Self.open(database)
+        try await store.commit([.insert(Self.record())])
+        await store.close()
+        let readOnly = try await PostgresRecordStore.open(
+            try PostgresConfiguration(
+                server.uri(
+                    database: database,
+                    parameters: "sslmode=disable&options=-cdefault_transaction_read_only%3Don")),
+            on: PostgresServer.loop, resolver: PostgresServer.resolver)
+        #expect(await Self.failure { try await readOnly.check() } == .unavailable)
+        #expect(
+            await Self.failure { try await readOnly.commit([.replace(Self.record(2), version: 1)]) } == .unavailable)
+        #expect(try await readOnly.read(Self.credentials) == Self.record())
+        await readOnly.close()
+    }
+
+    @Test func `without a server opening fails, and the operator learns why`() async throws {
+        let reported = Mutex<[PostgresError]>([])
+        let error = await Self.failure {
+            _ = try await Self.open("absent", report: { error in reported.withLock { $0.append(error) } })
+        }
+        #expect(error == .unavailable)
+        #expect(reported.withLock { $0 }.first?.sqlstate == "3D000")
+    }
+
+    @Test func `a schema that was damaged is said to be`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let store = try await Self.open(database)
+        let connection = try await PostgresServer.connect(PostgresConfiguration(server.uri(database: database)))
+        _ = try await connection.execute(
+            PostgresStatement("DROP TABLE token_broker_records"), until: .after(.seconds(4)))
+        guard case .damaged = await Self.failure({ _ = try await store.read(Self.credentials) }) else {
+            Issue.record("not damaged")
+            return
+        }
+        await connection.close()
+        await store.close()
+    }
+
+    @Test func `a silent server is reported within the limits, and used again when it answers`() async throws {
+        let server = try PostgresServer.shared.get()
+        let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
+        await relay.start()
+        let store = try await Self.open(server.makeDatabase(), port: relay.port) { configuration in
+            configuration.statementTimeout = .milliseconds(400)
+            configuration.waitTimeout = .milliseconds(200)
+            configuration.connectTimeout = .milliseconds(300)
+        }
+        await relay.set(.swallow)
+        let start = MonotonicInstant.now
+        let errors = await withTaskGroup(of: StoreError?.self) { group in
+            for index in 0..<100 {
+                group.addTask {
+                    await Self.failure {
+                        if index.isMultiple(of: 2) {
+                            _ = try await store.read(Self.credentials)
+                        } else {
+                            try await store.commit([.insert(Self.record())])
+                        }
+                    }
+                }
+            }
+            return await group.reduce(into: []) { $0.append($1) }
+        }
+        #expect(errors.allSatisfy { $0 == .unavailable })
+        #expect(start.duration(to: .now) < .seconds(8))
+        await relay.set(.forward)
+        await relay.cutAll()
+        let deadline = MonotonicInstant.after(.seconds(20))
+        var isBack = false
+        while !isBack, MonotonicInstant.now < deadline { isBack = (try? await store.check()) != nil }
+        #expect(isBack)
+        await store.close()
+        await relay.close()
+    }
+}

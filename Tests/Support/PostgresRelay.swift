@@ -1,0 +1,158 @@
+internal import Glibc
+package import Reactor
+
+/// Stands between a client and a server on loopback, and can keep or lose what the server says.
+package actor PostgresRelay {
+    package enum Mode: Sendable, Equatable {
+        case forward
+        /// Connections are taken and nothing is answered.
+        case swallow
+        /// When the client's next message that contains `text` has been answered, the connection is cut instead of
+        /// the answer forwarded. Then `forward`.
+        case cutAnswer(to: String)
+        /// The connection is cut when the client's next message that contains `text` comes, and the message is lost.
+        /// Then `forward`.
+        case cutBefore(String)
+    }
+
+    private final class Connection {
+        let client: OwnedDescriptor
+        let server: OwnedDescriptor
+        var losesAnswer = false
+
+        init(client: consuming OwnedDescriptor, server: consuming OwnedDescriptor) {
+            self.client = client
+            self.server = server
+        }
+
+        func cut() {
+            _ = shutdown(client.rawValue, CInt(SHUT_RDWR))
+            _ = shutdown(server.rawValue, CInt(SHUT_RDWR))
+        }
+    }
+
+    nonisolated package let port: UInt16
+    /// How many connections were taken.
+    package private(set) var accepted = 0
+    /// How many were cut by `cutAnswer` and `cutBefore`.
+    package private(set) var cuts = 0
+
+    private let loop: EventLoop
+    private let listener: OwnedDescriptor
+    private let server: SocketAddress
+    private var mode = Mode.forward
+    private var connections: [Int: Connection] = [:]
+    private var tasks: [Task<Void, Never>] = []
+
+    nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
+
+    package init(to port: UInt16, on loop: EventLoop) throws {
+        self.loop = loop
+        server = SocketAddress(ip: .v4([127, 0, 0, 1]), port: port)
+        listener = try Socket.listen(on: SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0))
+        self.port = try Socket.localAddress(of: listener.rawValue).port
+    }
+
+    package func start() {
+        tasks.append(Task { await self.accept() })
+    }
+
+    package func set(_ mode: Mode) {
+        self.mode = mode
+    }
+
+    package func cutAll() {
+        for connection in connections.values { connection.cut() }
+    }
+
+    package func close() async {
+        for task in tasks { task.cancel() }
+        for task in tasks { await task.value }
+        tasks = []
+        connections = [:]
+    }
+
+    private func accept() async {
+        do {
+            while true {
+                _ = try await loop.ready(listener.rawValue, .readable, until: .distantFuture)
+                let client = try Socket.accept(listener.rawValue).takeDescriptor()
+                let server = try await Socket.connect(to: server, on: loop, until: .after(.seconds(10)))
+                accepted += 1
+                let id = accepted
+                connections[id] = Connection(client: client, server: server)
+                tasks.append(Task { await self.pump(id, fromClient: true) })
+                tasks.append(Task { await self.pump(id, fromClient: false) })
+            }
+        } catch {
+            // Closed, or the server is away: the relay is over.
+            cutAll()
+        }
+    }
+
+    private func pump(_ id: Int, fromClient: Bool) async {
+        guard let connection = connections[id] else { return }
+        let source = fromClient ? connection.client.rawValue : connection.server.rawValue
+        let target = fromClient ? connection.server.rawValue : connection.client.rawValue
+        do {
+            while let bytes = try await receive(source) {
+                if try pass(bytes, of: connection, fromClient: fromClient) { try await send(bytes, to: target) }
+            }
+        } catch {
+            // The other side of the relay learns of it below.
+        }
+        connection.cut()
+    }
+
+    /// Whether the bytes go through; throws when they end the connection.
+    private func pass(_ bytes: [UInt8], of connection: Connection, fromClient: Bool) throws -> Bool {
+        switch mode {
+        case .forward: break
+        case .swallow: return false
+        case .cutAnswer(let text) where fromClient && bytes.contains(Array(text.utf8)):
+            mode = .forward
+            connection.losesAnswer = true
+        case .cutBefore(let text) where fromClient && bytes.contains(Array(text.utf8)):
+            mode = .forward
+            cuts += 1
+            throw SystemError("relay", number: ECONNABORTED)
+        case .cutAnswer, .cutBefore: break
+        }
+        if connection.losesAnswer, !fromClient {
+            cuts += 1
+            throw SystemError("relay", number: ECONNABORTED)
+        }
+        return true
+    }
+
+    /// Nil at the end.
+    private func receive(_ descriptor: CInt) async throws -> [UInt8]? {
+        var buffer = [UInt8](repeating: 0, count: 65_536)
+        while true {
+            _ = try await loop.ready(descriptor, .readable, until: .distantFuture)
+            let count = unsafe read(descriptor, &buffer, buffer.count)
+            let number = errno
+            if count > 0 { return Array(buffer[..<count]) }
+            if count == 0 { return nil }
+            if number != EAGAIN && number != EINTR { throw SystemError("read", number: number) }
+        }
+    }
+
+    private func send(_ bytes: [UInt8], to descriptor: CInt) async throws {
+        var sent = 0
+        while sent < bytes.count {
+            let count = unsafe bytes.withUnsafeBytes { buffer in
+                unsafe Glibc.send(
+                    descriptor, buffer.baseAddress! + sent, bytes.count - sent, CInt(MSG_NOSIGNAL))
+            }
+            let number = errno
+            if count > 0 {
+                sent += count
+            } else if number == EAGAIN {
+                _ = try await loop.ready(descriptor, .writable, until: .distantFuture)
+            } else if number != EINTR {
+                throw SystemError("send", number: number)
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+internal import Glibc
+package import Postgres
+package import Reactor
+internal import Synchronization
+
+/// A PostgreSQL of the tests' own: a fresh data directory, 127.0.0.1 and a Unix-domain socket, TLS with a certificate
+/// for `localhost`. It goes when it is let go of, and at the latest when the test process ends, however that ends: a
+/// watchdog waits for that on a pipe.
+///
+/// Its calls run programs and wait for them.
+package final class PostgresServer: Sendable {
+    package struct Failure: Error, CustomStringConvertible {
+        package let description: String
+    }
+
+    package enum Shutdown: String {
+        /// Sessions are told (57P01) and ended.
+        case fast
+        /// As in a crash: sessions are cut off.
+        case immediate
+    }
+
+    /// `[A-Za-z0-9]` only: stands in URIs as it is.
+    package static let password = "correcthorsebatterystaple"
+
+    /// The one that tests share which do not disturb it.
+    package static let shared = Result { () throws(Failure) in try PostgresServer() }
+
+    /// A loop and a resolver for the clients of tests.
+    package static let loop = required { () throws(SystemError) in try EventLoop(name: "postgres-test") }
+    package static let resolver = required { () throws(SystemError) in try NameResolver() }
+
+    package let port: UInt16
+    package let socketDirectory: String
+    /// PEM: the authority that signed the server's certificate, and one that did not.
+    package let authority: String
+    package let otherAuthority: String
+
+    private let data: String
+    private let watchdog: Watchdog
+    private let lastDatabase = Atomic<Int>(0)
+    /// One connection: many databases made at the same time take longer than one after the other.
+    private let administration: PostgresPool
+
+    private static let programs = "/usr/lib/postgresql/15/bin"
+
+    package init() throws(Failure) {
+        for program in ["initdb", "pg_ctl", "postgres"] where unsafe access("\(Self.programs)/\(program)", X_OK) != 0 {
+            throw Failure(
+                description: "\(Self.programs)/\(program) is missing: the tests need PostgreSQL 15, which "
+                    + "Deploy/test installs (Debian: postgresql-15)")
+        }
+        guard let directory = Self.makeDirectory() else {
+            throw Failure(description: "no temporary directory: \(SystemError.last("mkdtemp"))")
+        }
+        data = "\(directory)/data"
+        socketDirectory = directory
+        authority = "\(directory)/authority.crt"
+        otherAuthority = "\(directory)/other.crt"
+        watchdog = try Watchdog(
+            whenOver:
+                "\(Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -m immediate -w stop")); rm -rf \(directory)")
+        try Self.run(Self.asServerUser("sh -e -c '\(Self.setup(directory))'"), log: "\(directory)/setup.log")
+        // As late as possible: another program may be given the same port meanwhile.
+        port = try Self.freePort()
+        do throws(PostgresError) {
+            var configuration = try PostgresConfiguration(
+                "host=\(directory) port=\(port) user=postgres dbname=postgres")
+            configuration.maximumConnections = 1
+            configuration.maximumWaiters = 10_000
+            configuration.waitTimeout = .seconds(300)
+            configuration.statementTimeout = .seconds(60)
+            administration = Self.pool(configuration)
+        } catch {
+            throw Failure(description: "\(error)")
+        }
+        try start()
+    }
+
+    // MARK: Running it
+
+    package func start() throws(Failure) {
+        let options = "-p \(port) -h 127.0.0.1 -k \(socketDirectory)"
+        let log = "\(socketDirectory)/server.log"
+        try Self.run(
+            Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -w -t 60 -l \(log) -o '\(options)' start"),
+            log: "\(socketDirectory)/control.log")
+    }
+
+    package func stop(_ shutdown: Shutdown) throws(Failure) {
+        try Self.run(
+            Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -w -m \(shutdown.rawValue) stop"),
+            log: "\(socketDirectory)/control.log")
+    }
+
+    /// Ends one session as a crash would. The server then ends the others, too, and recovers.
+    package func crash(session: Int64) {
+        _ = kill(pid_t(session), SIGKILL)
+    }
+
+    // MARK: Using it
+
+    /// Over TCP, with a password and without TLS.
+    package func uri(
+        database: String, user: String = "postgres", password: String = password, port: UInt16? = nil,
+        parameters: String = "sslmode=disable"
+    ) -> String {
+        "postgresql://\(user):\(password)@127.0.0.1:\(port ?? self.port)/\(database)?\(parameters)"
+    }
+
+    /// Makes a new, empty database, and returns its name.
+    package func makeDatabase() async throws -> String {
+        let number = lastDatabase.add(1, ordering: .relaxed).newValue
+        _ = try await administration.execute(
+            PostgresStatement(trusted: "CREATE DATABASE test_\(number)"), until: .after(.seconds(300)))
+        return "test_\(number)"
+    }
+
+    package static func connect(_ configuration: PostgresConfiguration) async throws -> PostgresConnection {
+        try await PostgresConnection.open(
+            configuration, on: loop, lookup: HostLookup(resolver: resolver, on: loop))
+    }
+
+    package static func pool(_ configuration: PostgresConfiguration) -> PostgresPool {
+        PostgresPool(configuration, on: loop, resolver: resolver)
+    }
+
+    /// A port of 127.0.0.1 on which nothing listens.
+    package static func freePort() throws(Failure) -> UInt16 {
+        do throws(SystemError) {
+            guard let address = SocketAddress(numericHost: "127.0.0.1", port: 0) else {
+                throw SystemError("inet_pton", number: EINVAL)
+            }
+            let listener = try Socket.listen(on: address)
+            return try Socket.localAddress(of: listener.rawValue).port
+        } catch {
+            throw Failure(description: "no free port: \(error)")
+        }
+    }
+
+    // MARK: Programs
+
+    /// PostgreSQL refuses to run as root.
+    private static func asServerUser(_ command: String) -> String {
+        getuid() == 0 ? "setpriv --reuid=postgres --regid=postgres --clear-groups -- \(command)" : command
+    }
+
+    private static func makeDirectory() -> String? {
+        var template = "/tmp/token-broker-postgres-XXXXXX".utf8.map { CChar(bitPattern: $0) } + [0]
+        guard unsafe mkdtemp(&template) != nil else { return nil }
+        let path = String(decoding: template.dropLast().map { UInt8(bitPattern: $0) }, as: UTF8.self)
+        if getuid() == 0, let user = unsafe getpwnam("postgres") {
+            _ = unsafe chown(path, user.pointee.pw_uid, user.pointee.pw_gid)
+        }
+        _ = unsafe chmod(path, 0o755)
+        return path
+    }
+
+    /// A data directory with its settings, and certificates. Runs inside single quotes.
+    private static func setup(_ directory: String) -> String {
+        let request = "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+        return """
+            cd \(directory)
+            umask 077
+            echo \(password) > password
+            \(programs)/initdb -D data -U postgres -N -E UTF8 --locale=C -A scram-sha-256 --pwfile=password
+            umask 022
+            for name in authority other; do
+                \(request) -x509 -days 30 -subj /CN=$name -keyout $name.key -out $name.crt
+            done
+            echo subjectAltName=DNS:localhost > extensions
+            \(request) -subj /CN=localhost -keyout data/server.key -out server.csr
+            openssl x509 -req -in server.csr -CA authority.crt -CAkey authority.key -CAcreateserial -days 30 \
+            -extfile extensions -out data/server.crt
+            chmod 600 data/server.key
+            {
+                echo local all all trust
+                echo host all all 127.0.0.1/32 scram-sha-256
+            } > data/pg_hba.conf
+            {
+                echo ssl = on
+                echo fsync = off
+                echo max_connections = 500
+                echo max_prepared_transactions = 4
+            } >> data/postgresql.conf
+            """
+    }
+
+    private static func run(_ command: String, log: String) throws(Failure) {
+        let status = try ChildProcess(command, log: log).wait()
+        if status != 0 {
+            throw Failure(description: "status \(status) of: \(command)\n\(ChildProcess.text(of: log))")
+        }
+    }
+}
+
+/// Runs a command when the test process, or the owner of this object, is gone.
+private final class Watchdog: Sendable {
+    private let pipeToChild: CInt
+
+    init(whenOver command: String) throws(PostgresServer.Failure) {
+        // Signals of the terminal are for the tests; the watchdog is what must outlive them.
+        let script = "trap : HUP INT TERM; cat > /dev/null; \(command)"
+        pipeToChild = try ChildProcess.startWithPipe(script)
+    }
+
+    deinit { _ = Glibc.close(pipeToChild) }
+}
+
+/// A shell command as a child of the test process.
+private struct ChildProcess {
+    private let process: pid_t
+
+    /// One at a time, so that no child inherits another's pipe before that is marked close-on-exec.
+    private static let spawning = Mutex(())
+
+    init(_ command: String, log: String) throws(PostgresServer.Failure) {
+        process = try Self.spawning.withLock { _ throws(PostgresServer.Failure) in
+            try Self.spawn(command, input: nil, log: log)
+        }
+    }
+
+    /// Returns the pipe's writing end.
+    static func startWithPipe(_ command: String) throws(PostgresServer.Failure) -> CInt {
+        try spawning.withLock { _ throws(PostgresServer.Failure) in
+            var ends: [CInt] = [0, 0]
+            guard unsafe pipe(&ends) == 0 else {
+                throw PostgresServer.Failure(description: "\(SystemError.last("pipe"))")
+            }
+            for end in ends { _ = fcntl(end, F_SETFD, FD_CLOEXEC) }
+            defer { _ = Glibc.close(ends[0]) }
+            _ = try spawn(command, input: ends[0], log: "/dev/null")
+            return ends[1]
+        }
+    }
+
+    /// Waits for the end; the exit status, or 128 and more for a signal.
+    func wait() -> CInt {
+        var status: CInt = 0
+        while unsafe waitpid(process, &status, 0) == -1, errno == EINTR {}
+        return status & 0x7f == 0 ? (status >> 8) & 0xff : 128 + (status & 0x7f)
+    }
+
+    static func text(of file: String) -> String {
+        guard let stream = unsafe fopen(file, "r") else { return "" }
+        defer { unsafe fclose(stream) }
+        var buffer = [UInt8](repeating: 0, count: 65_536)
+        let count = unsafe fread(&buffer, 1, buffer.count, stream)
+        return String(decoding: buffer[..<count], as: UTF8.self)
+    }
+
+    private static func spawn(
+        _ command: String, input: CInt?, log: String
+    ) throws(PostgresServer.Failure) -> pid_t {
+        var actions = unsafe posix_spawn_file_actions_t()
+        unsafe posix_spawn_file_actions_init(&actions)
+        defer { unsafe posix_spawn_file_actions_destroy(&actions) }
+        if let input {
+            unsafe posix_spawn_file_actions_adddup2(&actions, input, 0)
+        } else {
+            unsafe posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0)
+        }
+        // Not the tests' own output: whoever reads that would wait for the server to close it.
+        unsafe posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_APPEND, 0o644)
+        unsafe posix_spawn_file_actions_adddup2(&actions, 1, 2)
+
+        var attributes = posix_spawnattr_t()
+        unsafe posix_spawnattr_init(&attributes)
+        defer { unsafe posix_spawnattr_destroy(&attributes) }
+        unsafe posix_spawnattr_setflags(&attributes, Int16(POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK))
+        var none = sigset_t()
+        unsafe sigemptyset(&none)
+        unsafe posix_spawnattr_setsigmask(&attributes, &none)
+
+        let arguments = unsafe cStrings(["sh", "-c", command])
+        let environment = unsafe cStrings(["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"])
+        let copies = unsafe arguments + environment
+        defer { for index in unsafe copies.indices { unsafe free(copies[index]) } }
+        var process = pid_t()
+        let result = unsafe posix_spawn(&process, "/bin/sh", &actions, &attributes, arguments, environment)
+        guard result == 0 else {
+            throw PostgresServer.Failure(description: "\(SystemError("posix_spawn", number: result))")
+        }
+        return process
+    }
+
+    private static func cStrings(_ strings: [String]) -> [UnsafeMutablePointer<CChar>?] {
+        unsafe strings.map { (string: String) in unsafe strdup(string) } + [nil]
+    }
+}
+
+private func required<Value, Failure: Error>(_ make: () throws(Failure) -> Value) -> Value {
+    do {
+        return try make()
+    } catch {
+        preconditionFailure("the tests cannot run: \(error)")
+    }
+}

@@ -1,0 +1,106 @@
+internal import CredentialStore
+internal import OAuth
+internal import Testing
+
+extension StoreConformance {
+    /// Listing, and removal by time.
+    static let queries: [StoreConformance] = [
+        StoreConformance("a list is in the order of tenants and keys, octet by octet") { store async throws in
+            let keys = ["-", ".", "0", "10", "2", ":", "@", "A", "B", "Z", "a", "aa", "ab", "b", "z", "~"]
+            let tenants = [
+                TenantName.broker, TenantName("0")!, TenantName("a")!, TenantName("a-b")!, TenantName("ab")!,
+            ]
+            var expected: [RecordID] = []
+            for tenant in tenants {
+                for key in keys { expected.append(RecordID(.credentials, tenant, key: key)) }
+            }
+            for id in expected.shuffled() { try await store.commit([.insert(StoredRecord(id: id))]) }
+            try await store.commit([.insert(StoreSample.record(.login, tenants[2], "other-kind"))])
+
+            #expect(try await store.list(.credentials, tenant: nil, after: nil, limit: 1000).map(\.id) == expected)
+            for tenant in tenants {
+                let listed = try await store.list(.credentials, tenant: tenant, after: nil, limit: 1000)
+                #expect(listed.map(\.id) == expected.filter { $0.tenant == tenant })
+            }
+            #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 1000) == [])
+            #expect(try await store.list(.credentials, tenant: TenantName("b")!, after: nil, limit: 9) == [])
+        },
+        StoreConformance("a list goes on after any record, and stops at its limit") { store async throws in
+            var ids: [RecordID] = []
+            for tenant in [StoreSample.alpha, StoreSample.beta] {
+                for key in ["b", "d", "f"] { ids.append(RecordID(.login, tenant, key: key)) }
+            }
+            for id in ids { try await store.commit([.insert(StoredRecord(id: id))]) }
+            var places: [RecordID?] = [nil]
+            for tenant in [TenantName.broker, StoreSample.alpha, StoreSample.beta, TenantName("gamma")!] {
+                for key in ["", "a", "b", "c", "d", "e", "f", "g"] {
+                    places.append(RecordID(.login, tenant, key: key))
+                }
+            }
+            for place in places {
+                let rest = ids.filter { id in place.map { $0 < id } ?? true }
+                for limit in [0, 1, 2, 3, 6, 7] {
+                    let listed = try await store.list(.login, tenant: nil, after: place, limit: limit)
+                    #expect(listed.map(\.id) == Array(rest.prefix(limit)))
+                }
+                for tenant in [StoreSample.alpha, StoreSample.beta] {
+                    let own = rest.filter { $0.tenant == tenant }
+                    let listed = try await store.list(.login, tenant: tenant, after: place, limit: 2)
+                    #expect(listed.map(\.id) == Array(own.prefix(2)))
+                }
+            }
+        },
+        StoreConformance("only what expires before the given time is removed") { store async throws in
+            let now: Int64 = 1_700_000_000_000
+            for (key, expires) in [("early", now - 1), ("now", now), ("late", now + 1), ("first", Int64(-5))] {
+                let record = StoreSample.record(
+                    .login, StoreSample.alpha, key, expires: Timestamp(milliseconds: expires))
+                try await store.commit([.insert(record)])
+            }
+            try await store.commit([.insert(StoreSample.record(.login, StoreSample.alpha, "never"))])
+            let credentials = StoreSample.record(.credentials, expires: Timestamp(milliseconds: now - 1))
+            try await store.commit([.insert(credentials)])
+
+            #expect(try await store.removeExpired(before: Timestamp(milliseconds: -5), limit: 10) == 0)
+            #expect(try await store.removeExpired(before: Timestamp(milliseconds: now), limit: 10) == 3)
+            #expect(try await store.everything().map(\.id.key) == ["late", "never", "now"])
+            #expect(try await store.removeExpired(before: Timestamp(milliseconds: now), limit: 10) == 0)
+            #expect(try await store.removeExpired(before: .latest, limit: 10) == 2)
+            #expect(try await store.everything().map(\.id.key) == ["never"])
+        },
+        StoreConformance("expired records go up to the limit, with their look-up digests") { store async throws in
+            for index in 0..<5 {
+                let record = StoreSample.record(
+                    .login, StoreSample.alpha, "\(index)", lookup: StoreSample.digest(UInt8(index)),
+                    expires: Timestamp(seconds: 1))
+                try await store.commit([.insert(record)])
+            }
+            let now = Timestamp(seconds: 2)
+            #expect(try await store.removeExpired(before: now, limit: 0) == 0)
+            #expect(try await store.removeExpired(before: now, limit: 2) == 2)
+            #expect(try await store.everything().count == 3)
+            #expect(try await store.removeExpired(before: now, limit: 3) == 3)
+            #expect(try await store.removeExpired(before: now, limit: 3) == 0)
+            let successor = StoreSample.record(.login, StoreSample.beta, "new", lookup: StoreSample.digest(0))
+            try await store.commit([.insert(successor)])
+            #expect(try await store.find(.login, lookup: StoreSample.digest(0)) == successor)
+        },
+        StoreConformance("a replacement moves the expiry") { store async throws in
+            try await store.commit([.insert(StoreSample.record(expires: Timestamp(seconds: 1)))])
+            let extended = StoreSample.record(version: 2, expires: Timestamp(seconds: 9))
+            try await store.commit([.replace(extended, version: 1)])
+            #expect(try await store.removeExpired(before: Timestamp(seconds: 5), limit: 10) == 0)
+            let shortened = StoreSample.record(version: 3, expires: Timestamp(seconds: 2))
+            try await store.commit([.replace(shortened, version: 2)])
+            #expect(try await store.removeExpired(before: Timestamp(seconds: 5), limit: 10) == 1)
+            #expect(try await store.everything() == [])
+        },
+    ]
+}
+
+extension StoredRecord {
+    /// A record whose content does not matter.
+    fileprivate init(id: RecordID) {
+        self.init(id: id, version: 1, sealed: [1])
+    }
+}
