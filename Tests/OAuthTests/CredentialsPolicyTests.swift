@@ -189,12 +189,20 @@ import Testing
 
     // MARK: After a renewal
 
-    @Test(arguments: [Duration.seconds(3600), .seconds(59), .zero])
-    func `what a renewal brought is the answer, however short it lives`(left: Duration) {
+    @Test(
+        arguments: [
+            (.seconds(3600), .serve), (.seconds(59), .serve), (.milliseconds(1), .serve), (.zero, .expiredOnArrival),
+            (.seconds(-1), .expiredOnArrival),
+        ] as [(Duration, CredentialsDecision)])
+    func `what a renewal brought is the answer, however short it lives, while it lives`(
+        left: Duration, decision: CredentialsDecision
+    ) {
         let policy = CredentialsPolicy()
         for query in [CredentialsQuery(), .init(policy: .localForceRefresh), .init(refusedByAPI: true)] {
             #expect(
-                policy.serves(renewed: user(left: left), canObtainClientCredentials: true, query: query) == .serve)
+                policy.serves(
+                    renewed: user(left: left), canObtainClientCredentials: true, query: query, now: Sample.now)
+                    == decision)
         }
     }
 
@@ -210,14 +218,16 @@ import Testing
         for policy in Policy.allCases {
             let query = CredentialsQuery(policy: policy, lowestLevel: lowest, refusedByAPI: true)
             #expect(
-                CredentialsPolicy().serves(renewed: nil, canObtainClientCredentials: secret, query: query) == decision)
+                CredentialsPolicy().serves(
+                    renewed: nil, canObtainClientCredentials: secret, query: query, now: Sample.now) == decision)
         }
     }
 
     @Test func `what a renewal brought is refused below the level asked for`() {
         #expect(
             CredentialsPolicy().serves(
-                renewed: client(), canObtainClientCredentials: true, query: .init(lowestLevel: .user))
+                renewed: client(), canObtainClientCredentials: true, query: .init(lowestLevel: .user),
+                now: Sample.now)
                 == .levelNotAvailable)
     }
 
