@@ -278,6 +278,8 @@ import Testing
             #expect(decide(nil, secret: secret, query) != .retire, context)
         case .missing:
             #expect(held == nil && (query.policy == .local || query.policy == .localForceRefresh), context)
+        case .expiredOnArrival:
+            Issue.record("only what a renewal brought can be over on arrival: \(context)")
         case .levelNotAvailable:
             #expect((held?.level ?? (secret ? .client : .basic)) < query.lowestLevel, context)
         }
