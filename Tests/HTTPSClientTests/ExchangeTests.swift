@@ -170,7 +170,7 @@ import Testing
         try await withClient { client in
             let url = isTLS ? server.url() : "http://localhost:\(server.port)/"
             for _ in 0..<5 {
-                do {
+                do throws(TransportError) {
                     _ = try await client.post(url, String(repeating: "x", count: 32 << 20))
                     Issue.record("there is no answer")
                 } catch .connectionLost {
