@@ -200,7 +200,8 @@ import Testing
     @Test func `a second server on the same port is refused`() async throws {
         try await withServer { server in
             let error = #expect(throws: SystemError.self) {
-                _ = try Server(configuration: ServerConfiguration(address: server.address), handler: HTTPClosureHandler.echo)
+                _ = try Server(
+                    configuration: ServerConfiguration(address: server.address), handler: HTTPClosureHandler(echo))
             }
             #expect(error?.number == EADDRINUSE)
         }
