@@ -31,6 +31,8 @@ let package = Package(
     targets: [
         // System libraries and the few Linux calls that Swift's Glibc module leaves out.
         .target(name: "CLinux"),
+        // openapi.yaml, carried inside the binary by #embed.
+        .target(name: "CResources"),
         .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
         .systemLibrary(name: "CPostgres", pkgConfig: "libpq", providers: [.apt(["libpq-dev"])]),
 
@@ -50,7 +52,10 @@ let package = Package(
         // The service, and the provider that development and tests log in at.
         library(
             "TokenBroker",
-            ["HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "JSON", "Reactor"]),
+            [
+                "HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "JSON", "Reactor",
+                "CResources",
+            ]),
         library("DevelopmentProvider", ["HTTPServer", "HTTPCodec", "Cryptography", "JSON", "Reactor"]),
         .executableTarget(
             name: "token-broker",

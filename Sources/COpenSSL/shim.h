@@ -21,6 +21,16 @@ static inline int copenssl_set_server_name(SSL *ssl, const char *name) {
     return (int)SSL_set_tlsext_host_name(ssl, name);
 }
 
+/// No renegotiation in either direction, and no compression (RFC 9325 3.3, 3.5).
+static inline void copenssl_ctx_forbid_renegotiation_and_compression(SSL_CTX *context) {
+    SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+}
+
+/// The verified chain as an untyped stack, which OPENSSL_sk_num and OPENSSL_sk_value take.
+static inline const OPENSSL_STACK *copenssl_verified_chain(const SSL *ssl) {
+    return (const OPENSSL_STACK *)SSL_get0_verified_chain(ssl);
+}
+
 static inline void copenssl_ctx_set_mode(SSL_CTX *context, long mode) { SSL_CTX_set_mode(context, mode); }
 
 #endif

@@ -1,5 +1,8 @@
 /// Header or trailer fields in the order sent. Names compare without case (RFC 9110 §5.1); repeated ones are kept.
-package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral {
+///
+/// The text lies in one array and the lines are offsets into it, so that a parsed head costs two allocations however
+/// many fields it has, and a string is made only of a field that somebody asks for.
+package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, CustomStringConvertible {
     package struct Field: Sendable, Equatable {
         package let name: String
         package let value: String
@@ -10,53 +13,152 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral {
         }
     }
 
-    package private(set) var all: [Field]
+    /// Where one field line's parts lie.
+    struct Line: Sendable {
+        var nameStart: UInt32
+        var nameLength: UInt32
+        var valueStart: UInt32
+        var valueLength: UInt32
 
-    package init() { all = [] }
+        init(name: Range<Int>, value: Range<Int>) {
+            nameStart = UInt32(name.lowerBound)
+            nameLength = UInt32(name.count)
+            valueStart = UInt32(value.lowerBound)
+            valueLength = UInt32(value.count)
+        }
+
+        var name: Range<Int> { Int(nameStart)..<Int(nameStart) + Int(nameLength) }
+        var value: Range<Int> { Int(valueStart)..<Int(valueStart) + Int(valueLength) }
+    }
+
+    private(set) var bytes: [UInt8]
+    private(set) var lines: [Line]
+
+    package init() {
+        bytes = []
+        lines = []
+    }
+
+    /// Takes over parsed lines whose offsets count from the beginning of `bytes`.
+    init(bytes: [UInt8], lines: [Line]) {
+        self.bytes = bytes
+        self.lines = lines
+    }
 
     package init(dictionaryLiteral elements: (String, String)...) {
-        all = elements.map { Field(name: $0.0, value: $0.1) }
+        self.init()
+        for (name, value) in elements { append(name, value) }
     }
+
+    /// Every field as text. Bytes that are not UTF-8 appear as U+FFFD.
+    package var all: [Field] {
+        lines.map { Field(name: text($0.name), value: text($0.value)) }
+    }
+
+    package var count: Int { lines.count }
 
     /// Adds a field line after the others.
     package mutating func append(_ name: String, _ value: String) {
-        all.append(Field(name: name, value: value))
+        let nameStart = bytes.count
+        bytes.append(contentsOf: name.utf8)
+        let valueStart = bytes.count
+        bytes.append(contentsOf: value.utf8)
+        lines.append(Line(name: nameStart..<valueStart, value: valueStart..<bytes.count))
     }
 
     /// Replaces every field of that name by one, or removes them.
     package mutating func set(_ name: String, _ value: String?) {
-        all.removeAll { Self.equal($0.name, name) }
+        if contains(name) {
+            let kept = lines.filter { !isNamed($0, name.utf8.span) }
+            let before = self
+            self = Fields()
+            for line in kept { append(line, of: before) }
+        }
         if let value { append(name, value) }
     }
 
+    package func contains(_ name: String) -> Bool { firstLine(name) != nil }
+
     /// Every value of that name, in order.
     package func values(_ name: String) -> [String] {
-        all.filter { Self.equal($0.name, name) }.map(\.value)
+        let wanted = name.utf8.span
+        var values: [String] = []
+        for line in lines where isNamed(line, wanted) { values.append(text(line.value)) }
+        return values
     }
 
     /// The first value of that name.
     package subscript(_ name: String) -> String? {
-        all.first { Self.equal($0.name, name) }?.value
+        firstLine(name).map { text($0.value) }
     }
 
     /// The members of a comma-separated list field over all its lines, trimmed, empty ones left out (RFC 9110 §5.6.1).
     /// Not for fields whose members can hold quoted commas.
     package func list(_ name: String) -> [String] {
-        values(name).flatMap { $0.split(separator: ",") }.map { Self.trimmed($0) }.filter { !$0.isEmpty }
+        let wanted = name.utf8.span
+        var members: [String] = []
+        for line in lines where isNamed(line, wanted) {
+            for member in bytes[line.value].split(separator: UInt8(ascii: ",")) {
+                let trimmed = Self.trimmed(member)
+                if !trimmed.isEmpty { members.append(text(trimmed.startIndex..<trimmed.endIndex)) }
+            }
+        }
+        return members
     }
 
     package static func equal(_ left: String, _ right: String) -> Bool {
-        left.utf8.count == right.utf8.count && zip(left.utf8, right.utf8).allSatisfy { lowercase($0) == lowercase($1) }
+        let (left, right) = (left.utf8.span, right.utf8.span)
+        guard left.count == right.count else { return false }
+        for index in left.indices where ByteClass.lowercased(left[index]) != ByteClass.lowercased(right[index]) {
+            return false
+        }
+        return true
     }
 
-    private static func lowercase(_ byte: UInt8) -> UInt8 {
-        byte >= 0x41 && byte <= 0x5a ? byte | 0x20 : byte
+    package static func == (left: Fields, right: Fields) -> Bool {
+        left.lines.count == right.lines.count
+            && zip(left.lines, right.lines).allSatisfy {
+                left.bytes[$0.name] == right.bytes[$1.name] && left.bytes[$0.value] == right.bytes[$1.value]
+            }
     }
 
-    private static func trimmed(_ text: Substring) -> String {
+    /// The names only: values can be secrets.
+    package var description: String {
+        "[" + lines.map { text($0.name) }.joined(separator: ", ") + "]"
+    }
+
+    func isNamed(_ line: Line, _ wanted: Span<UInt8>) -> Bool {
+        guard Int(line.nameLength) == wanted.count else { return false }
+        let start = Int(line.nameStart)
+        for index in wanted.indices
+        where ByteClass.lowercased(bytes[start + index]) != ByteClass.lowercased(wanted[index]) {
+            return false
+        }
+        return true
+    }
+
+    private mutating func append(_ line: Line, of other: Fields) {
+        let nameStart = bytes.count
+        bytes.append(contentsOf: other.bytes[line.name])
+        let valueStart = bytes.count
+        bytes.append(contentsOf: other.bytes[line.value])
+        lines.append(Line(name: nameStart..<valueStart, value: valueStart..<bytes.count))
+    }
+
+    private func firstLine(_ name: String) -> Line? {
+        let wanted = name.utf8.span
+        for line in lines where isNamed(line, wanted) { return line }
+        return nil
+    }
+
+    private func text(_ range: Range<Int>) -> String {
+        String(decoding: bytes[range], as: UTF8.self)
+    }
+
+    private static func trimmed(_ text: ArraySlice<UInt8>) -> ArraySlice<UInt8> {
         var text = text
-        while let first = text.first, first == " " || first == "\t" { text.removeFirst() }
-        while let last = text.last, last == " " || last == "\t" { text.removeLast() }
-        return String(text)
+        while let first = text.first, ByteClass.isWhitespace(first) { text.removeFirst() }
+        while let last = text.last, ByteClass.isWhitespace(last) { text.removeLast() }
+        return text
     }
 }

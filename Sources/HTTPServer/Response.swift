@@ -7,6 +7,9 @@ package struct Response: Sendable {
     package var body: [UInt8]
     /// Closes the connection once this answer is out.
     package var closesConnection: Bool
+    /// Closes the connection without an answer, as a server does that fails in the middle of its work. The rest of
+    /// this value is not sent.
+    package var abortsConnection = false
 
     package init(_ status: Status, fields: Fields = [:], body: [UInt8] = [], closesConnection: Bool = false) {
         self.status = status

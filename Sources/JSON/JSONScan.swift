@@ -1,5 +1,6 @@
-/// One pass over JSON text for what Foundation's decoder does not tell: how deep it nests, and whether an object
-/// repeats a member. It is lenient about everything else, which the decoder judges afterwards.
+/// One pass over JSON text for what Foundation's decoder does not tell: how deep it nests, whether an object repeats a
+/// member, and whether a comma has nothing after it. It is lenient about everything else, which the decoder judges
+/// afterwards.
 struct JSONScan {
     private let bytes: [UInt8]
 
@@ -15,16 +16,23 @@ struct JSONScan {
     func check() throws(JSONValue.Fault) {
         var levels: [Level] = []
         var position = 0
+        var isAfterComma = false
         while position < bytes.count {
             let byte = bytes[position]
             switch byte {
+            // The decoder takes such bytes for UTF-16 or UTF-32 and reads another text than this scan does. No JSON
+            // text in UTF-8 has them.
+            case 0: throw .malformed
+            case UInt8(ascii: " "), UInt8(ascii: "\t"), UInt8(ascii: "\n"), UInt8(ascii: "\r"):
+                position += 1
+                continue
             case UInt8(ascii: "{"), UInt8(ascii: "["):
                 if levels.count == JSONValue.maximumDepth { throw .tooDeep }
                 levels.append(
                     byte == UInt8(ascii: "[")
                         ? .array(index: 0) : .object(members: [], current: "", expectsName: true))
             case UInt8(ascii: "}"), UInt8(ascii: "]"):
-                if levels.popLast() == nil { throw .malformed }
+                if isAfterComma || levels.popLast() == nil { throw .malformed }
             case UInt8(ascii: ","):
                 switch levels.last {
                 case .array(let index): levels[levels.count - 1] = .array(index: index + 1)
@@ -40,9 +48,11 @@ struct JSONScan {
                     levels.append(.object(members: members, current: text, expectsName: false))
                     if !isNew { throw .repeatedMember(pointer: pointer(levels)) }
                 }
+                isAfterComma = false
                 continue
             default: break
             }
+            isAfterComma = byte == UInt8(ascii: ",")
             position += 1
         }
     }

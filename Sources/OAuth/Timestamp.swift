@@ -10,22 +10,22 @@ package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertibl
     package static let latest = Timestamp(seconds: 253_402_300_799)
 
     /// Whole seconds since 1970, rounded down.
-    package var seconds: Int64 {
-        milliseconds >= 0 ? milliseconds / 1000 : -((999 - milliseconds) / 1000)
-    }
+    package var seconds: Int64 { Self.floorDivide(milliseconds, by: 1000).quotient }
 
-    /// `duration` later, at most `latest`.
+    /// `duration` later, at most `latest` and at least what 64 bits can count.
     package func advanced(by duration: Duration) -> Timestamp {
         let (seconds, attoseconds) = duration.components
-        let (whole, overflow) = seconds.multipliedReportingOverflow(by: 1000)
-        if overflow { return seconds > 0 ? .latest : Timestamp(milliseconds: .min) }
-        let (sum, carried) = milliseconds.addingReportingOverflow(whole + attoseconds / 1_000_000_000_000_000)
-        if carried { return seconds > 0 ? .latest : Timestamp(milliseconds: .min) }
-        return min(Timestamp(milliseconds: sum), .latest)
+        let whole = seconds.multipliedReportingOverflow(by: 1000)
+        let span = whole.partialValue.addingReportingOverflow(attoseconds / 1_000_000_000_000_000)
+        let sum = milliseconds.addingReportingOverflow(span.partialValue)
+        if whole.overflow || span.overflow || sum.overflow {
+            return duration > .zero ? .latest : Timestamp(milliseconds: .min)
+        }
+        return min(Timestamp(milliseconds: sum.partialValue), .latest)
     }
 
     package func duration(to later: Timestamp) -> Duration {
-        .milliseconds(later.milliseconds.subtractingReportingOverflow(milliseconds).partialValue)
+        .milliseconds(later.milliseconds) - .milliseconds(milliseconds)
     }
 
     package static func < (left: Timestamp, right: Timestamp) -> Bool { left.milliseconds < right.milliseconds }
@@ -42,7 +42,8 @@ package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertibl
             + ":" + padded(secondOfDay / 60 % 60, 2) + ":" + padded(secondOfDay % 60, 2) + "Z"
     }
 
-    /// Reads RFC 3339 (§5.6): any offset, fractions cut to milliseconds; nil for anything else, leap seconds included.
+    /// Reads RFC 3339 (§5.6): any offset, fractions cut to milliseconds; nil for anything else, leap seconds included,
+    /// and for what lies outside the years 0000 to 9999 in UTC, which `description` could not write.
     package init?(rfc3339 text: String) {
         let bytes = Array(text.utf8)
         func number(_ range: Range<Int>) -> Int64? {
@@ -91,6 +92,9 @@ package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertibl
         }
         guard index == bytes.count else { return nil }
         let seconds = days * 86_400 + hour * 3600 + minute * 60 + second - offset
+        guard seconds >= Self.days(year: 0, month: 1, day: 1) * 86_400, seconds <= Self.latest.seconds else {
+            return nil
+        }
         self.init(milliseconds: seconds * 1000 + fraction)
     }
 

@@ -50,27 +50,3 @@ package final class BlockingThread: SerialExecutor, Sendable {
         }
     }
 }
-
-/// A POSIX semaphore at an address that does not move.
-@safe private final class Semaphore: @unchecked Sendable {
-    private let semaphore: UnsafeMutablePointer<sem_t>
-
-    init() {
-        unsafe semaphore = .allocate(capacity: 1)
-        unsafe semaphore.initialize(to: sem_t())
-        _ = unsafe sem_init(semaphore, 0, 0)
-    }
-
-    deinit {
-        _ = unsafe sem_destroy(semaphore)
-        unsafe semaphore.deallocate()
-    }
-
-    func signal() {
-        _ = unsafe sem_post(semaphore)
-    }
-
-    func wait() {
-        while unsafe sem_wait(semaphore) == -1 {}
-    }
-}

@@ -1,1 +1,95 @@
-print(0)
+internal import CredentialStore
+internal import FoundationEssentials
+internal import HTTPCodec
+internal import HTTPSClient
+internal import OAuth
+internal import Reactor
+
+guard let command = Command(arguments: Array(CommandLine.arguments.dropFirst())) else {
+    Console.printError("token-broker: unknown command; see token-broker --help")
+    Console.exit(64)
+}
+
+switch command {
+case .help: Console.print(Command.helpText)
+case .version: Console.print("token-broker \(Command.versionText)")
+case .checkConfiguration:
+    _ = loadConfiguration()
+    Console.print("The configuration is good.")
+case .generateKey(let id):
+    do {
+        Console.print(try Keyring.generate(id: id))
+    } catch {
+        Console.printError("token-broker: \(error)")
+        Console.exit(64)
+    }
+case .healthCheck: runHealthCheck()
+case .serve: runService()
+}
+
+/// Ends the process when something is wrong with the configuration, after telling all of it.
+func loadConfiguration() -> Configuration {
+    do throws(Configuration.Faults) {
+        return try Configuration(environment: ProcessInfo.processInfo.environment)
+    } catch {
+        for line in error.lines { Console.printError("token-broker: \(line)") }
+        Console.exit(78)
+    }
+}
+
+/// Serves until the first SIGTERM or SIGINT and what it leaves time for; a second one ends the process at once.
+func runService() -> Never {
+    let configuration = loadConfiguration()
+    Signals.prepare()
+    do throws(SystemError) {
+        try ProcessHardening.forbidCoreDumps()
+    } catch {
+        Console.printError("token-broker: \(error)")
+        Console.exit(71)
+    }
+    let service = Task {
+        do throws(Service.StartFailure) {
+            return try await Service.start(configuration)
+        } catch {
+            Console.printError("token-broker: \(error.text)")
+            Console.exit(1)
+        }
+    }
+    Signals.next()
+    Task {
+        // A start that waits for its database is told to stop waiting.
+        service.cancel()
+        await service.value.stop()
+        Console.exit(0)
+    }
+    Signals.next()
+    Console.exit(130)
+}
+
+/// Asks /livez on the address of the configuration, by way of loopback where it listens on every address.
+func runHealthCheck() -> Never {
+    let listen = loadConfiguration().listen
+    let host: String
+    switch listen.ip {
+    case .v4(let bytes): host = bytes == [0, 0, 0, 0] ? "127.0.0.1" : listen.host
+    case .v6(let bytes, _): host = bytes.allSatisfy { $0 == 0 } ? "[::1]" : "[\(listen.host)]"
+    }
+    Signals.prepare()
+    Task {
+        do {
+            var configuration = HTTPSClientConfiguration()
+            configuration.allowsInsecureTargets = true
+            configuration.exchangeTimeout = .seconds(3)
+            let client = try HTTPSClient(
+                configuration: configuration, loop: try EventLoop(name: "health"), resolver: try NameResolver())
+            let url = URLTarget("http://\(host):\(listen.port)/livez")!
+            let response = try await client.send(ClientRequest(method: .get, url: url))
+            Console.exit(response.status == .ok ? 0 : 1)
+        } catch {
+            Console.printError("token-broker: \(error)")
+            Console.exit(1)
+        }
+    }
+    Signals.next()
+    Console.exit(130)
+}

@@ -7,7 +7,7 @@ internal import Testing
 /// ```swift
 /// @Test(arguments: StoreConformance.checks + StoreConformance.durableChecks)
 /// func `keeps the contract`(check: StoreConformance) async throws {
-///     let directory = TemporaryDirectory()
+///     let directory = StoreFixtureDirectory()
 ///     try await check.run { try await FileRecordStore(directory: directory.path) }
 /// }
 /// ```
@@ -65,8 +65,8 @@ enum StoreSample {
 }
 
 extension RecordStore {
-    /// Everything in the store, in the order of its records' identities.
-    func everything() async throws -> [StoredRecord] {
+    /// Everything in the store (10,000 records of a kind at most), in the order of the records' identities.
+    package func everything() async throws -> [StoredRecord] {
         var all: [StoredRecord] = []
         for kind in RecordKind.allCases {
             all += try await list(kind, tenant: nil, after: nil, limit: 10_000)

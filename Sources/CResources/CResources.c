@@ -1,0 +1,11 @@
+#include "CResources.h"
+
+// Clang takes #embed in every mode and remarks that C23 brought it.
+#pragma clang diagnostic ignored "-Wc23-extensions"
+static const unsigned char openapi[] = {
+#embed "../../openapi.yaml"
+};
+
+const unsigned char *cresources_openapi(void) { return openapi; }
+
+size_t cresources_openapi_size(void) { return sizeof openapi; }

@@ -1,0 +1,82 @@
+internal import OAuth
+
+/// A look-up digest is unique within its kind.
+struct LookupKey: Hashable, Sendable {
+    let kind: RecordKind
+    let digest: [UInt8]
+}
+
+/// What of a record decides whether a change is a conflict.
+struct RecordHead: Sendable, Equatable {
+    let version: Int64
+    let lookup: [UInt8]?
+}
+
+/// The state that a commit meets.
+protocol CommitBasis {
+    func head(_ id: RecordID) throws(StoreError) -> RecordHead?
+    func holder(of lookup: LookupKey) -> RecordID?
+    /// Every record of the tenant, and the look-up digests of those that have one.
+    func members(of tenant: TenantName) throws(StoreError) -> [RecordID: [UInt8]?]
+}
+
+/// What the changes of a commit come to, found out without touching anything: a store then has only to carry out the
+/// outcomes, in any order.
+struct CommitPlan {
+    /// The records that the commit writes, and nil for those that it removes.
+    private(set) var outcomes: [RecordID: StoredRecord?] = [:]
+    /// Holders of look-up digests that the changes so far have made or unmade (nil).
+    private var holders: [LookupKey: RecordID?] = [:]
+
+    /// - Throws: `.conflict`, and what `basis` throws.
+    init(_ changes: [RecordChange], on basis: some CommitBasis) throws(StoreError) {
+        for change in changes {
+            switch change {
+            case .insert(let record):
+                guard try head(record.id, basis) == nil else { throw .conflict }
+                try write(record, in: basis)
+            case .replace(let record, let version):
+                guard let current = try head(record.id, basis), current.version == version else { throw .conflict }
+                release(current.lookup, of: record.id)
+                try write(record, in: basis)
+            case .remove(let id, let version):
+                guard let current = try head(id, basis), current.version == version else { throw .conflict }
+                release(current.lookup, of: id)
+                outcomes.updateValue(nil, forKey: id)
+            case .require(let id):
+                guard try head(id, basis) != nil else { throw .conflict }
+            case .removeAll(let tenant):
+                for (id, lookup) in try basis.members(of: tenant) where outcomes[id] == nil {
+                    release(lookup, of: id)
+                    outcomes.updateValue(nil, forKey: id)
+                }
+                for (id, record) in outcomes where id.tenant == tenant {
+                    release(record?.lookup, of: id)
+                    outcomes.updateValue(nil, forKey: id)
+                }
+            }
+        }
+    }
+
+    private func head(_ id: RecordID, _ basis: some CommitBasis) throws(StoreError) -> RecordHead? {
+        if let outcome = outcomes[id] {
+            return outcome.map { RecordHead(version: $0.version, lookup: $0.lookup) }
+        }
+        return try basis.head(id)
+    }
+
+    private mutating func write(_ record: StoredRecord, in basis: some CommitBasis) throws(StoreError) {
+        if let lookup = record.lookup {
+            let key = LookupKey(kind: record.id.kind, digest: lookup)
+            let holder = holders[key] ?? basis.holder(of: key)
+            guard holder == nil else { throw .conflict }
+            holders[key] = record.id
+        }
+        outcomes[record.id] = record
+    }
+
+    private mutating func release(_ lookup: [UInt8]?, of id: RecordID) {
+        guard let lookup else { return }
+        holders.updateValue(nil, forKey: LookupKey(kind: id.kind, digest: lookup))
+    }
+}

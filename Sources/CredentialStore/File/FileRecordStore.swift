@@ -1,0 +1,94 @@
+package import OAuth
+internal import Reactor
+
+/// Records in files below one directory, for a single process that keeps them on its own disk.
+///
+/// The directory is this process's alone: another one that opens it is refused. A commit is durable, and whole, when
+/// its call returns, and whole or absent after a crash at any moment. All file work is done on one thread of the store's
+/// own, one call after the other.
+///
+/// `.unavailable` stands for a disk that is full or failing: the store goes on as soon as it works again. A file that
+/// is not what was written is `.damaged`, with its path in the text.
+package actor FileRecordStore: RecordStore {
+    private let thread: BlockingThread
+    /// Nil before the directory is open, and after it is closed.
+    private var files: FileRecords?
+
+    nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe thread.asUnownedSerialExecutor() }
+
+    /// Opens the directory, which is made for this user alone where it is missing; its parent must exist.
+    package init(directory: String) async throws(FileStoreError) {
+        try await self.init(directory: directory, fault: nil)
+    }
+
+    init(directory: String, fault: FileFault?) async throws(FileStoreError) {
+        do throws(SystemError) {
+            thread = try BlockingThread(name: "file store")
+        } catch {
+            throw .system(path: directory, error)
+        }
+        try open(directory, fault)
+    }
+
+    deinit { thread.shutDown() }
+
+    private func open(_ directory: String, _ fault: FileFault?) throws(FileStoreError) {
+        files = try FileRecords(directory, fault: fault)
+    }
+
+    nonisolated package var revalidateAfter: Duration? { nil }
+
+    package func read(_ id: RecordID) throws(StoreError) -> StoredRecord? {
+        try attempt { files throws(FileStoreError) in try files.read(id) }
+    }
+
+    package func find(_ kind: RecordKind, lookup: [UInt8]) throws(StoreError) -> StoredRecord? {
+        try attempt { files throws(FileStoreError) in try files.find(kind, lookup: lookup) }
+    }
+
+    package func list(
+        _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
+    ) throws(StoreError) -> [StoredRecord] {
+        try attempt { files throws(FileStoreError) in
+            try files.list(kind, tenant: tenant, after: after, limit: limit)
+        }
+    }
+
+    package func commit(_ changes: [RecordChange]) throws(StoreError) {
+        guard let files else { throw .unavailable }
+        try files.commit(changes)
+    }
+
+    package func removeExpired(before now: Timestamp, limit: Int) throws(StoreError) -> Int {
+        try attempt { files throws(FileStoreError) in try files.removeExpired(before: now, limit: limit) }
+    }
+
+    package func check() throws(StoreError) {
+        try attempt { files throws(FileStoreError) in try files.check() }
+    }
+
+    /// The text of a secret that stands beside the records; nil where there is none.
+    package func secret(_ secret: StoreSecret) throws(FileStoreError) -> String? {
+        guard let files else { return nil }
+        return try files.secret(secret)
+    }
+
+    /// Keeps a secret that this store has made for itself. Call only where `secret` has told that there is none.
+    package func keep(_ secret: StoreSecret, _ text: String) throws(FileStoreError) {
+        try files?.keep(secret, text)
+    }
+
+    package func close() {
+        files = nil
+        thread.shutDown()
+    }
+
+    private func attempt<R>(_ body: (FileRecords) throws(FileStoreError) -> R) throws(StoreError) -> R {
+        guard let files else { throw .unavailable }
+        do throws(FileStoreError) {
+            return try body(files)
+        } catch {
+            throw error.storeError
+        }
+    }
+}

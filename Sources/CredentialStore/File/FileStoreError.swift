@@ -1,0 +1,39 @@
+package import Reactor
+
+/// Why a file store does not open. No case carries content.
+package enum FileStoreError: Error, Equatable, Sendable, CustomStringConvertible {
+    /// The file system refused a call. Whether a retry helps depends on its errno.
+    case system(path: String, SystemError)
+    /// The directory belongs to another user than the one that runs this process.
+    case foreignOwner(directory: String)
+    /// Users other than its owner have some access to the directory.
+    case exposed(directory: String)
+    /// Another process, or another store in this one, has the directory open.
+    case alreadyOpen(directory: String)
+    /// The directory holds other things and no store.
+    case notAStore(directory: String)
+    /// The directory was written by a later version of this program.
+    case newerFormat(directory: String)
+    /// A file is not what was written. Retrying cannot help; an operator must look.
+    case damaged(String)
+
+    package var description: String {
+        switch self {
+        case .system(let path, let error): "cannot use \(path): \(error)"
+        case .foreignOwner(let directory): "\(directory) belongs to another user"
+        case .exposed(let directory): "\(directory) can be accessed by other users; allow its owner only (chmod 700)"
+        case .alreadyOpen(let directory): "\(directory) is in use by another process"
+        case .notAStore(let directory): "\(directory) is not empty, and not a store of credentials"
+        case .newerFormat(let directory): "\(directory) was written by a later version"
+        case .damaged(let text): text
+        }
+    }
+
+    var storeError: StoreError {
+        switch self {
+        case .damaged(let text): .damaged(text)
+        case .newerFormat, .notAStore: .damaged(description)
+        case .system, .foreignOwner, .exposed, .alreadyOpen: .unavailable
+        }
+    }
+}

@@ -1,0 +1,220 @@
+internal import Glibc
+internal import Reactor
+
+/// A call on the file system that is about to be made. Tests let one fail, as it would on a disk that is full or broken
+/// or in a process that has died.
+struct FileStep: Sendable, Equatable {
+    enum Call: Sendable {
+        case create, write, synchronizeFile, rename, remove, makeDirectory, synchronizeDirectory, read, list
+    }
+
+    let call: Call
+    /// Relative to the store's directory; the target of a rename.
+    let path: String
+}
+
+/// The errno with which a step fails, or nil to let it be done.
+typealias FileFault = @Sendable (FileStep) -> CInt?
+
+/// A directory, and the calls on the files in it. Every path is relative to the directory, which stays the same one
+/// when somebody renames or replaces what stands at its path.
+///
+/// Not Sendable: belongs to one store and its thread. Calls block.
+final class StoreDirectory {
+    private let root: OwnedDescriptor
+    private let fault: FileFault?
+
+    /// Opens the directory at `path`, which is made for this user alone where it is missing (its parent is not).
+    init(_ path: String, fault: FileFault?) throws(SystemError) {
+        self.fault = fault
+        let isNew: Bool
+        do throws(SystemError) {
+            try retryingInterrupts("mkdir") { unsafe mkdir(path, 0o700) }
+            isNew = true
+        } catch {
+            guard error.number == EEXIST else { throw error }
+            isNew = false
+        }
+        root = try Self.openDirectory(AT_FDCWD, path)
+        let trimmed = path.reversed().drop { $0 == "/" }
+        let parent = String(trimmed.drop { $0 != "/" }.reversed())
+        do throws(SystemError) {
+            // Also where the directory is there already: the process that made it may have died before this.
+            let descriptor = try Self.openDirectory(AT_FDCWD, parent.isEmpty ? "." : parent)
+            try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
+        } catch {
+            // Whoever may not read the parent did not make the directory in it; its maker answers for it.
+            if isNew || error.number != EACCES { throw error }
+        }
+    }
+
+    struct Access {
+        let belongsToThisUser: Bool
+        /// Whether anybody else may do anything with the directory.
+        let isShared: Bool
+    }
+
+    func access() throws(SystemError) -> Access {
+        var status = stat()
+        try retryingInterrupts("fstat") { unsafe fstat(root.rawValue, &status) }
+        return Access(belongsToThisUser: status.st_uid == geteuid(), isShared: status.st_mode & 0o077 != 0)
+    }
+
+    /// A lock that nobody else holds as long as the descriptor is open. The kernel lets go of it when the process ends,
+    /// however that happens.
+    /// - Throws: with `EWOULDBLOCK` when another descriptor holds it.
+    func lock(_ path: String) throws(SystemError) -> OwnedDescriptor {
+        let descriptor = try open(path, O_RDWR | O_CREAT)
+        try retryingInterrupts("flock") { flock(descriptor.rawValue, LOCK_EX | LOCK_NB) }
+        return descriptor
+    }
+
+    /// What the file holds; nil where there is none.
+    /// - Throws: with `EFBIG` when it is longer than `limit`.
+    func read(_ path: String, limit: Int) throws(SystemError) -> [UInt8]? {
+        try step(.read, path)
+        guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return nil }
+        var status = stat()
+        try retryingInterrupts("fstat") { unsafe fstat(descriptor.rawValue, &status) }
+        guard status.st_size <= limit else { throw SystemError("read", number: EFBIG) }
+        var bytes = [UInt8](repeating: 0, count: Int(status.st_size))
+        var filled = 0
+        while filled < bytes.count {
+            let count = try retryingInterrupts("read") {
+                unsafe bytes.withUnsafeMutableBytes { buffer in
+                    unsafe Glibc.read(descriptor.rawValue, buffer.baseAddress! + filled, buffer.count - filled)
+                }
+            }
+            // Shorter than it said a moment ago: whoever decodes what there is will notice.
+            if count == 0 { break }
+            filled += count
+        }
+        bytes.removeLast(bytes.count - filled)
+        return bytes
+    }
+
+    /// Makes a file that is durable once its directory is synchronized. A failure may leave a part of it behind.
+    /// - Throws: with `EEXIST` where a file stands already.
+    func write(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
+        try step(.create, path)
+        let descriptor = try open(path, O_WRONLY | O_CREAT | O_EXCL)
+        try step(.write, path)
+        var written = 0
+        while written < bytes.count {
+            written += try retryingInterrupts("write") {
+                unsafe bytes.withUnsafeBytes { buffer in
+                    unsafe Glibc.write(descriptor.rawValue, buffer.baseAddress! + written, buffer.count - written)
+                }
+            }
+        }
+        try step(.synchronizeFile, path)
+        try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
+    }
+
+    /// Takes the place of what stands at `target`, if anything does, in one step.
+    func rename(_ source: String, to target: String) throws(SystemError) {
+        try step(.rename, target)
+        try retryingInterrupts("rename") { unsafe renameat(root.rawValue, source, root.rawValue, target) }
+    }
+
+    /// Whether there was a file to remove.
+    @discardableResult
+    func remove(_ path: String) throws(SystemError) -> Bool {
+        try step(.remove, path)
+        do throws(SystemError) {
+            try retryingInterrupts("unlink") { unsafe unlinkat(root.rawValue, path, 0) }
+            return true
+        } catch {
+            if error.number == ENOENT { return false }
+            throw error
+        }
+    }
+
+    func exists(_ path: String) throws(SystemError) -> Bool {
+        var status = stat()
+        do throws(SystemError) {
+            try retryingInterrupts("fstatat") {
+                unsafe fstatat(root.rawValue, path, &status, AT_SYMLINK_NOFOLLOW)
+            }
+            return true
+        } catch {
+            if error.number == ENOENT { return false }
+            throw error
+        }
+    }
+
+    /// Makes a directory for this user alone where there is none.
+    func makeDirectory(_ path: String) throws(SystemError) {
+        try step(.makeDirectory, path)
+        do throws(SystemError) {
+            try retryingInterrupts("mkdir") { unsafe mkdirat(root.rawValue, path, 0o700) }
+        } catch {
+            if error.number != EEXIST { throw error }
+        }
+    }
+
+    /// Makes what was made, renamed and removed in a directory durable.
+    func synchronize(_ path: String) throws(SystemError) {
+        try step(.synchronizeDirectory, path)
+        let descriptor = try Self.openDirectory(root.rawValue, path)
+        try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
+    }
+
+    /// What stands in a directory, in no order; nothing where there is none.
+    func names(in path: String) throws(SystemError) -> [String] {
+        try step(.list, path)
+        guard
+            let descriptor = try present({ () throws(SystemError) in try Self.openDirectory(root.rawValue, path) })
+        else { return [] }
+        let number = descriptor.relinquish()
+        guard let stream = unsafe fdopendir(number) else {
+            let error = SystemError.last("fdopendir")
+            _ = OwnedDescriptor(adopting: number)
+            throw error
+        }
+        defer { unsafe closedir(stream) }
+        var names: [String] = []
+        while true {
+            // Nil is the end as well as a failure, which only errno tells apart.
+            errno = 0
+            guard let entry = unsafe readdir(stream) else {
+                let error = SystemError.last("readdir")
+                if error.number == 0 { return names }
+                throw error
+            }
+            let name = unsafe withUnsafePointer(to: &entry.pointee.d_name) { name in
+                unsafe name.withMemoryRebound(to: CChar.self, capacity: 256) { unsafe String(cString: $0) }
+            }
+            if name != "." && name != ".." { names.append(name) }
+        }
+    }
+
+    private func open(_ path: String, _ flags: CInt) throws(SystemError) -> OwnedDescriptor {
+        // The mode counts where a file is made: it is nobody else's from its first byte.
+        OwnedDescriptor(
+            adopting: try retryingInterrupts("open") {
+                unsafe openat(root.rawValue, path, flags | O_CLOEXEC | O_NOFOLLOW, 0o600)
+            })
+    }
+
+    private static func openDirectory(_ base: CInt, _ path: String) throws(SystemError) -> OwnedDescriptor {
+        OwnedDescriptor(
+            adopting: try retryingInterrupts("open") {
+                unsafe openat(base, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+            })
+    }
+
+    /// Nil where nothing stands at the path that is opened.
+    private func present(_ open: () throws(SystemError) -> OwnedDescriptor) throws(SystemError) -> OwnedDescriptor? {
+        do throws(SystemError) {
+            return try open()
+        } catch {
+            if error.number == ENOENT { return nil }
+            throw error
+        }
+    }
+
+    private func step(_ call: FileStep.Call, _ path: String) throws(SystemError) {
+        if let number = fault?(FileStep(call: call, path: path)) { throw SystemError("\(call)", number: number) }
+    }
+}

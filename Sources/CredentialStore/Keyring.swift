@@ -1,0 +1,94 @@
+package import Cryptography
+internal import OAuth
+
+/// The keys that seal the store's records: the first seals, all open.
+///
+/// A key is replaced by putting its successor in front and keeping it until nothing is sealed under it any more.
+package struct Keyring: Sendable {
+    struct Key: Sendable {
+        let id: String
+        let identity: KeyIdentity
+        let bytes: SecretBytes
+    }
+
+    let primary: Key
+    private let byIdentity: [KeyIdentity: Key]
+    private let ids: Set<String>
+
+    /// Reads `id:key` entries with commas between them, white space around an entry ignored. An id is
+    /// `[A-Za-z0-9_-]{1,32}`, a key Base 64 of 32 octets.
+    package init(parsing text: String) throws(KeyringError) {
+        var keys: [Key] = []
+        var byIdentity: [KeyIdentity: Key] = [:]
+        var ids: Set<String> = []
+        if text.utf8.allSatisfy(Self.isWhiteSpace) { throw .empty }
+        for (index, entry) in text.utf8.split(separator: UInt8(ascii: ","), omittingEmptySubsequences: false)
+            .enumerated()
+        {
+            let position = index + 1
+            let trimmed = Self.trimmed(entry)
+            guard let colon = trimmed.firstIndex(of: UInt8(ascii: ":")) else {
+                throw .malformedEntry(position: position)
+            }
+            let idBytes = trimmed[..<colon]
+            guard (1...32).contains(idBytes.count), idBytes.allSatisfy(Self.isIDCharacter) else {
+                throw .malformedEntry(position: position)
+            }
+            let id = String(decoding: idBytes, as: UTF8.self)
+            guard ids.insert(id).inserted else { throw .duplicateID(position: position, id: id) }
+            guard
+                let bytes = Base64.decode(
+                    String(decoding: trimmed[trimmed.index(after: colon)...], as: UTF8.self))
+            else { throw .invalidEncoding(position: position, id: id) }
+            guard bytes.count == AES256GCM.keyCount else {
+                throw .wrongLength(position: position, id: id, count: bytes.count)
+            }
+            let secret = SecretBytes(bytes)
+            let key = Key(id: id, identity: KeyIdentity(id: id, key: secret), bytes: secret)
+            guard byIdentity.updateValue(key, forKey: key.identity) == nil else {
+                throw .identityTaken(position: position, id: id)
+            }
+            keys.append(key)
+        }
+        primary = keys[0]
+        self.byIdentity = byIdentity
+        self.ids = ids
+    }
+
+    /// A new key in the form that `init(parsing:)` reads.
+    /// - Parameter id: `[A-Za-z0-9_-]{1,32}`.
+    /// - Throws: `.randomnessUnavailable`; `.invalidLength` when `id` is not an id.
+    package static func generate(id: String) throws(CryptographyError) -> String {
+        guard (1...32).contains(id.utf8.count), id.utf8.allSatisfy(isIDCharacter) else { throw .invalidLength }
+        return id + ":" + Base64.encode(try SecureRandom.bytes(AES256GCM.keyCount))
+    }
+
+    /// The id of the key that seals.
+    package var primaryID: String { primary.id }
+
+    func key(_ identity: KeyIdentity) -> Key? { byIdentity[identity] }
+
+    func contains(id: String) -> Bool { ids.contains(id) }
+
+    private static func isIDCharacter(_ byte: UInt8) -> Bool {
+        byte.isLowercaseLetter || byte.isUppercaseLetter || byte.isDigit || byte == UInt8(ascii: "_")
+            || byte == UInt8(ascii: "-")
+    }
+
+    private static func isWhiteSpace(_ byte: UInt8) -> Bool {
+        byte == UInt8(ascii: " ") || byte == UInt8(ascii: "\t") || byte == UInt8(ascii: "\n")
+            || byte == UInt8(ascii: "\r")
+    }
+
+    private static func trimmed(_ text: Substring.UTF8View) -> Substring.UTF8View {
+        var text = text[...]
+        while let first = text.first, isWhiteSpace(first) { text = text.dropFirst() }
+        while let last = text.last, isWhiteSpace(last) { text = text.dropLast() }
+        return text
+    }
+}
+
+extension Keyring: CustomStringConvertible, CustomDebugStringConvertible {
+    package var description: String { "keyring whose key '\(primary.id)' seals" }
+    package var debugDescription: String { description }
+}

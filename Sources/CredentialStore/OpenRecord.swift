@@ -1,0 +1,35 @@
+package import Cryptography
+package import OAuth
+
+/// A record whose content can be read. See `StoredRecord` for what the other members mean.
+package struct OpenRecord: Sendable, Equatable {
+    package var id: RecordID
+    package var version: Int64
+    package var content: SecretBytes
+    package var lookup: [UInt8]?
+    package var expires: Timestamp?
+
+    package init(
+        id: RecordID, version: Int64, content: SecretBytes, lookup: [UInt8]? = nil, expires: Timestamp? = nil
+    ) {
+        self.id = id
+        self.version = version
+        self.content = content
+        self.lookup = lookup
+        self.expires = expires
+    }
+}
+
+/// One step of a commit to the vault; see `RecordChange`.
+package enum VaultChange: Sendable, Equatable {
+    /// Writes a record that does not exist yet.
+    case insert(OpenRecord)
+    /// Writes a record in place of the one that has exactly this version. The new version is higher.
+    case replace(OpenRecord, version: Int64)
+    /// Removes the record that has exactly this version.
+    case remove(RecordID, version: Int64)
+    /// Changes nothing: the commit takes place only while the record exists, whatever its version.
+    case require(RecordID)
+    /// Removes every record of the tenant, of every kind. Never a conflict.
+    case removeAll(TenantName)
+}

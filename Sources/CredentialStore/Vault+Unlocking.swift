@@ -1,0 +1,67 @@
+internal import Cryptography
+internal import OAuth
+
+// For each key that ever sealed something here, the store has a record that only this key opens. Its key is
+// `<key id>.<key identity>`, readable without any key, so that an operator can be told which one is missing.
+extension Vault {
+    private static let checkContent = SecretBytes(utf8: "token-broker key check")
+
+    /// Shows that the keyring has every key under which something in the store may be sealed, then notes its first key
+    /// there. To be called before all else: it finds a wrong key before a caller is turned away for it, and before
+    /// anything is sealed that the other replicas cannot open. Overwrites nothing.
+    package func unlock() async throws(VaultError) {
+        let own = Self.checkID(keyring.primary)
+        var isNoted = false
+        for record in try await keyChecks() {
+            try verify(record)
+            if record.id == own { isNoted = true }
+        }
+        if isNoted { return }
+        do throws(StoreError) {
+            try await commit([.insert(OpenRecord(id: own, version: 1, content: Self.checkContent))])
+        } catch {
+            guard error == .conflict else { throw .store(error) }
+            // A replica that starts at the same time was quicker; its record must be one that this key opens.
+            for record in try await keyChecks() where record.id == own { return try verify(record) }
+            throw .store(.conflict)
+        }
+    }
+
+    static func checkID(_ key: Keyring.Key) -> RecordID {
+        RecordID(.keyCheck, .broker, key: "\(key.id).\(key.identity)")
+    }
+
+    /// Every check record in the store.
+    func keyChecks() async throws(VaultError) -> [StoredRecord] {
+        let pageCount = 100
+        var records: [StoredRecord] = []
+        while true {
+            let page: [StoredRecord]
+            do throws(StoreError) {
+                page = try await store.list(.keyCheck, tenant: .broker, after: records.last?.id, limit: pageCount)
+            } catch {
+                throw .store(error)
+            }
+            records += page
+            if page.count < pageCount { return records }
+        }
+    }
+
+    private func verify(_ record: StoredRecord) throws(VaultError) {
+        let parts = record.id.key.split(separator: ".", omittingEmptySubsequences: false)
+        guard parts.count == 2, let bytes = Hex.decode(String(parts[1])), bytes.count == KeyIdentity.count else {
+            throw .store(.damaged("\(record.id.text) is not named for a key"))
+        }
+        let id = String(parts[0])
+        guard let key = keyring.key(KeyIdentity(bytes: bytes)), key.id == id else {
+            throw keyring.contains(id: id) ? .otherKey(id: id) : .missingKey(id: id)
+        }
+        do throws(StoreError) {
+            guard try open(record).content == Self.checkContent else {
+                throw .damaged("\(record.id.text) has another content than a key check")
+            }
+        } catch {
+            throw .store(error)
+        }
+    }
+}

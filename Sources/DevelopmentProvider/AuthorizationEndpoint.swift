@@ -1,0 +1,99 @@
+internal import HTTPCodec
+internal import HTTPServer
+
+/// The authorization endpoint (RFC 6749 §3.1): GET shows the login page, its form posts the user's decision.
+enum AuthorizationEndpoint {
+    /// What the form adds to the parameters of the authorization request.
+    private static let formNames: Set<String> = ["user", "decision"]
+
+    static func answer(
+        _ request: Request, _ received: ReceivedParameters, _ server: inout AuthorizationServer, now: Int64
+    ) -> EndpointAnswer {
+        let configuration = server.configuration
+        let isForm = request.method == .post
+        guard let pairs = isForm ? received.form : received.query else {
+            return EndpointAnswer(Page.failure(.badRequest, "The application's request cannot be read."))
+        }
+        let tolerates = configuration.profile == .tidal
+        let parameters = Parameters(pairs.filter { !formNames.contains($0.name) }, toleratesEqual: tolerates)
+        let form = Parameters(isForm ? pairs.filter { formNames.contains($0.name) } : [], toleratesEqual: false)
+        do throws(AuthorizationRequest.Refusal) {
+            let authorization = try AuthorizationRequest(parameters, configuration)
+            func page(_ status: Status, complaint: String?) -> EndpointAnswer {
+                EndpointAnswer(
+                    Page.login(
+                        status, client: authorization.client, scope: authorization.scope,
+                        user: form["user"] ?? parameters["email"] ?? parameters["login_hint"],
+                        hidden: parameters.all, action: configuration.baseURL.path + "/authorize",
+                        complaint: complaint))
+            }
+            guard isForm else { return page(.ok, complaint: nil) }
+            switch form["decision"] {
+            case "approve":
+                guard let user = Self.user(form) else {
+                    return page(.badRequest, complaint: "Enter a user name of at most 100 characters.")
+                }
+                let code = server.issueCode(
+                    client: authorization.client, redirectURI: authorization.redirectURI,
+                    redirectURIWasSent: authorization.redirectURIWasSent, challenge: authorization.challenge,
+                    scope: authorization.scope, user: user, now: now)
+                return redirect(
+                    to: authorization.redirectURI, [FormEncoding.Pair("code", code)], state: authorization.state,
+                    parameters, configuration)
+            case "deny":
+                throw AuthorizationRequest.Refusal.redirect(
+                    to: authorization.redirectURI, state: authorization.state, error: "access_denied",
+                    description: "The user has denied the request")
+            default:
+                return page(.badRequest, complaint: "Choose Approve or Deny.")
+            }
+        } catch {
+            switch error {
+            case .redirect(let uri, let state, let code, let description):
+                var answer = redirect(
+                    to: uri,
+                    [FormEncoding.Pair("error", code), FormEncoding.Pair("error_description", description)],
+                    state: state, parameters, configuration)
+                answer.error = code
+                return answer
+            case .page(let text):
+                return EndpointAnswer(Page.failure(.badRequest, text))
+            }
+        }
+    }
+
+    /// The user that a form names; nil for an empty name or one of more than 100 characters.
+    static func user(_ form: Parameters) -> ProviderUser? {
+        guard !form.repeated.contains("user"), let text = form["user"] else { return nil }
+        var name = Substring(text)
+        while name.first?.isWhitespace == true { name.removeFirst() }
+        while name.last?.isWhitespace == true { name.removeLast() }
+        return (1...100).contains(name.count) ? ProviderUser(String(name)) : nil
+    }
+
+    private static func redirect(
+        to uri: String, _ result: [FormEncoding.Pair], state: String?, _ parameters: Parameters,
+        _ configuration: ProviderConfiguration
+    ) -> EndpointAnswer {
+        var pairs = result
+        if let state { pairs.append(FormEncoding.Pair("state", state)) }
+        switch configuration.responseIssuer {
+        case .issuer: pairs.append(FormEncoding.Pair("iss", configuration.baseURL.description))
+        case .other(let issuer): pairs.append(FormEncoding.Pair("iss", issuer))
+        case .absent: break
+        }
+        if configuration.profile == .tidal {
+            pairs.append(FormEncoding.Pair("lang", parameters["lang"] ?? "en"))
+            pairs.append(FormEncoding.Pair("appMode", parameters["appMode"] ?? "web"))
+        }
+        // A query of the redirect URI stays (RFC 6749 §3.1.2).
+        let joint = uri.contains("?") ? (uri.hasSuffix("?") || uri.hasSuffix("&") ? "" : "&") : "?"
+        return EndpointAnswer(
+            Response(
+                .found,
+                fields: [
+                    "Location": uri + joint + FormEncoding.encode(pairs), "Cache-Control": "no-store",
+                    "Referrer-Policy": "no-referrer",
+                ]))
+    }
+}

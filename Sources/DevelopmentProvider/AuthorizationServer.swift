@@ -1,0 +1,462 @@
+internal import Reactor
+
+/// The provider's memory and its rules, without HTTP: codes, device authorizations, families and tokens.
+///
+/// Tables hold digests of secrets as keys. Every table is bounded and forgets its oldest entry first.
+struct AuthorizationServer: Sendable {
+    struct AuthorizationCode: Sendable {
+        let clientID: String
+        let redirectURI: String
+        /// Whether the authorization request named it, so that the token request must too (RFC 6749 §4.1.3).
+        let redirectURIWasSent: Bool
+        let challenge: String?
+        let scope: [String]
+        let user: ProviderUser
+        var expiresAt: Int64
+        /// Set by the redemption: the family it opened.
+        var family: Int?
+    }
+
+    struct DeviceAuthorization: Sendable {
+        enum Decision: Sendable, Equatable {
+            case pending
+            case approved(ProviderUser)
+            case denied
+        }
+
+        let clientID: String
+        let scope: [String]
+        let userCode: String
+        var expiresAt: Int64
+        var interval: Duration
+        /// When the next poll is welcome; nil before the first.
+        var nextPollAt: Int64?
+        var decision = Decision.pending
+    }
+
+    /// The content of a successful token response.
+    struct Grant: Sendable {
+        let client: ProviderClient
+        let accessToken: String
+        let lifetime: Duration
+        let refreshToken: String?
+        let scope: [String]
+        let user: ProviderUser?
+    }
+
+    struct DeviceGrant: Sendable {
+        let deviceCode: String
+        let userCode: String
+        let lifetime: Duration
+        let interval: Duration
+    }
+
+    struct Events: Sendable, Equatable {
+        var codesIssued = 0
+        var tokensIssued = 0
+        var rotations = 0
+        var graceReplays = 0
+        var reuseDetections = 0
+        var codeReuses = 0
+        var familiesRevoked = 0
+    }
+
+    var configuration: ProviderConfiguration
+    private(set) var events = Events()
+    private var codes = BoundedTable<String, AuthorizationCode>(capacity: 20_000)
+    private var devices = BoundedTable<String, DeviceAuthorization>(capacity: 20_000)
+    /// Device codes' digests by user code.
+    private var userCodes = BoundedTable<String, String>(capacity: 20_000)
+    private var families = BoundedTable<Int, Family>(capacity: 50_000)
+    private var refreshTokens = BoundedTable<String, RefreshTokenRecord>(capacity: 200_000)
+    private var accessTokens = BoundedTable<String, AccessTokenRecord>(capacity: 200_000)
+    private var lastFamily = 0
+
+    /// Tokens of one family that are remembered. An older one is unknown when it comes back, so no reuse is seen.
+    private static let maximumGenerations = 5000
+
+    init(configuration: ProviderConfiguration) {
+        self.configuration = configuration
+    }
+
+    // MARK: Authorization codes
+
+    mutating func issueCode(
+        client: ProviderClient, redirectURI: String, redirectURIWasSent: Bool, challenge: String?, scope: [String],
+        user: ProviderUser, now: Int64
+    ) -> String {
+        let code = Secrets.make("ac_")
+        codes[Secrets.digest(code)] = AuthorizationCode(
+            clientID: client.id, redirectURI: redirectURI, redirectURIWasSent: redirectURIWasSent,
+            challenge: challenge, scope: scope, user: user,
+            expiresAt: Self.time(now, configuration.authorizationCodeLifetime))
+        events.codesIssued += 1
+        return code
+    }
+
+    /// A request that is refused for anything but reuse leaves the code as it is.
+    mutating func redeem(
+        code: String, client: ProviderClient, redirectURI: String?, verifier: String?, now: Int64
+    ) throws(OAuthError) -> Grant {
+        let digest = Secrets.digest(code)
+        guard var entry = codes[digest] else { throw OAuthError(.invalidGrant, "Invalid authorization code") }
+        if let family = entry.family {
+            events.codeReuses += 1
+            revoke(family: family, .codeReuse, now: now)
+            throw OAuthError(.invalidGrant, "Authorization code was used already")
+        }
+        guard entry.clientID == client.id else {
+            throw OAuthError(.invalidGrant, "Authorization code was issued to another client")
+        }
+        guard now < entry.expiresAt else { throw OAuthError(.invalidGrant, "Authorization code has expired") }
+        if redirectURI.map({ $0 != entry.redirectURI }) ?? entry.redirectURIWasSent {
+            throw OAuthError(.invalidGrant, "Invalid redirect URI")
+        }
+        try Self.check(verifier: verifier, challenge: entry.challenge)
+        let family = openFamily(user: entry.user, client: client, origin: .authorizationCode, now: now)
+        entry.family = family
+        codes[digest] = entry
+        return issue(client: client, scope: entry.scope, user: entry.user, family: family, now: now)
+    }
+
+    private static func check(verifier: String?, challenge: String?) throws(OAuthError) {
+        switch (verifier, challenge) {
+        case (nil, nil): return
+        case (nil, _?): throw OAuthError(.invalidGrant, "code_verifier is missing")
+        // Otherwise a code from a request without PKCE could be injected into a session with it (RFC 9700 §2.1.1).
+        case (_?, nil): throw OAuthError(.invalidGrant, "code_verifier without code_challenge")
+        case (let verifier?, let challenge?):
+            guard (43...128).contains(verifier.utf8.count), verifier.utf8.allSatisfy(\.isUnreserved) else {
+                throw OAuthError(.invalidGrant, "code_verifier is not 43 to 128 unreserved characters")
+            }
+            guard Secrets.challenge(verifier) == challenge else {
+                throw OAuthError(.invalidGrant, "code_verifier was incorrect")
+            }
+        }
+    }
+
+    // MARK: Device authorizations
+
+    mutating func authorizeDevice(client: ProviderClient, scope: [String], now: Int64) -> DeviceGrant {
+        let deviceCode = Secrets.make("dc_")
+        // TIDAL's codes have five letters; RFC 8628 §6.1 advises eight.
+        let letters = configuration.profile == .tidal ? 5 : 8
+        var userCode = Secrets.makeUserCode(count: letters)
+        while userCodes[userCode] != nil { userCode = Secrets.makeUserCode(count: letters) }
+        let digest = Secrets.digest(deviceCode)
+        devices[digest] = DeviceAuthorization(
+            clientID: client.id, scope: scope, userCode: userCode,
+            expiresAt: Self.time(now, configuration.deviceCodeLifetime), interval: configuration.deviceInterval)
+        userCodes[userCode] = digest
+        return DeviceGrant(
+            deviceCode: deviceCode, userCode: userCode, lifetime: configuration.deviceCodeLifetime,
+            interval: configuration.deviceInterval)
+    }
+
+    /// The open device authorization of a user code, however the user wrote it; nil when there is none.
+    func device(userCode: String, now: Int64) -> DeviceAuthorization? {
+        guard let digest = userCodes[Self.normalized(userCode: userCode)], let device = devices[digest],
+            device.decision == .pending, now < device.expiresAt
+        else { return nil }
+        return device
+    }
+
+    /// Whether there was an open device authorization to decide about.
+    mutating func decide(
+        userCode: String, _ decision: DeviceAuthorization.Decision, now: Int64
+    ) -> Bool {
+        guard let device = device(userCode: userCode, now: now), let digest = userCodes[device.userCode] else {
+            return false
+        }
+        devices[digest]?.decision = decision
+        return true
+    }
+
+    mutating func poll(deviceCode: String, client: ProviderClient, now: Int64) throws(OAuthError) -> Grant {
+        let digest = Secrets.digest(deviceCode)
+        guard var device = devices[digest], device.clientID == client.id else {
+            throw OAuthError(.invalidGrant, "Invalid device code")
+        }
+        guard now < device.expiresAt else { throw OAuthError(.expiredToken, "Device code has expired") }
+        let isEager = device.nextPollAt.map { now < $0 } ?? false
+        if isEager, configuration.slowsDownEagerPolls {
+            // For this and all later polls (RFC 8628 §3.5).
+            device.interval += .seconds(5)
+            device.nextPollAt = Self.time(now, device.interval)
+            devices[digest] = device
+            throw OAuthError(.slowDown, "Polled before the interval was over")
+        }
+        device.nextPollAt = Self.time(now, device.interval)
+        devices[digest] = device
+        switch device.decision {
+        case .pending:
+            throw OAuthError(.authorizationPending, "Device Authorization code is not authorized yet")
+        case .denied:
+            throw OAuthError(.accessDenied, "The user has denied the device")
+        case .approved(let user):
+            devices[digest] = nil
+            userCodes[device.userCode] = nil
+            let family = openFamily(user: user, client: client, origin: .deviceCode, now: now)
+            return issue(client: client, scope: device.scope, user: user, family: family, now: now)
+        }
+    }
+
+    private static func normalized(userCode: String) -> String {
+        String(decoding: userCode.utf8.filter { $0 != UInt8(ascii: "-") && $0 != 0x20 }, as: UTF8.self).uppercased()
+    }
+
+    // MARK: Refresh
+
+    /// The grants `refresh_token` and, with `movesClient`, `update_client`.
+    mutating func refresh(
+        _ token: String, client: ProviderClient, scope requested: [String]?, movesClient: Bool = false, now: Int64,
+        trace: inout RefreshTrace?
+    ) throws(OAuthError) -> Grant {
+        let digest = Secrets.digest(token)
+        guard var entry = refreshTokens[digest], let family = families[entry.family] else {
+            trace = RefreshTrace(outcome: .unknown)
+            throw OAuthError(.deadRefreshToken, "Token could not be verified")
+        }
+        entry.present(at: now)
+        refreshTokens[digest] = entry
+        func fail(_ outcome: RefreshTrace.Outcome, _ error: OAuthError, trace: inout RefreshTrace?) -> OAuthError {
+            trace = RefreshTrace(outcome: outcome, family: family.id, presentedGeneration: entry.generation)
+            return error
+        }
+        let dead = OAuthError(.deadRefreshToken, "Refresh token is invalid")
+        if family.revocation != nil { throw fail(.revoked, dead, trace: &trace) }
+        guard movesClient || entry.clientID == client.id else {
+            let error = OAuthError(.deadRefreshToken, "Refresh token was issued to another client")
+            throw fail(.otherClient, error, trace: &trace)
+        }
+        var outcome = RefreshTrace.Outcome.kept
+        if case .rotate(let grace) = configuration.rotation {
+            outcome = .rotated
+            if let supersededAt = entry.supersededAt {
+                if entry.isConfirmed || now - supersededAt >= grace.milliseconds {
+                    events.reuseDetections += 1
+                    families[family.id]?.reusesDetectedAt.append(now)
+                    revoke(family: family.id, .refreshTokenReuse, now: now)
+                    throw fail(.reused, dead, trace: &trace)
+                }
+                outcome = .graceReplay
+            }
+        }
+        if let expiresAt = entry.expiresAt, now >= expiresAt { throw fail(.expired, dead, trace: &trace) }
+        let scope: [String]
+        do {
+            // A move follows the new client's registration; a refresh cannot widen the grant (RFC 6749 §6).
+            scope =
+                movesClient
+                ? try Self.scope(requested, of: client)
+                : try Self.scope(requested, within: entry.scope)
+        } catch {
+            throw fail(.refused, error, trace: &trace)
+        }
+
+        if outcome == .graceReplay { events.graceReplays += 1 }
+        if outcome != .kept {
+            events.rotations += 1
+            refreshTokens[digest]?.supersededAt = entry.supersededAt ?? now
+        }
+        if let predecessor = entry.predecessorDigest { refreshTokens[predecessor]?.isConfirmed = true }
+        let gives = outcome != .kept || movesClient
+        let grant = issue(
+            client: client, scope: scope, user: family.user, family: family.id, refreshScope: entry.scope,
+            successorTo: digest, givesRefreshToken: gives, movesClient: movesClient, now: now)
+        trace = RefreshTrace(
+            outcome: outcome, family: family.id, presentedGeneration: entry.generation,
+            issuedGeneration: grant.refreshToken == nil ? nil : families[family.id]?.lastGeneration)
+        return grant
+    }
+
+    // MARK: Client credentials
+
+    mutating func grantClientCredentials(
+        client: ProviderClient, scope: [String]?, now: Int64
+    ) throws(OAuthError) -> Grant {
+        guard client.secret != nil else {
+            throw OAuthError(.unauthorizedClient, "A client without a secret has no credentials of its own")
+        }
+        let scope = try Self.scope(scope, of: client)
+        let token = issueAccessToken(client: client, scope: scope, user: nil, family: nil, now: now)
+        return Grant(
+            client: client, accessToken: token, lifetime: configuration.accessTokenLifetime, refreshToken: nil,
+            scope: scope, user: nil)
+    }
+
+    // MARK: Tokens
+
+    private mutating func openFamily(
+        user: ProviderUser, client: ProviderClient, origin: Family.Origin, now: Int64
+    ) -> Int {
+        lastFamily += 1
+        families[lastFamily] = Family(
+            id: lastFamily, user: user, clientID: client.id, origin: origin, createdAt: now)
+        return lastFamily
+    }
+
+    private mutating func issue(
+        client: ProviderClient, scope: [String], user: ProviderUser, family: Int, refreshScope: [String]? = nil,
+        successorTo predecessor: String? = nil, givesRefreshToken: Bool = true, movesClient: Bool = false, now: Int64
+    ) -> Grant {
+        var refreshToken: String?
+        if givesRefreshToken, configuration.issuesRefreshTokens {
+            // A narrower refresh narrows the access token only (RFC 6749 §6).
+            let scope = movesClient ? scope : refreshScope ?? scope
+            refreshToken = issueRefreshToken(
+                client: client, scope: scope, family: family, successorTo: predecessor, now: now)
+        }
+        let accessToken = issueAccessToken(client: client, scope: scope, user: user, family: family, now: now)
+        return Grant(
+            client: client, accessToken: accessToken, lifetime: configuration.accessTokenLifetime,
+            refreshToken: refreshToken, scope: scope, user: user)
+    }
+
+    private mutating func issueAccessToken(
+        client: ProviderClient, scope: [String], user: ProviderUser?, family: Int?, now: Int64
+    ) -> String {
+        let token = Secrets.make("at_")
+        accessTokens[Secrets.digest(token)] = AccessTokenRecord(
+            clientID: client.id, user: user, scope: scope, family: family, issuedAt: now,
+            expiresAt: Self.time(now, configuration.accessTokenLifetime))
+        events.tokensIssued += 1
+        return token
+    }
+
+    private mutating func issueRefreshToken(
+        client: ProviderClient, scope: [String], family: Int, successorTo predecessor: String?, now: Int64
+    ) -> String? {
+        guard var owner = families[family] else { return nil }
+        let token = Secrets.make("rt_")
+        let digest = Secrets.digest(token)
+        owner.lastGeneration += 1
+        owner.refreshTokens.append(digest)
+        if owner.refreshTokens.count > Self.maximumGenerations {
+            refreshTokens[owner.refreshTokens.removeFirst()] = nil
+        }
+        families[family] = owner
+        refreshTokens[digest] = RefreshTokenRecord(
+            digest: digest, family: family, generation: owner.lastGeneration,
+            predecessor: predecessor.flatMap { refreshTokens[$0]?.generation }, clientID: client.id, scope: scope,
+            issuedAt: now, expiresAt: configuration.refreshTokenLifetime.map { Self.time(now, $0) },
+            predecessorDigest: predecessor)
+        return token
+    }
+
+    /// What a resource server would accept; nil for anything expired, revoked or unknown.
+    func introspect(accessToken: String, now: Int64) -> AccessTokenRecord? {
+        guard let token = accessTokens[Secrets.digest(accessToken)], now < token.expiresAt else { return nil }
+        if let family = token.family, families[family]?.revocation != nil { return nil }
+        return token
+    }
+
+    // MARK: Revocation
+
+    /// RFC 7009 §2.1: a refresh token takes its family with it, an access token goes alone; an unknown one is gone
+    /// already.
+    mutating func revoke(token: String, client: ProviderClient, now: Int64) throws(OAuthError) {
+        let digest = Secrets.digest(token)
+        let owner = refreshTokens[digest]?.clientID ?? accessTokens[digest]?.clientID
+        guard let owner else { return }
+        guard owner == client.id else { throw OAuthError(.invalidGrant, "The token was issued to another client") }
+        accessTokens[digest] = nil
+        if let family = refreshTokens[digest]?.family { revoke(family: family, .client, now: now) }
+    }
+
+    /// Ends every session of the user, and tells how many were alive.
+    mutating func revokeAll(userID: Int64, now: Int64) -> Int {
+        let alive = families.all.filter { $0.value.user.id == userID && $0.value.revocation == nil }
+        for (id, _) in alive { revoke(family: id, .control, now: now) }
+        return alive.count
+    }
+
+    private mutating func revoke(family: Int, _ cause: Family.RevocationCause, now: Int64) {
+        guard families[family] != nil, families[family]?.revocation == nil else { return }
+        families[family]?.revocation = Family.Revocation(at: now, cause: cause)
+        events.familiesRevoked += 1
+    }
+
+    // MARK: Control
+
+    mutating func expire(_ what: Expirable, userID: Int64?, now: Int64) {
+        func concerns(_ user: ProviderUser?) -> Bool { userID == nil || user?.id == userID }
+        switch what {
+        case .accessTokens:
+            accessTokens.updateAll { if concerns($0.user) { $0.expiresAt = min($0.expiresAt, now) } }
+        case .refreshTokens:
+            let users = families
+            refreshTokens.updateAll {
+                if concerns(users[$0.family]?.user) { $0.expiresAt = min($0.expiresAt ?? now, now) }
+            }
+        case .authorizationCodes:
+            codes.updateAll { if concerns($0.user) { $0.expiresAt = min($0.expiresAt, now) } }
+        case .deviceCodes:
+            devices.updateAll { device in
+                var user: ProviderUser?
+                if case .approved(let approver) = device.decision { user = approver }
+                if concerns(user) { device.expiresAt = min(device.expiresAt, now) }
+            }
+        }
+    }
+
+    func ledger() -> Ledger {
+        var users: [Ledger.UserEntry] = []
+        var places: [ProviderUser: Int] = [:]
+        for (_, family) in families.all {
+            let entry = Ledger.FamilyEntry(
+                family: family, refreshTokens: family.refreshTokens.compactMap { refreshTokens[$0] })
+            if let place = places[family.user] {
+                users[place].families.append(entry)
+            } else {
+                places[family.user] = users.count
+                users.append(Ledger.UserEntry(user: family.user, families: [entry]))
+            }
+        }
+        return Ledger(users: users, events: events)
+    }
+
+    // MARK: Scopes and times
+
+    /// The scopes of a `scope` parameter, each once; nil for what is none (RFC 6749 §3.3).
+    static func scopes(_ text: String) -> [String]? {
+        var scopes: [String] = []
+        for token in text.split(separator: " ").map(String.init) where !scopes.contains(token) {
+            guard token.utf8.allSatisfy({ $0 > 0x20 && $0 < 0x7f && $0 != 0x22 && $0 != 0x5c }) else { return nil }
+            scopes.append(token)
+        }
+        return scopes
+    }
+
+    /// What `client` gets when it asks for `requested`.
+    static func scope(_ requested: [String]?, of client: ProviderClient) throws(OAuthError) -> [String] {
+        try scope(requested, within: client.scopes)
+    }
+
+    private static func scope(_ requested: [String]?, within allowed: [String]?) throws(OAuthError) -> [String] {
+        guard let requested, !requested.isEmpty else { return allowed ?? [] }
+        if let allowed, !requested.allSatisfy(allowed.contains) {
+            throw OAuthError(.invalidScope, "The scope is more than the client may have")
+        }
+        return requested
+    }
+
+    /// `duration` after `now`, saturated.
+    static func time(_ now: Int64, _ duration: Duration) -> Int64 {
+        let (sum, overflow) = now.addingReportingOverflow(duration.milliseconds)
+        return overflow ? .max : sum
+    }
+}
+
+extension UInt8 {
+    /// RFC 3986 §2.3.
+    var isUnreserved: Bool {
+        switch self {
+        case UInt8(ascii: "A")...UInt8(ascii: "Z"), UInt8(ascii: "a")...UInt8(ascii: "z"),
+            UInt8(ascii: "0")...UInt8(ascii: "9"), UInt8(ascii: "-"), UInt8(ascii: "."), UInt8(ascii: "_"),
+            UInt8(ascii: "~"):
+            true
+        default: false
+        }
+    }
+}

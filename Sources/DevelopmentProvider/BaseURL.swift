@@ -1,0 +1,37 @@
+/// An absolute `http` or `https` URL without query and fragment, to which paths are added.
+package struct BaseURL: Sendable, Equatable, CustomStringConvertible {
+    /// Without a slash at the end: the issuer's name (RFC 8414 §2).
+    package let description: String
+    /// Host and port.
+    let authority: String
+    /// Empty, or begins with a slash and does not end with one.
+    let path: String
+
+    package static let `default` = BaseURL(scheme: "http", authority: "127.0.0.1:8181", path: "")
+
+    /// Nil for anything but such a URL. Slashes at the end are dropped.
+    package init?(_ text: String) {
+        let scheme: String
+        if text.hasPrefix("http://") {
+            scheme = "http"
+        } else if text.hasPrefix("https://") {
+            scheme = "https"
+        } else {
+            return nil
+        }
+        guard text.utf8.allSatisfy({ $0 > 0x20 && $0 < 0x7f && !"?#\"<>\\^`{|}@".utf8.contains($0) })
+        else { return nil }
+        let rest = text.dropFirst(scheme.count + 3)
+        let authority = rest.prefix { $0 != "/" }
+        guard !authority.isEmpty else { return nil }
+        var path = rest.dropFirst(authority.count)
+        while path.last == "/" { path.removeLast() }
+        self.init(scheme: scheme, authority: String(authority), path: String(path))
+    }
+
+    private init(scheme: String, authority: String, path: String) {
+        description = scheme + "://" + authority + path
+        self.authority = authority
+        self.path = path
+    }
+}

@@ -1,0 +1,83 @@
+internal import Cryptography
+internal import HTTPCodec
+internal import HTTPServer
+
+/// How a client says who it is at the token endpoint and its siblings.
+package enum ClientAuthenticationMethod: String, Sendable {
+    /// `client_id` at most.
+    case none
+    case post = "client_secret_post"
+    case basic = "client_secret_basic"
+}
+
+/// What a request says about its client (RFC 6749 §2.3.1).
+struct ClientAuthentication: Sendable {
+    let method: ClientAuthenticationMethod
+    let clientID: String?
+    let secret: String?
+    /// Basic credentials that cannot be read, or credentials by both ways at once.
+    let isMalformed: Bool
+
+    init(_ fields: Fields, _ parameters: Parameters) {
+        let postedID = parameters["client_id"]
+        let postedSecret = parameters["client_secret"]
+        guard let authorization = fields["Authorization"] else {
+            method = postedSecret == nil ? .none : .post
+            clientID = postedID
+            secret = postedSecret
+            isMalformed = false
+            return
+        }
+        let credentials = Self.basic(authorization)
+        method = .basic
+        clientID = credentials?.id
+        secret = credentials?.secret
+        isMalformed =
+            credentials == nil || postedSecret != nil || (postedID != nil && postedID != credentials?.id)
+            || fields.values("Authorization").count > 1
+    }
+
+    /// Base64 of the form-encoded identifier, a colon and the form-encoded secret.
+    private static func basic(_ field: String) -> (id: String, secret: String)? {
+        let pieces = field.split(separator: " ", maxSplits: 1, omittingEmptySubsequences: true)
+        guard pieces.count == 2, Fields.equal(String(pieces[0]), "Basic"), let bytes = Base64.decode(String(pieces[1]))
+        else { return nil }
+        let halves = bytes.split(separator: UInt8(ascii: ":"), maxSplits: 1, omittingEmptySubsequences: false)
+        guard halves.count == 2 else { return nil }
+        do {
+            return (
+                try FormEncoding.percentDecode(halves[0], plusIsSpace: true),
+                try FormEncoding.percentDecode(halves[1], plusIsSpace: true)
+            )
+        } catch {
+            return nil
+        }
+    }
+
+    /// The client, if it is who it says.
+    /// - Parameter provesItself: whether a client that has a secret must show it.
+    func client(
+        in configuration: ProviderConfiguration, provesItself: Bool
+    ) throws(OAuthError) -> ProviderClient {
+        if isMalformed { throw OAuthError(.invalidClient, "Malformed or doubled client credentials") }
+        guard let clientID else {
+            throw OAuthError(.invalidClient, "client_id is missing")
+        }
+        guard let client = configuration.client(clientID) else {
+            throw OAuthError(.invalidClient, "Client not found")
+        }
+        guard let expected = client.secret else {
+            if secret == nil || configuration.profile == .tidal { return client }
+            throw OAuthError(.invalidClient, "Client has no secret")
+        }
+        if let secret {
+            // Digests have one length, so the comparison tells nothing about the secret's.
+            let equal = ConstantTime.equal(
+                SHA256.digest(Array(secret.utf8)), SHA256.digest(Array(expected.utf8)))
+            guard equal else { throw OAuthError(.invalidClient, "Client secret is wrong") }
+        } else if provesItself {
+            throw OAuthError(.invalidClient, "Client secret is missing")
+        }
+        return client
+    }
+}

@@ -1,0 +1,219 @@
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+
+/// The provider's controls over HTTP, under `/_control`: JSON in and out.
+struct ControlInterface {
+    let provider: DevelopmentProvider
+
+    /// What a control request has wrong; shown to the caller.
+    private struct Complaint: Error {
+        let status: Status
+        let detail: String
+
+        init(_ detail: String, status: Status = .badRequest) {
+            self.status = status
+            self.detail = detail
+        }
+    }
+
+    func respond(to request: Request, _ segments: [String]) -> Response {
+        do {
+            return try answer(request, segments)
+        } catch {
+            return .problem(error.status, error.detail)
+        }
+    }
+
+    private func answer(_ request: Request, _ segments: [String]) throws(Complaint) -> Response {
+        let done = Response(.noContent, fields: ["Cache-Control": "no-store"])
+        switch (segments, request.method) {
+        case ([], .delete):
+            provider.reset()
+            return done
+        case (["faults"], .get):
+            return .json(.ok) { writer in
+                writer.name("faults")
+                writer.array { writer in for fault in provider.faults { Self.write(fault, to: &writer) } }
+            }
+        case (["faults"], .post):
+            guard provider.script(try Self.fault(try Members(request))) else {
+                throw Complaint("Too many faults are waiting.", status: .conflict)
+            }
+            return done
+        case (["faults"], .delete):
+            provider.removeFaults()
+            return done
+        case (["requests"], .get):
+            return .json(.ok) { writer in
+                writer.name("counters")
+                provider.counters.write(to: &writer)
+                writer.name("requests")
+                writer.array { writer in for record in provider.requests { record.write(to: &writer) } }
+            }
+        case (["requests"], .delete):
+            provider.resetRequests()
+            return done
+        case (["ledger"], .get):
+            var writer = JSONWriter()
+            provider.ledger.write(to: &writer)
+            return .json(.ok, writer.bytes)
+        case (["revoke"], .post):
+            var members = try Members(request)
+            guard let user = try members.userID() else { throw Complaint("user_id or user is missing.") }
+            try members.end()
+            let count = provider.revokeAll(userID: user)
+            return .json(.ok) { writer in writer.member("revoked", count) }
+        case (["expire"], .post):
+            var members = try Members(request)
+            let what = try members.choice("what", of: Expirable.self) ?? .accessTokens
+            let user = try members.userID()
+            try members.end()
+            provider.expire(what, userID: user)
+            return done
+        case (["advance"], .post):
+            var members = try Members(request)
+            guard let seconds = try members.integer("seconds", in: 0...1_000_000_000) else {
+                throw Complaint("seconds is missing.")
+            }
+            try members.end()
+            provider.advance(by: .seconds(seconds))
+            return .json(.ok) { writer in writer.member("now_ms", provider.now) }
+        case (["introspect"], .post):
+            var members = try Members(request)
+            guard let token = try members.string("token") else { throw Complaint("token is missing.") }
+            try members.end()
+            return Self.introspection(provider.introspect(accessToken: token))
+        case ([], _): return .methodNotAllowed("DELETE")
+        case (["faults"], _): return .methodNotAllowed("GET, POST, DELETE")
+        case (["requests"], _): return .methodNotAllowed("GET, DELETE")
+        case (["ledger"], _): return .methodNotAllowed("GET")
+        case (["revoke"], _), (["expire"], _), (["advance"], _), (["introspect"], _):
+            return .methodNotAllowed("POST")
+        default: throw Complaint("Nothing is here.", status: .notFound)
+        }
+    }
+
+    private static func introspection(_ token: AccessTokenRecord?) -> Response {
+        .json(.ok) { writer in
+            writer.member("active", token != nil)
+            guard let token else { return }
+            writer.member("client_id", token.clientID)
+            writer.member("scope", token.scope.joined(separator: " "))
+            writer.memberIfPresent("user_id", token.user?.id)
+            writer.memberIfPresent("user", token.user?.name)
+            writer.memberIfPresent("family", token.family.map(Int64.init))
+            writer.member("iat", token.issuedAt / 1000)
+            writer.member("exp", token.expiresAt / 1000)
+        }
+    }
+
+    private static func fault(_ members: Members) throws(Complaint) -> Fault {
+        var members = members
+        guard let endpoint = try members.choice("endpoint", of: Endpoint.self) else {
+            throw Complaint("endpoint is missing.")
+        }
+        var fault = Fault(endpoint)
+        fault.grant = try members.choice("grant", of: GrantType.self)
+        fault.mode = try members.choice("mode", of: Fault.Mode.self) ?? .answer
+        if let times = try members.integer("times", in: 1...1_000_000) { fault.times = Int(times) }
+        let delays: ClosedRange<Int64> = 0...3_600_000
+        if let delay = try members.integer("delay_ms", in: delays) { fault.delay = .milliseconds(delay) }
+        if let delay = try members.integer("answer_delay_ms", in: delays) { fault.answerDelay = .milliseconds(delay) }
+        if let status = try members.integer("status", in: 200...599) { fault.status = Status(Int(status)) }
+        for (name, value) in try members.fields("headers") { fault.fields.append(name, value) }
+        fault.body = try members.body("body")
+        try members.end()
+        return fault
+    }
+
+    private static func write(_ fault: Fault, to writer: inout JSONWriter) {
+        writer.object { writer in
+            writer.member("endpoint", fault.endpoint.rawValue)
+            writer.memberIfPresent("grant", fault.grant?.rawValue)
+            writer.member("mode", fault.mode.rawValue)
+            writer.member("times", fault.times)
+            writer.member("delay_ms", Int64(fault.delay / .milliseconds(1)))
+            writer.member("answer_delay_ms", Int64(fault.answerDelay / .milliseconds(1)))
+            writer.memberIfPresent("status", (fault.status?.code).map(Int64.init))
+        }
+    }
+
+    /// The members of a JSON object, taken one by one, so that what is left over at the end is a misspelling.
+    private struct Members {
+        private var members: [String: JSONValue]
+
+        init(_ request: Request) throws(Complaint) {
+            let mediaType = (request.fields["Content-Type"] ?? "").prefix { $0 != ";" }
+            // A page in a browser cannot send this type to another origin unasked.
+            guard Fields.equal(mediaType.filter { $0 != " " }, "application/json") else {
+                throw Complaint("The content type is not application/json.", status: .unsupportedMediaType)
+            }
+            do {
+                guard let object = try JSONValue(parsing: request.body).object else {
+                    throw JSONValue.Fault.malformed
+                }
+                members = object
+            } catch {
+                throw Complaint("The body is not a JSON object.")
+            }
+        }
+
+        mutating func string(_ name: String) throws(Complaint) -> String? {
+            guard let value = members.removeValue(forKey: name) else { return nil }
+            guard let text = value.string else { throw Complaint("\(name) is not a string.") }
+            return text
+        }
+
+        mutating func integer(_ name: String, in range: ClosedRange<Int64>) throws(Complaint) -> Int64? {
+            guard let value = members.removeValue(forKey: name) else { return nil }
+            guard let number = value.integer, range.contains(number) else {
+                throw Complaint("\(name) is not an integer from \(range.lowerBound) to \(range.upperBound).")
+            }
+            return number
+        }
+
+        mutating func choice<Choice: RawRepresentable<String> & CaseIterable>(
+            _ name: String, of: Choice.Type
+        ) throws(Complaint) -> Choice? {
+            guard let text = try string(name) else { return nil }
+            guard let choice = Choice(rawValue: text) else {
+                throw Complaint("\(name) is none of \(Choice.allCases.map(\.rawValue).joined(separator: ", ")).")
+            }
+            return choice
+        }
+
+        /// `user_id`, or the number of the user that `user` names.
+        mutating func userID() throws(Complaint) -> Int64? {
+            let id = try integer("user_id", in: 1 ... .max)
+            let name = try string("user")
+            return id ?? name.map { ProviderUser($0).id }
+        }
+
+        mutating func fields(_ name: String) throws(Complaint) -> [(String, String)] {
+            guard let value = members.removeValue(forKey: name) else { return [] }
+            guard let object = value.object else { throw Complaint("\(name) is not an object.") }
+            var fields: [(String, String)] = []
+            for (name, value) in object.sorted(by: { $0.key < $1.key }) {
+                guard let text = value.string, text.utf8.allSatisfy({ $0 >= 0x20 && $0 != 0x7f }), !name.isEmpty,
+                    name.utf8.allSatisfy({ $0.isUnreserved })
+                else { throw Complaint("A header is not a name and a line of text.") }
+                fields.append((name, text))
+            }
+            return fields
+        }
+
+        /// A text as it is; any other value as JSON.
+        mutating func body(_ name: String) throws(Complaint) -> [UInt8]? {
+            guard let value = members.removeValue(forKey: name) else { return nil }
+            if let text = value.string { return Array(text.utf8) }
+            var writer = JSONWriter()
+            writer.value(value)
+            return writer.bytes
+        }
+
+        func end() throws(Complaint) {
+            if let name = members.keys.min() { throw Complaint("\(name) is unknown here.") }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+
+/// What an endpoint made of a request: the response, and what the log shall say about it.
+struct EndpointAnswer: Sendable {
+    var response: Response
+    var error: String?
+    var refresh: RefreshTrace?
+
+    init(_ response: Response, error: String? = nil) {
+        self.response = response
+        self.error = error
+    }
+
+    /// The profile's form of an error.
+    init(_ error: OAuthError, _ configuration: ProviderConfiguration) {
+        var status = Status.badRequest
+        switch error.kind {
+        case .invalidClient: status = .unauthorized
+        case .deadRefreshToken where configuration.profile == .tidal:
+            status = Status(configuration.deadRefreshTokenStatus)
+        default: break
+        }
+        var response: Response
+        switch configuration.profile {
+        case .tidal:
+            response = .json(status) { writer in
+                writer.member("status", status.code)
+                writer.member("error", error.error)
+                writer.member("sub_status", error.subStatus)
+                writer.member("error_description", error.description)
+            }
+        case .rfc:
+            response = .json(status) { writer in
+                writer.member("error", error.error)
+                writer.member("error_description", error.description)
+            }
+            // Due when the client tried this field (RFC 6749 §5.2), allowed otherwise (RFC 9110 §15.5.2 wants one).
+            if error.kind == .invalidClient {
+                response.fields.set("WWW-Authenticate", #"Basic realm="token-broker-provider""#)
+            }
+        }
+        self.init(response, error: error.error)
+    }
+}
+
+extension Response {
+    /// JSON that no cache keeps (RFC 6749 §5.1).
+    static func json(_ status: Status, _ members: (inout JSONWriter) -> Void) -> Response {
+        json(status, JSONWriter.object(members))
+    }
+
+    static func json(_ status: Status, _ body: [UInt8]) -> Response {
+        Response(
+            status,
+            fields: [
+                "Content-Type": "application/json", "Cache-Control": "no-store", "Pragma": "no-cache",
+                "X-Content-Type-Options": "nosniff",
+            ],
+            body: body)
+    }
+
+    static func methodNotAllowed(_ allowed: String) -> Response {
+        var response = Response.problem(.methodNotAllowed, "This path answers \(allowed).")
+        response.fields.set("Allow", allowed)
+        return response
+    }
+
+    /// RFC 9457, for everything but OAuth's own endpoints.
+    static func problem(_ status: Status, _ detail: String) -> Response {
+        var response = Response.json(status) { writer in
+            writer.member("title", status.reason)
+            writer.member("status", status.code)
+            writer.member("detail", detail)
+        }
+        response.fields.set("Content-Type", "application/problem+json")
+        return response
+    }
+}

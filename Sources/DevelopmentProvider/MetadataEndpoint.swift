@@ -1,0 +1,39 @@
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+
+/// Authorization server metadata (RFC 8414 §2), at its own well-known path and at OpenID Connect Discovery's.
+enum MetadataEndpoint {
+    static func answer(_ configuration: ProviderConfiguration) -> EndpointAnswer {
+        let base = configuration.baseURL.description
+        let methods = ["client_secret_basic", "client_secret_post", "none"]
+        return EndpointAnswer(
+            .json(.ok) { writer in
+                writer.member("issuer", base)
+                for (name, endpoint) in [
+                    ("authorization_endpoint", Endpoint.authorize), ("token_endpoint", .token),
+                    ("device_authorization_endpoint", .deviceAuthorization), ("revocation_endpoint", .revoke),
+                ] {
+                    writer.memberIfPresent(name, configuration.profile.path(of: endpoint).map { base + $0 })
+                }
+                writer.member("response_types_supported", ["code"])
+                writer.member("response_modes_supported", ["query"])
+                writer.member(
+                    "grant_types_supported",
+                    GrantType.allCases.filter { $0 != .updateClient }.map(\.rawValue))
+                writer.member("code_challenge_methods_supported", ["S256"])
+                writer.member("token_endpoint_auth_methods_supported", methods)
+                writer.member("revocation_endpoint_auth_methods_supported", methods)
+                writer.member("authorization_response_iss_parameter_supported", configuration.announcesResponseIssuer)
+                // Discovery demands these three of everyone (OpenID Connect Discovery §3). No ID token is issued, so
+                // the key set is empty.
+                writer.member("jwks_uri", base + "/jwks")
+                writer.member("subject_types_supported", ["public"])
+                writer.member("id_token_signing_alg_values_supported", ["RS256"])
+            })
+    }
+
+    static func keys() -> Response {
+        .json(.ok) { writer in writer.member("keys", [String]()) }
+    }
+}

@@ -1,0 +1,121 @@
+internal import HTTPCodec
+internal import HTTPServer
+
+/// The parameters of a request as they came, by the place where they stood.
+struct ReceivedParameters: Sendable {
+    /// Nil when malformed.
+    let query: [FormEncoding.Pair]?
+    /// Nil when malformed; empty without a form.
+    let form: [FormEncoding.Pair]?
+    let hasForm: Bool
+
+    init(_ request: Request) {
+        query = Self.decode(request.query ?? "")
+        let mediaType = (request.fields["Content-Type"] ?? "").prefix { $0 != ";" }.filter { $0 != " " && $0 != "\t" }
+        hasForm = Fields.equal(String(mediaType), "application/x-www-form-urlencoded")
+        form = hasForm ? String(validating: request.body, as: UTF8.self).flatMap(Self.decode) : []
+    }
+
+    private static func decode(_ text: String) -> [FormEncoding.Pair]? {
+        do {
+            return try FormEncoding.decode(text)
+        } catch {
+            return nil
+        }
+    }
+
+    /// The parameters of a POST to the token endpoint and its siblings.
+    func posted(_ profile: ProviderProfile) throws(OAuthError) -> Parameters {
+        guard hasForm else {
+            throw OAuthError(.invalidRequest, "The content type is not application/x-www-form-urlencoded")
+        }
+        switch profile {
+        case .rfc:
+            guard let query, let form else { throw OAuthError(.invalidRequest, "Malformed parameters") }
+            // A URL ends up in logs and histories (RFC 6749 §2.3.1, RFC 9700 §4.3.2).
+            if query.contains(where: { Parameters.names.contains($0.name) }) {
+                throw OAuthError(.invalidRequest, "Parameters belong in the body, not in the URL")
+            }
+            let parameters = Parameters(form, toleratesEqual: false)
+            try parameters.refuseRepeated()
+            return parameters
+        case .tidal:
+            // One of TIDAL's clients sends each parameter in the query and again in a body that it has decoded by
+            // mistake. The query is the trustworthy one.
+            let fromQuery = Parameters(query ?? [], toleratesEqual: true)
+            guard query != nil, form != nil || !fromQuery.isEmpty else {
+                throw OAuthError(.invalidRequest, "Malformed parameters")
+            }
+            let fromForm = Parameters(form ?? [], toleratesEqual: true)
+            let parameters = fromQuery.adding(fromForm)
+            try parameters.refuseRepeated()
+            return parameters
+        }
+    }
+}
+
+/// Parameters by name. One without a value counts as left out (RFC 6749 §3.1).
+struct Parameters: Sendable {
+    /// Those that a client sends to the token endpoint and its siblings.
+    static let names: Set<String> = [
+        "grant_type", "code", "redirect_uri", "code_verifier", "client_id", "client_secret", "client_unique_key",
+        "refresh_token", "scope", "device_code", "token", "token_type_hint",
+    ]
+
+    /// Those whose values no log shows.
+    static let secretNames: Set<String> = [
+        "code", "code_verifier", "client_secret", "refresh_token", "device_code", "token", "access_token", "id_token",
+        "state", "nonce", "password", "client_assertion", "assertion", "subject_token", "actor_token",
+    ]
+
+    /// In the order sent, each name once.
+    private(set) var all: [FormEncoding.Pair] = []
+    /// Names that came more than once.
+    private(set) var repeated: Set<String> = []
+    private var values: [String: String] = [:]
+
+    /// - Parameter toleratesEqual: does not count repetitions of one value, which some clients send.
+    init(_ pairs: [FormEncoding.Pair], toleratesEqual: Bool) {
+        for pair in pairs where !pair.value.isEmpty {
+            if let earlier = values[pair.name] {
+                if !toleratesEqual || earlier != pair.value { repeated.insert(pair.name) }
+            } else {
+                values[pair.name] = pair.value
+                all.append(pair)
+            }
+        }
+    }
+
+    var isEmpty: Bool { all.isEmpty }
+
+    subscript(_ name: String) -> String? { values[name] }
+
+    /// These, and those of `other` that are not among them.
+    func adding(_ other: Parameters) -> Parameters {
+        var result = self
+        for pair in other.all where values[pair.name] == nil {
+            result.values[pair.name] = pair.value
+            result.all.append(pair)
+        }
+        result.repeated.formUnion(other.repeated.filter { values[$0] == nil })
+        return result
+    }
+
+    func refuseRepeated() throws(OAuthError) {
+        guard repeated.isEmpty else { throw OAuthError(.invalidRequest, "A parameter occurs more than once") }
+    }
+
+    /// - Throws: `invalid_scope`.
+    func scope() throws(OAuthError) -> [String]? {
+        guard let text = self["scope"] else { return nil }
+        guard let scopes = AuthorizationServer.scopes(text) else {
+            throw OAuthError(.invalidScope, "The scope is malformed")
+        }
+        return scopes
+    }
+
+    func required(_ name: String) throws(OAuthError) -> String {
+        guard let value = self[name] else { throw OAuthError(.invalidRequest, name + " is missing") }
+        return value
+    }
+}

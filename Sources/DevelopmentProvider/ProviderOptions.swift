@@ -1,0 +1,153 @@
+package import Reactor
+
+/// The command line of `token-broker-provider`.
+package struct ProviderOptions: Sendable {
+    /// What a command line has wrong. `description` is for people and names the option.
+    package struct Mistake: Error, Equatable, CustomStringConvertible {
+        package let description: String
+    }
+
+    package var listen = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 8181)
+    package var configuration = ProviderConfiguration(profile: .tidal, clients: [])
+    /// Nil: `http` at the address that is listened on.
+    package var publicBaseURL: BaseURL?
+    package var wantsHelp = false
+
+    package static let help = """
+        Usage: token-broker-provider [options]
+
+        An OAuth 2.0 authorization server for development and tests. It lets anyone in by name and keeps
+        everything in memory. Controls for tests are under /_control. Do not let others reach it.
+
+          --listen ADDRESS:PORT            where to listen; port 0 takes a free one (127.0.0.1:8181)
+          --public-base-url URL            how clients and browsers reach it, and the issuer's name
+                                           (http:// and the address listened on)
+          --profile tidal|rfc              paths, names and errors of TIDAL or of the RFCs (tidal)
+          --client ID[:SECRET]             a client; may be repeated (development, without a secret)
+          --redirect-uri URI               a redirect URI of every client; may be repeated (any)
+          --rotation none|rotate           whether each refresh gives a new refresh token (none)
+          --grace SECONDS                  how long a rotated refresh token still works (0)
+          --access-token-lifetime SECONDS  (tidal 14400, rfc 3600)
+          --refresh-token-lifetime SECONDS (without end)
+          --code-lifetime SECONDS          of authorization codes (60)
+          --device-code-lifetime SECONDS   (tidal 300, rfc 600)
+          --device-interval SECONDS        between polls (tidal 2, rfc 5)
+          --dead-refresh-token-status 400|401
+                                           beside invalid_grant, with the tidal profile (400)
+          --no-refresh-tokens              logins give no refresh token
+          --no-issuer-announcement         the metadata does not promise iss in authorization responses
+          --help                           this text
+
+        When it is ready it prints one line of JSON with its address. SIGTERM and SIGINT end it.
+
+        """
+
+    /// - Parameter arguments: without the program's name.
+    package init(arguments: [String]) throws(Mistake) {
+        var arguments = arguments[...]
+        var given: [String: [String]] = [:]
+        while let name = arguments.popFirst() {
+            if name == "--help" || name == "-h" {
+                wantsHelp = true
+            } else if Self.switches.contains(name) {
+                given[name, default: []].append("")
+            } else if Self.valued.contains(name) {
+                guard let value = arguments.popFirst() else { throw Mistake(description: "\(name) wants a value.") }
+                given[name, default: []].append(value)
+            } else {
+                throw Mistake(description: "\(name) is no option.")
+            }
+        }
+        if let (name, _) = given.first(where: { $1.count > 1 && !Self.repeatable.contains($0) }) {
+            throw Mistake(description: "\(name) is given twice.")
+        }
+        try apply(given)
+    }
+
+    private static let switches: Set<String> = ["--no-refresh-tokens", "--no-issuer-announcement"]
+    private static let repeatable: Set<String> = ["--client", "--redirect-uri"]
+    private static let valued: Set<String> = repeatable.union([
+        "--listen", "--public-base-url", "--profile", "--rotation", "--grace", "--access-token-lifetime",
+        "--refresh-token-lifetime", "--code-lifetime", "--device-code-lifetime", "--device-interval",
+        "--dead-refresh-token-status",
+    ])
+
+    private mutating func apply(_ given: [String: [String]]) throws(Mistake) {
+        func value(_ name: String) -> String? { given[name]?.first }
+        func seconds(_ name: String, from least: Int64 = 1) throws(Mistake) -> Duration? {
+            guard let text = value(name) else { return nil }
+            guard let number = Int64(text), (least...1_000_000_000).contains(number) else {
+                throw Mistake(description: "\(name) wants whole seconds from \(least) to 1000000000.")
+            }
+            return .seconds(number)
+        }
+        func choice(_ name: String, _ choices: [String]) throws(Mistake) -> String? {
+            guard let text = value(name) else { return nil }
+            guard choices.contains(text) else {
+                throw Mistake(description: "\(name) wants \(choices.joined(separator: " or ")).")
+            }
+            return text
+        }
+
+        if let text = value("--listen") {
+            guard let address = Self.address(text) else {
+                throw Mistake(description: "--listen wants a numeric address and a port, as 127.0.0.1:8181 or [::1]:0.")
+            }
+            listen = address
+        }
+        if let text = value("--public-base-url") {
+            guard let url = BaseURL(text) else {
+                throw Mistake(description: "--public-base-url wants an http or https URL without query and fragment.")
+            }
+            publicBaseURL = url
+        }
+        let profile = try choice("--profile", ProviderProfile.allCases.map(\.rawValue))
+        let redirectURIs = given["--redirect-uri"] ?? []
+        var clients: [ProviderClient] = []
+        for text in given["--client"] ?? ["development"] {
+            let halves = text.split(separator: ":", maxSplits: 1, omittingEmptySubsequences: false).map(String.init)
+            guard !halves[0].isEmpty, halves.last != "" else {
+                throw Mistake(description: "--client wants an identifier, or one with a colon and a secret.")
+            }
+            guard !clients.contains(where: { $0.id == halves[0] }) else {
+                throw Mistake(description: "--client names \(halves[0]) twice.")
+            }
+            clients.append(
+                ProviderClient(halves[0], secret: halves.count > 1 ? halves[1] : nil, redirectURIs: redirectURIs))
+        }
+        var configuration = ProviderConfiguration(
+            profile: profile.flatMap(ProviderProfile.init) ?? .tidal, clients: clients)
+        let grace = try seconds("--grace", from: 0)
+        if try choice("--rotation", ["none", "rotate"]) == "rotate" {
+            configuration.rotation = .rotate(grace: grace ?? .zero)
+        } else if grace != nil {
+            throw Mistake(description: "--grace has no meaning without --rotation rotate.")
+        }
+        if let lifetime = try seconds("--access-token-lifetime") { configuration.accessTokenLifetime = lifetime }
+        configuration.refreshTokenLifetime = try seconds("--refresh-token-lifetime")
+        if let lifetime = try seconds("--code-lifetime") { configuration.authorizationCodeLifetime = lifetime }
+        if let lifetime = try seconds("--device-code-lifetime") { configuration.deviceCodeLifetime = lifetime }
+        if let interval = try seconds("--device-interval") { configuration.deviceInterval = interval }
+        if try choice("--dead-refresh-token-status", ["400", "401"]) == "401" {
+            configuration.deadRefreshTokenStatus = 401
+        }
+        configuration.issuesRefreshTokens = given["--no-refresh-tokens"] == nil
+        configuration.announcesResponseIssuer = given["--no-issuer-announcement"] == nil
+        self.configuration = configuration
+    }
+
+    /// `127.0.0.1:8181` or `[::1]:8181`.
+    private static func address(_ text: String) -> SocketAddress? {
+        guard let colon = text.lastIndex(of: ":"), let port = UInt16(text[text.index(after: colon)...]),
+            text[text.index(after: colon)...].utf8.allSatisfy({ $0 >= 0x30 && $0 <= 0x39 })
+        else { return nil }
+        var host = text[..<colon]
+        if host.hasPrefix("["), host.hasSuffix("]") {
+            host = host.dropFirst().dropLast()
+            guard host.contains(":") else { return nil }
+        } else if host.contains(":") {
+            return nil
+        }
+        return SocketAddress(numericHost: String(host), port: port)
+    }
+}

@@ -1,0 +1,44 @@
+internal import HTTPCodec
+
+/// What a path means.
+enum Route: Equatable {
+    case endpoint(Endpoint)
+    case keys
+    case verification(userCode: String?)
+    /// The segments after `/_control`.
+    case control([String])
+
+    /// Nil for a path that means nothing. Paths stand below the base URL's, and also at the root: a proxy in front may
+    /// or may not take the base's path away.
+    init?(_ path: String, _ configuration: ProviderConfiguration) {
+        let prefix = configuration.baseURL.path
+        var path = path
+        if !prefix.isEmpty, path.hasPrefix(prefix + "/") { path.removeFirst(prefix.count) }
+        // RFC 8414 §3.1 puts the issuer's path behind the well-known one.
+        if !prefix.isEmpty, path.hasPrefix("/.well-known/"), path.hasSuffix(prefix) { path.removeLast(prefix.count) }
+
+        let profile = configuration.profile
+        if let endpoint = Endpoint.allCases.first(where: { profile.path(of: $0) == path }) {
+            self = .endpoint(endpoint)
+            return
+        }
+        let segments = path.split(separator: "/", omittingEmptySubsequences: false).dropFirst().map(String.init)
+        switch segments.first {
+        case ".well-known"
+        where profile == .rfc && segments.count == 2
+            && ["oauth-authorization-server", "openid-configuration"].contains(segments[1]):
+            self = .endpoint(.metadata)
+        case "jwks" where profile == .rfc && segments.count == 1:
+            self = .keys
+        case "link" where segments.count == 1:
+            self = .verification(userCode: nil)
+        case "link" where segments.count == 2:
+            guard let code = try? FormEncoding.percentDecode(segments[1].utf8) else { return nil }
+            self = .verification(userCode: code)
+        case "_control":
+            self = .control(Array(segments.dropFirst()))
+        default:
+            return nil
+        }
+    }
+}

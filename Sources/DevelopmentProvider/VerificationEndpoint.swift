@@ -1,0 +1,43 @@
+internal import HTTPCodec
+internal import HTTPServer
+
+/// Where the user enters the device's code (RFC 8628 §3.3): `/link`, and `/link/{user_code}` with the code filled in.
+enum VerificationEndpoint {
+    static func answer(
+        _ request: Request, userCode: String?, _ server: inout AuthorizationServer, now: Int64
+    ) -> Response {
+        let action = server.configuration.baseURL.path + "/link"
+        switch request.method {
+        case .get:
+            return Page.device(.ok, userCode: userCode, user: nil, action: action, complaint: nil)
+        case .post:
+            guard let pairs = ReceivedParameters(request).form else {
+                return Page.failure(.badRequest, "The form cannot be read.")
+            }
+            let form = Parameters(pairs, toleratesEqual: false)
+            let entered = form["user_code"] ?? userCode
+            func again(_ complaint: String) -> Response {
+                Page.device(.badRequest, userCode: entered, user: form["user"], action: action, complaint: complaint)
+            }
+            guard form.repeated.isEmpty, let entered else { return again("Enter the code that the device shows.") }
+            let decision: AuthorizationServer.DeviceAuthorization.Decision
+            switch form["decision"] {
+            case "approve":
+                guard let user = AuthorizationEndpoint.user(form) else {
+                    return again("Enter a user name of at most 100 characters.")
+                }
+                decision = .approved(user)
+            case "deny": decision = .denied
+            default: return again("Choose Approve or Deny.")
+            }
+            guard server.decide(userCode: entered, decision, now: now) else {
+                return again("No device waits with this code. It may have expired.")
+            }
+            return decision == .denied
+                ? Page.message("Denied", "The device gets no access. You can close this page.")
+                : Page.message("Connected", "The device can be used now. You can close this page.")
+        default:
+            return .methodNotAllowed("GET, POST")
+        }
+    }
+}

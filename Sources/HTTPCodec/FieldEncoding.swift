@@ -1,0 +1,32 @@
+/// What both encoders share. Everything is checked before the first byte is written, so a fault leaves no trace.
+enum FieldEncoding {
+    /// Refuses names and values that would end a line early, and fields that the encoder writes itself.
+    static func check(_ fields: Fields, reserved: [String]) throws(EncodingFault) {
+        for line in fields.lines {
+            guard line.nameLength > 0, fields.bytes[line.name].allSatisfy(ByteClass.isToken) else { throw .fieldName }
+            guard !fields.bytes[line.value].contains(where: ByteClass.isForbiddenControl) else { throw .fieldValue }
+            for name in reserved where fields.isNamed(line, name.utf8.span) { throw .reservedField }
+        }
+    }
+
+    static func append(_ fields: Fields, to output: inout [UInt8]) {
+        for line in fields.lines {
+            output.append(contentsOf: fields.bytes[line.name])
+            output.append(contentsOf: ": ".utf8)
+            output.append(contentsOf: fields.bytes[line.value])
+            output.append(contentsOf: "\r\n".utf8)
+        }
+    }
+
+    /// Appends a decimal number without making a string of it.
+    static func append(decimal value: Int, to output: inout [UInt8]) {
+        var digits: [20 of UInt8] = .init(repeating: 0)
+        var (rest, first) = (value, 20)
+        repeat {
+            first -= 1
+            digits[first] = UInt8(ascii: "0") + UInt8(rest % 10)
+            rest /= 10
+        } while rest > 0
+        for index in first..<20 { output.append(digits[index]) }
+    }
+}

@@ -1,0 +1,41 @@
+/// Writes a request, head and content in one buffer, so that it leaves in one piece.
+package enum RequestEncoder {
+    private static let reserved = ["Host", "Content-Length", "Transfer-Encoding"]
+
+    /// - Parameters:
+    ///   - target: the request target as it is to be sent, already percent-encoded (origin form).
+    ///   - host: the authority for Host: a host name or bracketed address, with the port unless it is the default.
+    ///   - fields: everything but Host, Content-Length and Transfer-Encoding.
+    package static func encode(
+        method: Method, target: String, host: String, fields: Fields, body: [UInt8] = []
+    ) throws(EncodingFault) -> [UInt8] {
+        guard !method.name.isEmpty, method.name.utf8.allSatisfy(ByteClass.isToken) else { throw .method }
+        guard isVisible(target), isVisible(host) else { throw .target }
+        try FieldEncoding.check(fields, reserved: reserved)
+        var output: [UInt8] = []
+        output.reserveCapacity(
+            64 + method.name.utf8.count + target.utf8.count + host.utf8.count + fields.bytes.count
+                + 4 * fields.lines.count + body.count)
+        output.append(contentsOf: method.name.utf8)
+        output.append(UInt8(ascii: " "))
+        output.append(contentsOf: target.utf8)
+        // RFC 9110 §7.2: Host first.
+        output.append(contentsOf: " HTTP/1.1\r\nHost: ".utf8)
+        output.append(contentsOf: host.utf8)
+        output.append(contentsOf: "\r\n".utf8)
+        FieldEncoding.append(fields, to: &output)
+        // RFC 9110 §8.6: a method that gives content a meaning states its length even when it is zero.
+        if !body.isEmpty || method == .post || method == .put {
+            output.append(contentsOf: "Content-Length: ".utf8)
+            FieldEncoding.append(decimal: body.count, to: &output)
+            output.append(contentsOf: "\r\n".utf8)
+        }
+        output.append(contentsOf: "\r\n".utf8)
+        output.append(contentsOf: body)
+        return output
+    }
+
+    private static func isVisible(_ text: String) -> Bool {
+        !text.isEmpty && text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
+    }
+}

@@ -1,0 +1,23 @@
+package import HTTPCodec
+
+/// A request to be sent once.
+package struct ClientRequest: Sendable {
+    package var method: Method
+    package var url: URLTarget
+    /// Fields besides those that the client writes itself: Host, Content-Length and Accept-Encoding.
+    package var fields: Fields
+    package var body: [UInt8]
+    /// The keys of which one must be in the server's verified chain; nil to rely on the chain alone. Not usable with
+    /// `http://`.
+    package var pins: PinSet?
+
+    package init(
+        method: Method, url: URLTarget, fields: Fields = Fields(), body: [UInt8] = [], pins: PinSet? = nil
+    ) {
+        self.method = method
+        self.url = url
+        self.fields = fields
+        self.body = body
+        self.pins = pins
+    }
+}

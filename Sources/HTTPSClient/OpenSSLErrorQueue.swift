@@ -1,0 +1,15 @@
+internal import COpenSSL
+
+/// OpenSSL's per-thread queue of errors.
+enum OpenSSLErrorQueue {
+    /// Runs `body` between an empty queue and an empty queue.
+    ///
+    /// What another operation left would be taken for this one's failure by SSL_get_error(3), and what this one leaves
+    /// by the next on the thread. Its texts can quote the peer, so they go no further; callers read the codes they
+    /// need inside `body`.
+    static func isolating<R>(_ body: () -> R) -> R {
+        ERR_clear_error()
+        defer { ERR_clear_error() }
+        return body()
+    }
+}

@@ -1,0 +1,92 @@
+internal import COpenSSL
+internal import Reactor
+
+/// Who a server has to prove to be.
+enum PeerIdentity {
+    case dnsName(String)
+    case ipAddress(String)
+
+    init(host: String) {
+        self = SocketAddress(numericHost: host, port: 0) == nil ? .dnsName(host) : .ipAddress(host)
+    }
+
+    /// Has OpenSSL check this identity along with the chain. False when the host is not one it can check.
+    ///
+    /// RFC 9525 §6.3: only subjectAltName counts, never the subject's common name; a wildcard is a whole leftmost label
+    /// and stands for exactly one; an IP address matches an iPAddress entry alone.
+    @unsafe func require(of ssl: OpaquePointer) -> Bool {
+        guard let parameters = unsafe SSL_get0_param(ssl) else { return false }
+        unsafe X509_VERIFY_PARAM_set_hostflags(
+            parameters, CUnsignedInt(X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT))
+        switch self {
+        case .dnsName(let name):
+            return unsafe X509_VERIFY_PARAM_set1_host(parameters, name, 0) == 1
+                && copenssl_set_server_name(ssl, name) == 1
+        case .ipAddress(let address):
+            // RFC 6066 §3: a server name indication never holds an address.
+            return unsafe X509_VERIFY_PARAM_set1_ip_asc(parameters, address) == 1
+        }
+    }
+}
+
+/// What the verification of a server's chain established.
+struct VerifiedPeer {
+    /// SHA-256 digests of the SubjectPublicKeyInfo of every certificate from the leaf to the root.
+    let keyDigests: [[UInt8]]
+    /// Seconds until the first certificate of the chain expires, as seen when it was verified.
+    let secondsUntilExpiry: Int64
+
+    /// Reads the chain that OpenSSL built and verified, which is not always the one that was presented. Nil when there
+    /// is none.
+    @unsafe init?(of ssl: OpaquePointer) {
+        guard let chain = unsafe copenssl_verified_chain(ssl) else { return nil }
+        let count = unsafe OPENSSL_sk_num(chain)
+        guard count > 0 else { return nil }
+        var digests: [[UInt8]] = []
+        var secondsLeft = Int64.max
+        for index in 0..<count {
+            guard let certificate = unsafe OPENSSL_sk_value(chain, index).map({ OpaquePointer($0) }),
+                let digest = unsafe Self.keyDigest(of: certificate),
+                let seconds = unsafe Self.secondsUntilExpiry(of: certificate)
+            else { return nil }
+            digests.append(digest)
+            secondsLeft = min(secondsLeft, seconds)
+        }
+        keyDigests = digests
+        secondsUntilExpiry = secondsLeft
+    }
+
+    private static func keyDigest(of certificate: OpaquePointer) -> [UInt8]? {
+        // The key as DER with its algorithm; X509_pubkey_digest would leave the algorithm out.
+        guard let key = unsafe X509_get_X509_PUBKEY(certificate) else { return nil }
+        var encoded: UnsafeMutablePointer<UInt8>?
+        let length = unsafe i2d_X509_PUBKEY(key, &encoded)
+        guard length > 0, let encoded = unsafe encoded else { return nil }
+        defer { unsafe CRYPTO_free(encoded, nil, 0) }
+        var digest = [UInt8](repeating: 0, count: 32)
+        let isDigested = unsafe EVP_Digest(encoded, Int(length), &digest, nil, EVP_sha256(), nil) == 1
+        return isDigested ? digest : nil
+    }
+
+    private static func secondsUntilExpiry(of certificate: OpaquePointer) -> Int64? {
+        var days: CInt = 0
+        var seconds: CInt = 0
+        // A nil time stands for the present.
+        let isKnown = unsafe ASN1_TIME_diff(&days, &seconds, nil, X509_get0_notAfter(certificate)) == 1
+        return isKnown ? Int64(days) * 86_400 + Int64(seconds) : nil
+    }
+}
+
+extension TransportError.UntrustedReason {
+    /// - Parameter result: what SSL_get_verify_result returned; not X509_V_OK.
+    init(verifyResult result: Int) {
+        self =
+            switch CInt(truncatingIfNeeded: result) {
+            case X509_V_ERR_CERT_HAS_EXPIRED: .expired
+            case X509_V_ERR_CERT_NOT_YET_VALID: .notYetValid
+            case X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH: .hostName
+            case X509_V_ERR_INVALID_PURPOSE: .purpose
+            default: .chain
+            }
+    }
+}

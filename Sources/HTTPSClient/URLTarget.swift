@@ -1,0 +1,155 @@
+internal import Reactor
+
+/// An absolute `http` or `https` URL in the strict form that the broker sends requests to.
+///
+/// Everything that two parsers could read differently is refused rather than repaired: user information, fragments,
+/// backslashes, white space, control characters, text outside ASCII, percent escapes in the host, empty labels, and a
+/// host that ends in a number without being a dotted quad (`127.1`, `2130706433`, `0x7f.1`), which resolvers take for
+/// an address. Ports below 1024 other than 80 and 443 belong to other protocols (SSH, SMTP) and are refused too.
+package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
+    package enum Scheme: String, Sendable, Hashable {
+        case http
+        case https
+
+        /// The port of a URL that names none (RFC 9110 §4.2).
+        package var defaultPort: UInt16 {
+            switch self {
+            case .http: 80
+            case .https: 443
+            }
+        }
+    }
+
+    /// What a connection is made to (RFC 6454 §4).
+    package struct Origin: Sendable, Hashable {
+        package let scheme: Scheme
+        /// A lower-case DNS name, a dotted quad, or an IPv6 address without brackets.
+        package let host: String
+        package let port: UInt16
+
+        /// The value of a `Host` field (RFC 9110 §7.2): the port is left out when it is the scheme's own.
+        package var authority: String {
+            let name = host.utf8.contains(UInt8(ascii: ":")) ? "[\(host)]" : host
+            return port == scheme.defaultPort ? name : "\(name):\(port)"
+        }
+    }
+
+    package let origin: Origin
+    /// The request target in origin-form (RFC 9112 §3.2.1): a path that starts with `/`, and the query, if there is one.
+    package let pathAndQuery: String
+
+    package var scheme: Scheme { origin.scheme }
+    package var host: String { origin.host }
+    package var port: UInt16 { origin.port }
+
+    /// Reads a URL; nil when it is not one of the strict form.
+    package init?(_ text: String) {
+        let bytes = Array(text.utf8)
+        guard bytes.count <= Self.maximumLength, bytes.allSatisfy(Self.isURLByte),
+            let colon = bytes.firstIndex(of: UInt8(ascii: ":"))
+        else { return nil }
+        guard let scheme = Scheme(rawValue: String(decoding: bytes[..<colon], as: UTF8.self).lowercased()),
+            bytes[(colon + 1)...].starts(with: [UInt8(ascii: "/"), UInt8(ascii: "/")])
+        else { return nil }
+        let rest = bytes[(colon + 3)...]
+        let end = rest.firstIndex { $0 == UInt8(ascii: "/") || $0 == UInt8(ascii: "?") } ?? rest.endIndex
+        guard let (host, port) = Self.hostAndPort(rest[..<end], scheme: scheme) else { return nil }
+        let target = rest[end...]
+        guard Self.hasWholeEscapes(target) else { return nil }
+        origin = Origin(scheme: scheme, host: host, port: port)
+        let prefix = target.first == UInt8(ascii: "/") ? "" : "/"
+        pathAndQuery = prefix + String(decoding: target, as: UTF8.self)
+    }
+
+    package var description: String { "\(origin.scheme.rawValue)://\(origin.authority)\(pathAndQuery)" }
+
+    /// Longer URLs serve nobody here and would not fit common servers' request lines.
+    private static let maximumLength = 8000
+
+    /// RFC 3986 Appendix A: the characters of a URI, less `#`, since there is no fragment.
+    private static func isURLByte(_ byte: UInt8) -> Bool {
+        switch byte {
+        case UInt8(ascii: "a")...UInt8(ascii: "z"), UInt8(ascii: "A")...UInt8(ascii: "Z"),
+            UInt8(ascii: "0")...UInt8(ascii: "9"):
+            true
+        default:
+            "-._~:/?[]@!$&'()*+,;=%".utf8.contains(byte)
+        }
+    }
+
+    private static func hasWholeEscapes(_ bytes: ArraySlice<UInt8>) -> Bool {
+        var index = bytes.startIndex
+        while index < bytes.endIndex {
+            if bytes[index] == UInt8(ascii: "%") {
+                guard index + 2 < bytes.endIndex, isHexDigit(bytes[index + 1]), isHexDigit(bytes[index + 2]) else {
+                    return false
+                }
+                index += 2
+            } else if bytes[index] == UInt8(ascii: "[") || bytes[index] == UInt8(ascii: "]") {
+                // RFC 3986 §3.2.2: brackets occur around an IP literal only.
+                return false
+            }
+            index += 1
+        }
+        return true
+    }
+
+    private static func hostAndPort(_ authority: ArraySlice<UInt8>, scheme: Scheme) -> (String, UInt16)? {
+        let host: String
+        let afterHost: ArraySlice<UInt8>
+        if authority.first == UInt8(ascii: "[") {
+            guard let close = authority.firstIndex(of: UInt8(ascii: "]")) else { return nil }
+            // Parsed and written again, so that one address has one spelling. Zone identifiers are no part of a URL
+            // that names a host on the internet, and inet_pton refuses them.
+            let literal = String(decoding: authority[(authority.startIndex + 1)..<close], as: UTF8.self)
+            guard let address = SocketAddress(numericHost: literal, port: 0), case .v6 = address.ip else { return nil }
+            host = address.host
+            afterHost = authority[(close + 1)...]
+        } else {
+            let colon = authority.firstIndex(of: UInt8(ascii: ":")) ?? authority.endIndex
+            guard let name = registeredName(authority[..<colon]) else { return nil }
+            host = name
+            afterHost = authority[colon...]
+        }
+        if afterHost.isEmpty { return (host, scheme.defaultPort) }
+        let digits = afterHost.dropFirst()
+        guard afterHost.first == UInt8(ascii: ":"), (1...5).contains(digits.count),
+            digits.allSatisfy({ isDigit($0) }), digits.first != UInt8(ascii: "0"),
+            let port = UInt16(String(decoding: digits, as: UTF8.self)),
+            port >= 1024 || port == 80 || port == 443
+        else { return nil }
+        return (host, port)
+    }
+
+    /// A DNS name of letters, digits, hyphens and underscores (RFC 1123 §2.1, RFC 2181 §11), or a dotted quad.
+    private static func registeredName(_ bytes: ArraySlice<UInt8>) -> String? {
+        guard (1...253).contains(bytes.count) else { return nil }
+        let text = String(decoding: bytes, as: UTF8.self).lowercased()
+        let labels = text.utf8.split(separator: UInt8(ascii: "."), omittingEmptySubsequences: false)
+        for label in labels {
+            guard (1...63).contains(label.count), label.first != UInt8(ascii: "-"), label.last != UInt8(ascii: "-"),
+                label.allSatisfy({
+                    isDigit($0) || isLowercase($0) || $0 == UInt8(ascii: "-") || $0 == UInt8(ascii: "_")
+                })
+            else { return nil }
+        }
+        // A last label that is a number makes the whole an IPv4 address for inet_aton(3) and for browsers, in any of
+        // its shortened, octal and hexadecimal spellings. Only the plain one is let through.
+        guard let last = labels.last, isNumber(last) else { return text }
+        guard let address = SocketAddress(numericHost: text, port: 0) else { return nil }
+        return address.host
+    }
+
+    private static func isNumber(_ label: Substring.UTF8View) -> Bool {
+        if label.starts(with: "0x".utf8) { return label.dropFirst(2).allSatisfy(isHexDigit) }
+        return label.allSatisfy(isDigit)
+    }
+
+    private static func isDigit(_ byte: UInt8) -> Bool { byte >= UInt8(ascii: "0") && byte <= UInt8(ascii: "9") }
+
+    private static func isLowercase(_ byte: UInt8) -> Bool { byte >= UInt8(ascii: "a") && byte <= UInt8(ascii: "z") }
+
+    private static func isHexDigit(_ byte: UInt8) -> Bool {
+        isDigit(byte) || (byte | 0x20 >= UInt8(ascii: "a") && byte | 0x20 <= UInt8(ascii: "f"))
+    }
+}

@@ -1,0 +1,318 @@
+internal import HTTPCodec
+internal import Reactor
+
+/// Names a connection to whatever outlives it: a late answer or event finds another serial number, or none.
+struct ConnectionID: Sendable {
+    let slot: Int
+    let serial: UInt64
+}
+
+/// One client's connection: its buffers and how far its current exchange has come.
+///
+/// It belongs to one `Worker`, is not `Sendable`, and does no waiting: the worker decides when it reads, writes and ends.
+/// One exchange is in flight at a time; further requests wait in `input` or in the kernel, so answers cannot overtake.
+final class Connection {
+    enum Phase: Equatable {
+        /// Reading a request, or waiting for one.
+        case receiving
+        /// The handler has the request. Nothing is read meanwhile.
+        case answering
+        /// The last answer is on its way out.
+        case closing
+        /// The last answer is out and our side closed; input is dropped until the peer closes too (RFC 9112 §9.6).
+        case lingering
+        case closed
+    }
+
+    /// What `readDeadline` bounds.
+    enum Wait {
+        case nothing, firstRequest, nextRequest, head, body, linger
+    }
+
+    /// What the answer must know of its request.
+    struct Exchange {
+        var requestID: String
+        var isHead: Bool
+        var isHTTP10: Bool
+        var keepsAlive: Bool
+    }
+
+    enum Event {
+        case needsMore
+        case request(RequestHead, body: [UInt8])
+        case fault(RequestFault)
+    }
+
+    /// A head that has arrived in part. In a box, because most heads arrive whole and idle connections have none.
+    private final class PartialHead {
+        var parser: RequestParser
+        init(_ parser: RequestParser) { self.parser = parser }
+    }
+
+    /// A request whose content is arriving.
+    private final class PartialBody {
+        let head: RequestHead
+        /// For content of a known length: what is still to come.
+        var remaining: Int
+        /// For chunked content.
+        var decoder: ChunkedDecoder?
+        /// Grows with what arrives; nothing is reserved for what is only declared.
+        var bytes: [UInt8] = []
+
+        init(_ head: RequestHead, remaining: Int, decoder: ChunkedDecoder?) {
+            self.head = head
+            self.remaining = remaining
+            self.decoder = decoder
+        }
+    }
+
+    let id: ConnectionID
+    let descriptor: CInt
+    let peer: String
+    /// Beyond the server's limit: told so and closed.
+    let isRefused: Bool
+    var registration: Registration?
+    var phase = Phase.receiving
+    var exchange: Exchange?
+    /// The handler's task while it is suspended.
+    var task: Task<Void, Never>?
+    /// The worker is in the middle of this connection; an answer given now will be found by it.
+    var isBeingServed = false
+    /// A continuation of the serving has been queued behind other connections.
+    var isQueued = false
+    /// After the last answer, input may still be on its way.
+    var mustLinger = false
+    var lingeringBytes = 0
+
+    // Edges are latched here: what was reported and not yet used up.
+    var mayHaveInput = false
+    var mayWrite = true
+    /// The peer's end was reported. A short read does not mean "no more" then: the end itself is still to be read.
+    var peerFinished = false
+
+    private(set) var wait = Wait.nothing
+    private(set) var waitBegan = MonotonicInstant.distantFuture
+    private(set) var readDeadline = MonotonicInstant.distantFuture
+    private(set) var writeDeadline = MonotonicInstant.distantFuture
+    /// How many of the unsent bytes must leave before `writeDeadline`.
+    private var writeMark = 0
+
+    private var owned: OwnedDescriptor?
+    private var partialHead: PartialHead?
+    private var partialBody: PartialBody?
+    private var input: [UInt8] = []
+    private var inputStart = 0
+    /// Answers on their way out, from `outputStart` on.
+    var output: [UInt8] = []
+    private(set) var outputStart = 0
+
+    init(id: ConnectionID, descriptor: consuming OwnedDescriptor, peer: String, isRefused: Bool) {
+        self.id = id
+        self.descriptor = descriptor.rawValue
+        self.peer = peer
+        self.isRefused = isRefused
+        owned = consume descriptor
+    }
+
+    var unsentBytes: Int { output.count - outputStart }
+    var unreadBytes: Int { input.count - inputStart }
+
+    /// No part of a request has come and nothing is owed.
+    var isIdle: Bool {
+        phase == .receiving && !isInsideRequest && unsentBytes == 0
+    }
+
+    /// Whether a request was begun and not completed.
+    var isInsideRequest: Bool { partialHead != nil || partialBody != nil || unreadBytes > 0 }
+
+    /// What the connection waits for now; its deadline is to be set when this changes.
+    var currentWait: Wait {
+        switch phase {
+        case .receiving:
+            if partialBody != nil {
+                .body
+            } else if isInsideRequest {
+                .head
+            } else {
+                wait == .firstRequest ? .firstRequest : .nextRequest
+            }
+        case .lingering: .linger
+        case .answering, .closing, .closed: .nothing
+        }
+    }
+
+    func beginWait(_ wait: Wait, for timeout: Duration) {
+        self.wait = wait
+        waitBegan = .now
+        readDeadline = waitBegan.advanced(by: timeout)
+    }
+
+    func endWait() {
+        wait = .nothing
+        readDeadline = .distantFuture
+    }
+
+    /// So many of the unsent bytes have left.
+    func sent(_ count: Int) {
+        outputStart += count
+        writeMark -= count
+        if outputStart == output.count {
+            output = []
+            outputStart = 0
+            writeMark = 0
+            writeDeadline = .distantFuture
+        } else if outputStart >= 65_536 {
+            // A connection whose output never quite empties must not keep all that it ever sent.
+            output.removeFirst(outputStart)
+            outputStart = 0
+        }
+    }
+
+    /// Bytes are left that the peer does not take. What is unsent now has to leave within the time-out, whatever joins
+    /// it meanwhile: taking an octet now and then does not keep a connection for ever.
+    func stalled(_ timeout: Duration) {
+        guard writeMark <= 0 else { return }
+        writeMark = unsentBytes
+        writeDeadline = .after(timeout)
+    }
+
+    /// Closes the descriptor, at once.
+    func closeDescriptor() {
+        phase = .closed
+        owned = nil
+        dropInput()
+        output = []
+        outputStart = 0
+        exchange = nil
+    }
+
+    // MARK: Input
+
+    /// Reads on in what was received before.
+    func readOn(_ limits: RequestLimits) -> Event {
+        let bytes = input
+        let (event, end) = advance(bytes, inputStart..<bytes.count, limits)
+        inputStart = end
+        releaseReadInput()
+        return event
+    }
+
+    /// Takes in bytes that have just arrived: the first `count` of `bytes`. What follows the end of a request is kept.
+    func received(_ bytes: [UInt8], _ count: Int, _ limits: RequestLimits) -> Event {
+        if unreadBytes == 0 {
+            // The common case: the request is read where the kernel put it, and nothing is copied.
+            let (event, end) = advance(bytes, 0..<count, limits)
+            if end < count {
+                input = Array(bytes[end..<count])
+                inputStart = 0
+            }
+            return event
+        }
+        if inputStart > 0 {
+            input.removeSubrange(..<inputStart)
+            inputStart = 0
+        }
+        input.append(contentsOf: bytes[..<count])
+        return readOn(limits)
+    }
+
+    func dropInput() {
+        input = []
+        inputStart = 0
+        partialHead = nil
+        partialBody = nil
+    }
+
+    private func releaseReadInput() {
+        guard inputStart == input.count else { return }
+        input = []
+        inputStart = 0
+    }
+
+    /// Reads as far as one request goes. Returns what came of it and where it stopped.
+    private func advance(_ bytes: [UInt8], _ range: Range<Int>, _ limits: RequestLimits) -> (Event, Int) {
+        do throws(RequestFault) {
+            if let partialBody { return try advance(partialBody, bytes, range) }
+            if let partialHead {
+                guard let head = try partialHead.parser.parse(bytes.span.extracting(range)) else {
+                    return (.needsMore, range.lowerBound)
+                }
+                self.partialHead = nil
+                return try headReceived(head, bytes, range, limits)
+            }
+            var parser = RequestParser(limits: limits)
+            guard let head = try parser.parse(bytes.span.extracting(range)) else {
+                partialHead = PartialHead(parser)
+                return (.needsMore, range.lowerBound)
+            }
+            return try headReceived(head, bytes, range, limits)
+        } catch {
+            return (.fault(error), range.upperBound)
+        }
+    }
+
+    private func headReceived(
+        _ head: RequestHead, _ bytes: [UInt8], _ range: Range<Int>, _ limits: RequestLimits
+    ) throws(RequestFault) -> (Event, Int) {
+        let end = range.lowerBound + head.length
+        let partial: PartialBody
+        switch head.framing {
+        case .none:
+            return (.request(head, body: []), end)
+        case .length(let length):
+            partial = PartialBody(head, remaining: length, decoder: nil)
+        case .chunked:
+            let decoder = ChunkedDecoder(bodyLimit: limits.bodyBytes, overheadLimit: limits.chunkOverheadBytes)
+            partial = PartialBody(head, remaining: 0, decoder: decoder)
+        }
+        partialBody = partial
+        if end < range.upperBound { return try advance(partial, bytes, end..<range.upperBound) }
+        // RFC 9110 §10.1.1: a client that waits is asked for its content; one that has begun to send it need not be.
+        if head.expectsContinue { output.append(contentsOf: "HTTP/1.1 100 Continue\r\n\r\n".utf8) }
+        return (.needsMore, end)
+    }
+
+    private func advance(
+        _ partial: PartialBody, _ bytes: [UInt8], _ range: Range<Int>
+    ) throws(RequestFault) -> (Event, Int) {
+        var index = range.lowerBound
+        if partial.decoder == nil {
+            let end = index + min(partial.remaining, range.upperBound - index)
+            partial.bytes.append(contentsOf: bytes[index..<end])
+            partial.remaining -= end - index
+            return partial.remaining == 0 ? bodyReceived(partial, end) : (.needsMore, end)
+        }
+        let available = bytes.span.extracting(0..<range.upperBound)
+        while let step = try Self.nextChunkStep(partial, available, from: index) {
+            switch step {
+            case .data(let data):
+                partial.bytes.append(contentsOf: bytes[data])
+                index = data.upperBound
+            case .complete(let end):
+                return bodyReceived(partial, end)
+            case .needsMore:
+                return (.needsMore, range.upperBound)
+            }
+        }
+        return (.needsMore, range.upperBound)
+    }
+
+    private func bodyReceived(_ partial: PartialBody, _ end: Int) -> (Event, Int) {
+        partialBody = nil
+        return (.request(partial.head, body: partial.bytes), end)
+    }
+
+    private static func nextChunkStep(
+        _ partial: PartialBody, _ bytes: Span<UInt8>, from index: Int
+    ) throws(RequestFault) -> ChunkedDecoder.Step? {
+        do throws(ChunkedDecoder.Fault) {
+            return try partial.decoder?.next(bytes, from: index)
+        } catch {
+            switch error {
+            case .malformed: throw .chunk
+            case .overheadTooLarge: throw .chunkOverheadTooLarge
+            case .bodyTooLarge: throw .contentTooLarge
+            }
+        }
+    }
+}

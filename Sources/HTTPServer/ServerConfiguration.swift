@@ -1,0 +1,66 @@
+package import HTTPCodec
+package import Reactor
+
+/// What a server listens on and how much of its callers it bears with. Every limit is inclusive; every time-out is
+/// total, counted from the beginning of what it bounds, so that a peer which sends an octet now and then gains nothing.
+package struct ServerConfiguration: Sendable {
+    /// Port 0 lets the kernel choose; `Server.address` tells the choice.
+    package var address: SocketAddress
+    /// Event loops, each with its own listener and thread: at least 1, or nil for one for each processor.
+    package var loopCount: Int?
+    package var limits: RequestLimits
+    /// From the first byte of a head to its last, and from a connection's beginning to its first byte. Default 10 s.
+    /// Then 408, or a silent close where not one byte has come.
+    package var headTimeout: Duration
+    /// From the end of the head to the end of the content. Default 30 s. Then 408.
+    package var bodyTimeout: Duration
+    /// How long a connection may wait for its next request. Default 60 s. Then a silent close.
+    package var idleTimeout: Duration
+    /// How long bytes may wait for a peer that does not read them. Default 30 s. Then the connection is reset.
+    package var writeTimeout: Duration
+    /// How long input is read and dropped after a last answer, so that no reset eats it. Default 2 s.
+    package var lingerTimeout: Duration
+    /// How many bytes are read and dropped after a last answer. Default 1 MiB.
+    package var lingerBytes: Int
+    /// Connections at once, over all loops. Default 10 000. Beyond it an idle connection gives way; where there is
+    /// none, the new one is answered 503.
+    package var maximumConnections: Int
+    /// How long a connection must have been idle before it gives way to a new one. Default 1 s: one whose client is
+    /// about to use it again is not taken from it.
+    package var idleGrace: Duration
+    /// Unsent bytes of answers beyond which a connection's further requests are not read. Default 64 KiB. One answer
+    /// may exceed it.
+    package var unsentBytes: Int
+    /// For `Retry-After` in a 503 to a refused connection. Default 1 s.
+    package var retryAfterSeconds: Int
+
+    package init(
+        address: SocketAddress, loopCount: Int? = nil, limits: RequestLimits = RequestLimits(),
+        headTimeout: Duration = .seconds(10), bodyTimeout: Duration = .seconds(30),
+        idleTimeout: Duration = .seconds(60), writeTimeout: Duration = .seconds(30),
+        lingerTimeout: Duration = .seconds(2), lingerBytes: Int = 1_048_576, maximumConnections: Int = 10_000,
+        idleGrace: Duration = .seconds(1), unsentBytes: Int = 65_536, retryAfterSeconds: Int = 1
+    ) {
+        self.address = address
+        self.loopCount = loopCount
+        self.limits = limits
+        self.headTimeout = headTimeout
+        self.bodyTimeout = bodyTimeout
+        self.idleTimeout = idleTimeout
+        self.writeTimeout = writeTimeout
+        self.lingerTimeout = lingerTimeout
+        self.lingerBytes = lingerBytes
+        self.maximumConnections = maximumConnections
+        self.idleGrace = idleGrace
+        self.unsentBytes = unsentBytes
+        self.retryAfterSeconds = retryAfterSeconds
+    }
+
+    /// How often the deadlines of all connections are looked at: late by a quarter of the shortest time-out at most,
+    /// and by a second at most. One look at an integer for each connection costs less than arming and disarming a
+    /// timer for each request, and an idle connection carries no timer.
+    var sweepInterval: Duration {
+        let shortest = min(headTimeout, bodyTimeout, idleTimeout, writeTimeout, lingerTimeout)
+        return min(max(shortest / 4, .milliseconds(5)), .seconds(1))
+    }
+}

@@ -1,0 +1,28 @@
+package import HTTPCodec
+
+/// What a server has done so far, for metrics.
+package struct ServerStatistics: Sendable, Equatable {
+    /// Connections open now, refused ones not counted.
+    package var connectionsOpen = 0
+    /// Connections accepted since the start, refused ones included.
+    package var connectionsAccepted = 0
+    /// Connections beyond the limit: answered 503 or dropped.
+    package var connectionsRefused = 0
+    /// Connections reset because the peer did not read its answers.
+    package var connectionsStalled = 0
+    /// Requests handed to the handler.
+    package var requests = 0
+    /// Answers of the server's own, by status: requests that never became one.
+    package var faults: [Status: Int] = [:]
+
+    package init() {}
+
+    mutating func add(_ other: ServerStatistics) {
+        connectionsOpen += other.connectionsOpen
+        connectionsAccepted += other.connectionsAccepted
+        connectionsRefused += other.connectionsRefused
+        connectionsStalled += other.connectionsStalled
+        requests += other.requests
+        faults.merge(other.faults, uniquingKeysWith: +)
+    }
+}

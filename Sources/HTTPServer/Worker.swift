@@ -1,0 +1,541 @@
+internal import HTTPCodec
+internal import Reactor
+internal import Synchronization
+
+/// Serves the connections of one listener, on one loop's thread.
+///
+/// The worker is an actor whose executor is its loop. Readiness arrives by calls from the loop, so serving a request
+/// that needs no waiting is one chain of ordinary calls: read, parse, handler, write. What the handler does after a
+/// suspension comes back as a job of the same loop.
+actor Worker {
+    nonisolated let loop: EventLoop
+    nonisolated let counters = WorkerCounters()
+    nonisolated var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
+
+    private let configuration: ServerConfiguration
+    private let handler: any RequestHandler
+    private let connectionCount: ConnectionCount
+
+    private var listener: OwnedDescriptor?
+    private var listenerRegistration: Registration?
+
+    private var connections: [Connection?] = []
+    private var freeSlots: [Int] = []
+    private var lastSerial: UInt64 = 0
+    private var liveConnections = 0
+    private var refusedConnections = 0
+    private var isSweeping = false
+
+    private var requestIDs: RequestIDGenerator
+    private var dateSecond: Int64 = -1
+    private var date: [UInt8] = []
+    /// Where every read lands first. A connection keeps only what it cannot use at once.
+    private var scratch = [UInt8](repeating: 0, count: 16_384)
+
+    private var isDraining = false
+    private var runningHandlers = 0
+    private var waitingForQuiet: [CheckedContinuation<Void, Never>] = []
+
+    // How much one connection or listener may do before others have their turn.
+    private static let readsPerTurn = 16
+    private static let requestsPerTurn = 128
+    private static let acceptsPerTurn = 64
+    /// Refused connections that are answered at once; more are dropped without an answer.
+    private static let maximumRefusals = 64
+    private static let acceptPause = Duration.milliseconds(100)
+
+    init(
+        loop: EventLoop, listener: consuming OwnedDescriptor, configuration: ServerConfiguration,
+        handler: any RequestHandler, connectionCount: ConnectionCount
+    ) {
+        self.loop = loop
+        self.configuration = configuration
+        self.handler = handler
+        self.connectionCount = connectionCount
+        self.listener = consume listener
+        var random = SystemRandomNumberGenerator()
+        requestIDs = RequestIDGenerator(&random)
+    }
+
+    // MARK: Accepting
+
+    /// Starts or resumes accepting.
+    func listen() {
+        guard let number = listener?.rawValue, listenerRegistration == nil else { return }
+        do throws(SystemError) {
+            listenerRegistration = try loop.registerListener(number, ListenerReadiness(worker: self))
+        } catch {
+            // The kernel has no memory for the registration: the same remedy as for a lack of descriptors.
+            pauseAccepting()
+        }
+    }
+
+    func acceptConnections() {
+        guard let number = listener?.rawValue else { return }
+        for _ in 0..<Self.acceptsPerTurn {
+            do throws(SystemError) {
+                admit(try Socket.accept(number))
+            } catch {
+                switch Kernel.acceptFailure(error.number) {
+                case .none: return
+                case .skip: continue
+                case .pause: return pauseAccepting()
+                }
+            }
+        }
+    }
+
+    /// Stops listening for a moment. New connections wait in the kernel's queue; an idle one is given up, since what has
+    /// run out are most likely descriptors.
+    private func pauseAccepting() {
+        stopAccepting()
+        if let idle = longestIdle() { close(idle) }
+        loop.schedule(at: .after(Self.acceptPause)) { self.assumeIsolated { $0.listen() } }
+    }
+
+    private func stopAccepting() {
+        if let listenerRegistration { loop.deregister(listenerRegistration) }
+        listenerRegistration = nil
+    }
+
+    private func admit(_ accepted: consuming Socket.Accepted) {
+        counters.accepted.add(1, ordering: .relaxed)
+        var isRefused = false
+        if connectionCount.increment() > configuration.maximumConnections {
+            if let idle = longestIdle() {
+                close(idle)
+            } else {
+                connectionCount.decrement()
+                counters.refused.add(1, ordering: .relaxed)
+                if refusedConnections >= Self.maximumRefusals { return }
+                isRefused = true
+            }
+        }
+        let peer = accepted.peer?.host ?? "unknown"
+        let connection = insert(accepted.takeDescriptor(), peer: peer, isRefused: isRefused)
+        do throws(SystemError) {
+            connection.registration = try loop.register(
+                connection.descriptor, ConnectionReadiness(worker: self, id: connection.id))
+        } catch {
+            return close(connection)
+        }
+        connection.beginWait(.firstRequest, for: configuration.headTimeout)
+        scheduleSweep()
+        if isRefused { refuse(connection) }
+    }
+
+    private func insert(
+        _ descriptor: consuming OwnedDescriptor, peer: String, isRefused: Bool
+    ) -> Connection {
+        lastSerial += 1
+        let slot = freeSlots.popLast() ?? connections.count
+        let id = ConnectionID(slot: slot, serial: lastSerial)
+        let connection = Connection(id: id, descriptor: descriptor, peer: peer, isRefused: isRefused)
+        if slot == connections.count {
+            connections.append(connection)
+        } else {
+            connections[slot] = connection
+        }
+        liveConnections += 1
+        if isRefused { refusedConnections += 1 }
+        return connection
+    }
+
+    private func refuse(_ connection: Connection) {
+        fail(connection, .serviceUnavailable, "The server has too many connections.")
+        serve(connection)
+    }
+
+    /// The connection that has been idle for longest, if any has been for the time of grace.
+    private func longestIdle() -> Connection? {
+        let now = MonotonicInstant.now
+        var longest: Connection?
+        for case let connection? in connections where connection.isIdle {
+            if connection.waitBegan.duration(to: now) < configuration.idleGrace { continue }
+            if let longest, longest.waitBegan <= connection.waitBegan { continue }
+            longest = connection
+        }
+        return longest
+    }
+
+    // MARK: Serving
+
+    func becameReady(_ id: ConnectionID, _ readiness: Readiness) {
+        guard let connection = connection(id) else { return }
+        // Reset, or closed on both sides: nobody is left to answer.
+        if readiness.contains(.hangup) { return close(connection) }
+        if readiness.contains(.readable) { connection.mayHaveInput = true }
+        if readiness.contains(.peerFinished) {
+            connection.peerFinished = true
+            connection.mayHaveInput = true
+        }
+        if readiness.contains(.writable) { connection.mayWrite = true }
+        serve(connection)
+    }
+
+    /// Takes a connection as far as it goes without waiting. A loop and not a recursion: however many requests are
+    /// pipelined, the stack does not grow, and their answers leave together.
+    private func serve(_ connection: Connection) {
+        if connection.isBeingServed || connection.phase == .closed { return }
+        connection.isBeingServed = true
+        var (reads, requests) = (0, 0)
+        serving: while true {
+            switch connection.phase {
+            case .receiving:
+                if reads >= Self.readsPerTurn || requests >= Self.requestsPerTurn {
+                    serveLater(connection)
+                    break serving
+                }
+                // What is unsent bounds what is read: a peer that does not take its answers gets no more of them.
+                if connection.unsentBytes >= configuration.unsentBytes {
+                    flush(connection)
+                    if connection.unsentBytes >= configuration.unsentBytes { break serving }
+                }
+                guard let event = nextEvent(connection, &reads) else { break serving }
+                switch event {
+                case .needsMore:
+                    continue
+                case .request(let head, let body):
+                    requests += 1
+                    start(head, body, connection)
+                case .fault(let fault):
+                    fail(connection, fault.status, fault.detail)
+                }
+            case .closing:
+                flush(connection)
+                if connection.phase == .closed || connection.unsentBytes > 0 { break serving }
+                guard connection.mustLinger else {
+                    close(connection)
+                    break serving
+                }
+                Socket.finishSending(connection.descriptor)
+                connection.phase = .lingering
+            case .lingering:
+                linger(connection)
+                break serving
+            case .answering, .closed:
+                break serving
+            }
+        }
+        if connection.phase != .closed, connection.unsentBytes > 0, connection.mayWrite { flush(connection) }
+        connection.isBeingServed = false
+        // Its last answer did not say so, since the drain began while that was on its way.
+        if isDraining, connection.isIdle, !connection.isQueued { return close(connection) }
+        updateDeadline(connection)
+    }
+
+    private func serveLater(_ connection: Connection) {
+        if connection.isQueued { return }
+        connection.isQueued = true
+        let id = connection.id
+        loop.execute { self.assumeIsolated { $0.serveQueued(id) } }
+    }
+
+    private func serveQueued(_ id: ConnectionID) {
+        guard let connection = connection(id) else { return }
+        connection.isQueued = false
+        serve(connection)
+    }
+
+    /// What comes of the input at hand, or of the next read. Nil when nothing more can be done now.
+    private func nextEvent(_ connection: Connection, _ reads: inout Int) -> Connection.Event? {
+        if connection.unreadBytes > 0 {
+            let event = connection.readOn(configuration.limits)
+            if case .needsMore = event {} else { return event }
+        }
+        guard connection.mayHaveInput else { return nil }
+        reads += 1
+        switch Kernel.receive(connection.descriptor, into: &scratch) {
+        case .bytes(let count):
+            // A short read has emptied the socket, and the next byte makes a new edge.
+            if count < scratch.count, !connection.peerFinished { connection.mayHaveInput = false }
+            return connection.received(scratch, count, configuration.limits)
+        case .wouldBlock:
+            connection.mayHaveInput = false
+            return nil
+        case .finished:
+            connection.mayHaveInput = false
+            endOfInput(connection)
+            return .needsMore
+        case .failed:
+            close(connection)
+            return nil
+        }
+    }
+
+    private func endOfInput(_ connection: Connection) {
+        if connection.isInsideRequest {
+            // RFC 9112 §8: incomplete, and it will stay so. The client may still read why.
+            fail(connection, .badRequest, "The connection ended inside the request.")
+        } else {
+            connection.phase = .closing
+        }
+        // Nothing more can arrive, so there is nothing to wait for.
+        connection.mustLinger = false
+    }
+
+    /// Drops input until the peer closes, so that what it has sent does not turn our close into a reset that would take
+    /// the last answer with it.
+    private func linger(_ connection: Connection) {
+        while connection.mayHaveInput {
+            switch Kernel.receive(connection.descriptor, into: &scratch) {
+            case .bytes(let count):
+                connection.lingeringBytes += count
+                if connection.lingeringBytes > configuration.lingerBytes { return close(connection) }
+                if count < scratch.count, !connection.peerFinished { connection.mayHaveInput = false }
+            case .wouldBlock:
+                connection.mayHaveInput = false
+            case .finished, .failed:
+                return close(connection)
+            }
+        }
+    }
+
+    // MARK: Exchanges
+
+    private func start(_ head: RequestHead, _ body: [UInt8], _ connection: Connection) {
+        counters.requests.add(1, ordering: .relaxed)
+        let request = Request(
+            method: head.method, path: head.path, query: head.query, fields: head.fields, body: body,
+            peer: connection.peer, id: requestIDs.next())
+        connection.exchange = Connection.Exchange(
+            requestID: request.id, isHead: head.method == .head, isHTTP10: head.isHTTP10,
+            keepsAlive: head.keepsAlive)
+        connection.endWait()
+        // The phase changes first: when the handler does not suspend, the answer is there before the next line.
+        connection.phase = .answering
+        runningHandlers += 1
+        let id = connection.id
+        let task = Task.immediate { await self.respond(to: request, on: id) }
+        if connection.phase == .answering { connection.task = task }
+    }
+
+    private func respond(to request: Request, on id: ConnectionID) async {
+        let response = await handler.respond(to: request)
+        runningHandlers -= 1
+        answered(id, response)
+        if runningHandlers == 0 { becomeQuietIfDone() }
+    }
+
+    private func answered(_ id: ConnectionID, _ response: Response) {
+        guard let connection = connection(id), connection.phase == .answering, let exchange = connection.exchange
+        else { return }
+        connection.task = nil
+        connection.exchange = nil
+        if response.abortsConnection { return close(connection) }
+        let closes = !exchange.keepsAlive || response.closesConnection || isDraining
+        let isWritten = write(
+            response, to: connection, requestID: exchange.requestID, isHead: exchange.isHead,
+            persistence: closes ? .close : exchange.isHTTP10 ? .keepAlive : .unstated)
+        if isWritten, !closes {
+            connection.phase = .receiving
+        } else {
+            connection.phase = .closing
+            // A client that asked for the close sends nothing more; any other may have the next request on its way.
+            connection.mustLinger = exchange.keepsAlive || connection.unreadBytes > 0 || !isWritten
+            connection.dropInput()
+        }
+        serve(connection)
+    }
+
+    /// Answers what is not a request, and lets the connection end. Nothing that follows on it is looked at.
+    private func fail(_ connection: Connection, _ status: Status, _ detail: String) {
+        counters.countFault(status)
+        connection.dropInput()
+        connection.exchange = nil
+        connection.phase = .closing
+        connection.mustLinger = true
+        connection.endWait()
+        var response = handler.response(toFault: status, detail: detail)
+        if status == .serviceUnavailable, response.fields["Retry-After"] == nil {
+            response.fields.append("Retry-After", String(configuration.retryAfterSeconds))
+        }
+        _ = write(response, to: connection, requestID: requestIDs.next(), isHead: false, persistence: .close)
+    }
+
+    /// Queues an answer. False when the response could not be encoded and a bare 500 took its place: the connection is
+    /// to be closed then.
+    private func write(
+        _ response: Response, to connection: Connection, requestID: String, isHead: Bool,
+        persistence: ResponseEncoder.Connection
+    ) -> Bool {
+        do throws(EncodingFault) {
+            try ResponseEncoder.append(
+                status: response.status, fields: response.fields, body: response.body, date: currentDate(),
+                requestID: requestID, connection: persistence, omitsBody: isHead, to: &connection.output)
+            return true
+        } catch {
+            counters.countFault(.internalServerError)
+            let text = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            connection.output.append(contentsOf: text.utf8)
+            return false
+        }
+    }
+
+    private func currentDate() -> [UInt8] {
+        let now = Kernel.secondsSince1970
+        if now != dateSecond {
+            dateSecond = now
+            date = HTTPDate.format(secondsSince1970: now)
+        }
+        return date
+    }
+
+    private func flush(_ connection: Connection) {
+        while connection.mayWrite, connection.unsentBytes > 0 {
+            let unsent = connection.unsentBytes
+            switch Kernel.send(connection.descriptor, connection.output, from: connection.outputStart) {
+            case .bytes(let count):
+                connection.sent(count)
+                // A short write has filled the socket, and its next room makes a new edge.
+                if count < unsent { connection.mayWrite = false }
+            case .wouldBlock:
+                connection.mayWrite = false
+            case .failed:
+                return close(connection)
+            }
+        }
+        if connection.unsentBytes > 0 { connection.stalled(configuration.writeTimeout) }
+    }
+
+    // MARK: Deadlines
+
+    private func updateDeadline(_ connection: Connection) {
+        let wait = connection.currentWait
+        guard wait != connection.wait else { return }
+        let timeout: Duration
+        switch wait {
+        case .nothing: return connection.endWait()
+        case .firstRequest, .head: timeout = configuration.headTimeout
+        case .nextRequest: timeout = configuration.idleTimeout
+        case .body: timeout = configuration.bodyTimeout
+        case .linger: timeout = configuration.lingerTimeout
+        }
+        connection.beginWait(wait, for: timeout)
+    }
+
+    private func scheduleSweep() {
+        if isSweeping { return }
+        isSweeping = true
+        loop.schedule(at: .after(configuration.sweepInterval)) { self.assumeIsolated { $0.sweep() } }
+    }
+
+    private func sweep() {
+        isSweeping = false
+        let now = MonotonicInstant.now
+        for case let connection? in connections {
+            if connection.writeDeadline <= now {
+                counters.stalled.add(1, ordering: .relaxed)
+                abort(connection)
+            } else if connection.readDeadline <= now {
+                deadlinePassed(connection)
+            }
+        }
+        if liveConnections > 0 { scheduleSweep() }
+    }
+
+    private func deadlinePassed(_ connection: Connection) {
+        switch connection.wait {
+        case .firstRequest, .nextRequest:
+            closeIfStillIdle(connection)
+        case .linger, .nothing:
+            close(connection)
+        case .head:
+            fail(connection, .requestTimeout, "The head of the request took too long.")
+            serve(connection)
+        case .body:
+            fail(connection, .requestTimeout, "The content of the request took too long.")
+            serve(connection)
+        }
+    }
+
+    // MARK: Ending
+
+    private func connection(_ id: ConnectionID) -> Connection? {
+        guard id.slot < connections.count, let connection = connections[id.slot], connection.id.serial == id.serial
+        else { return nil }
+        return connection
+    }
+
+    /// Closes at once. A handler that is still running is cancelled and its answer dropped.
+    private func close(_ connection: Connection) {
+        if connection.phase == .closed { return }
+        if let registration = connection.registration { loop.deregister(registration) }
+        connection.registration = nil
+        connection.closeDescriptor()
+        connections[connection.id.slot] = nil
+        freeSlots.append(connection.id.slot)
+        liveConnections -= 1
+        if connection.isRefused { refusedConnections -= 1 } else { connectionCount.decrement() }
+        let task = connection.task
+        connection.task = nil
+        task?.cancel()
+        becomeQuietIfDone()
+    }
+
+    /// Closes an idle connection, unless a request has arrived on it that no event has told of yet.
+    private func closeIfStillIdle(_ connection: Connection) {
+        connection.mayHaveInput = true
+        serve(connection)
+        if connection.isIdle { close(connection) }
+    }
+
+    /// Closes with a reset: a plain close would leave what the peer does not read with the kernel.
+    private func abort(_ connection: Connection) {
+        Socket.abortOnClose(connection.descriptor)
+        close(connection)
+    }
+
+    /// Stops accepting, lets begun exchanges end until `deadline`, then aborts the rest. Returns when no connection is
+    /// left.
+    func drain(until deadline: MonotonicInstant) async {
+        if !isDraining {
+            isDraining = true
+            // What the kernel has accepted already would be reset with the listener.
+            acceptConnections()
+            stopAccepting()
+            listener = nil
+            for case let connection? in connections where connection.isIdle { closeIfStillIdle(connection) }
+        }
+        if liveConnections == 0, runningHandlers == 0 { return }
+        let expiry = loop.schedule(at: deadline) {
+            self.assumeIsolated { worker in
+                worker.abortAll()
+                // A handler that does not heed its cancellation does not hold up the end either.
+                worker.becomeQuiet()
+            }
+        }
+        await quiet()
+        loop.cancel(expiry)
+    }
+
+    /// Aborts every connection and cancels every handler; waits until the handlers have returned, or until `deadline`.
+    func close(until deadline: MonotonicInstant) async {
+        isDraining = true
+        stopAccepting()
+        listener = nil
+        abortAll()
+        if runningHandlers == 0 { return }
+        let expiry = loop.schedule(at: deadline) { self.assumeIsolated { $0.becomeQuiet() } }
+        await quiet()
+        loop.cancel(expiry)
+    }
+
+    private func abortAll() {
+        for case let connection? in connections { abort(connection) }
+    }
+
+    private func quiet() async {
+        await withCheckedContinuation { waitingForQuiet.append($0) }
+    }
+
+    private func becomeQuietIfDone() {
+        if isDraining, liveConnections == 0, runningHandlers == 0 { becomeQuiet() }
+    }
+
+    private func becomeQuiet() {
+        let waiting = waitingForQuiet
+        waitingForQuiet = []
+        for continuation in waiting { continuation.resume() }
+    }
+}

@@ -1,0 +1,67 @@
+internal import HTTPCodec
+
+/// The request that a browser takes to the login service (RFC 6749 §4.1.1; seed 000, "Standard Login").
+package struct AuthorizationRequest: Sendable {
+    package var redirectURI: String
+    package var state: String
+    package var codeChallenge: String
+    package var language: String?
+    package var email: String?
+    package var customParameters: [String: String]
+
+    package init(
+        redirectURI: String, state: String, codeChallenge: String, language: String? = nil, email: String? = nil,
+        customParameters: [String: String] = [:]
+    ) {
+        self.redirectURI = redirectURI
+        self.state = state
+        self.codeChallenge = codeChallenge
+        self.language = language
+        self.email = email
+        self.customParameters = customParameters
+    }
+
+    /// The names that a custom parameter may not bear. With two of a name, the server and we could read different ones;
+    /// the names that are never sent could widen what is asked for (`claims`, OpenID Connect Core §5.5;
+    /// `authorization_details`, RFC 9396) or tie the code to a key that nobody here has (`dpop_jkt`, RFC 9449 §10).
+    package static let reservedNames: Set<String> = [
+        "response_type", "redirect_uri", "client_id", "scope", "code_challenge_method", "code_challenge", "state",
+        "client_unique_key", "lang", "language", "ui_locales", "email", "login_hint", "response_mode", "request",
+        "request_uri", "nonce", "client_secret", "resource", "code_verifier", "authorization_details", "claims",
+        "registration",
+        "dpop_jkt",
+    ]
+
+    /// The URI to present to the user: the seed's parameters in the seed's order, then `state`, then the login
+    /// configuration, custom parameters in the order of their names.
+    package func uri(for client: ClientConfiguration, at server: AuthorizationServer) -> String {
+        var parameters: [FormEncoding.Pair] = [
+            .init("response_type", "code"),
+            .init("redirect_uri", redirectURI),
+            .init("client_id", client.clientID),
+            .init("scope", client.scopes.description),
+            .init("code_challenge_method", "S256"),
+            .init("code_challenge", codeChallenge),
+            .init("state", state),
+        ]
+        if server.preset.sendsClientUniqueKey, let key = client.clientUniqueKey {
+            parameters.append(.init("client_unique_key", key))
+        }
+        if let language { parameters.append(.init(server.preset.languageParameter, language)) }
+        if let email { parameters.append(.init(server.preset.emailParameter, email)) }
+        for (name, value) in customParameters.sorted(by: { $0.key < $1.key }) {
+            parameters.append(.init(name, value))
+        }
+        // RFC 6749 §3.1: an endpoint's own query is kept.
+        let endpoint = server.authorizationEndpoint
+        let separator = endpoint.contains("?") ? "&" : "?"
+        return endpoint + separator + FormEncoding.encode(parameters)
+    }
+}
+
+/// What prints a request goes by this. The state is a secret until it is used, and whose address it is concerns nobody.
+extension AuthorizationRequest: CustomReflectable {
+    package var customMirror: Mirror {
+        Mirror(self, children: ["redirectURI": redirectURI, "codeChallenge": codeChallenge], displayStyle: .struct)
+    }
+}

@@ -1,0 +1,73 @@
+internal import HTTPCodec
+
+/// What the login service sent back through the browser (RFC 6749 §4.1.2, RFC 9207 §2).
+package struct AuthorizationResponse: Sendable, Equatable {
+    package enum Outcome: Sendable, Equatable {
+        case code(String)
+        /// An error, also where a code stands beside it. The text is fit to be shown, or nil where it is not.
+        case error(code: String?)
+        /// Neither of the two.
+        case incomplete
+    }
+
+    package let state: String?
+    package let issuer: String?
+    package let outcome: Outcome
+
+    package enum Fault: Error, Equatable {
+        case malformed
+        /// RFC 6749 §3.1: parameters are not included more than once.
+        case repeatedParameter(String)
+    }
+
+    /// Reads the query of the redirect, with or without its `?`, or the body of a form_post. Parameters that the
+    /// protocol does not name are let pass: login services add their own.
+    package init(query: String) throws(Fault) {
+        let text = query.hasPrefix("?") ? String(query.dropFirst()) : query
+        guard let pairs = try? FormEncoding.decode(text) else { throw .malformed }
+        func single(_ name: String) throws(Fault) -> String? {
+            let values = pairs.filter { $0.name == name }
+            if values.count > 1 { throw .repeatedParameter(name) }
+            return values.first?.value
+        }
+        state = try single("state").flatMap { $0.isEmpty ? nil : $0 }
+        issuer = try single("iss")
+        let code = try single("code")
+        if let error = try single("error") {
+            outcome = .error(code: ErrorText.presentable(error))
+        } else if let code, !code.isEmpty {
+            outcome = .code(code)
+        } else {
+            outcome = .incomplete
+        }
+    }
+}
+
+// What prints a value goes by its mirror. A code and a state are secrets until they are used, so neither is in it.
+
+extension AuthorizationResponse: CustomReflectable {
+    package var customMirror: Mirror {
+        Mirror(self, children: ["issuer": issuer as Any, "outcome": outcome], displayStyle: .struct)
+    }
+}
+
+extension AuthorizationResponse.Outcome: CustomReflectable {
+    package var customMirror: Mirror {
+        switch self {
+        case .code, .incomplete: Mirror(self, children: [], displayStyle: .enum)
+        case .error(let code): Mirror(self, children: ["error": code as Any], displayStyle: .enum)
+        }
+    }
+}
+
+/// A provider's error code as it may be repeated to a caller.
+package enum ErrorText {
+    /// The text, when it is 1 to 64 characters of `[A-Za-z0-9._:-]`. Anything else could carry what must not be
+    /// repeated, so it is dropped.
+    package static func presentable(_ text: String) -> String? {
+        let allowed = text.utf8.allSatisfy {
+            $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || "._:-".utf8.contains($0)
+        }
+        return allowed && (1...64).contains(text.utf8.count) ? text : nil
+    }
+}

@@ -1,0 +1,49 @@
+package import Cryptography
+
+/// One client registration: what the seed's `init` is given, without the addresses.
+package struct ClientConfiguration: Sendable, Equatable {
+    package let clientID: String
+    package let clientSecret: SecretBytes?
+    /// Never empty.
+    package let clientUniqueKey: String?
+    package let scopes: ScopeSet
+
+    /// An empty `clientUniqueKey` is taken for none: TIDAL's clients leave it out too.
+    package init(clientID: String, clientSecret: SecretBytes?, clientUniqueKey: String?, scopes: ScopeSet) {
+        self.clientID = clientID
+        self.clientSecret = clientSecret
+        self.clientUniqueKey = clientUniqueKey.flatMap { $0.isEmpty ? nil : $0 }
+        self.scopes = scopes
+    }
+
+    package var fingerprint: ClientFingerprint {
+        ClientFingerprint(
+            clientID: clientID, scopes: scopes, clientUniqueKey: clientUniqueKey,
+            clientSecretDigest: clientSecret.map { $0.withRevealed { SHA256.digest($0) } })
+    }
+}
+
+/// What credentials were obtained with. It is kept beside them, so that a later difference is seen; the secret only
+/// as its digest, inside the sealed record.
+package struct ClientFingerprint: Sendable, Equatable {
+    package let clientID: String
+    package let scopes: ScopeSet
+    package let clientUniqueKey: String?
+    package let clientSecretDigest: [UInt8]?
+
+    package init(clientID: String, scopes: ScopeSet, clientUniqueKey: String?, clientSecretDigest: [UInt8]?) {
+        self.clientID = clientID
+        self.scopes = scopes
+        self.clientUniqueKey = clientUniqueKey
+        self.clientSecretDigest = clientSecretDigest
+    }
+}
+
+/// What prints a fingerprint goes by this. A short secret can be guessed from its digest, so that is not in it.
+extension ClientFingerprint: CustomReflectable {
+    package var customMirror: Mirror {
+        Mirror(
+            self, children: ["clientID": clientID, "scopes": scopes, "clientUniqueKey": clientUniqueKey as Any],
+            displayStyle: .struct)
+    }
+}

@@ -1,0 +1,88 @@
+internal import Cryptography
+internal import JSON
+
+/// The sealed content of a credentials record, as JSON. Readers take what older writers left; a member that is added
+/// later must have a meaning when it is absent.
+extension CredentialRecord {
+    package var encoded: [UInt8] {
+        JSONWriter.object { json in
+            if let held {
+                json.name("held")
+                held.encode(to: &json)
+            }
+            if let quarantined {
+                json.name("quarantined")
+                json.object { json in
+                    json.member("until", quarantined.until.milliseconds)
+                    json.name("credentials")
+                    quarantined.credentials.encode(to: &json)
+                }
+            }
+        }
+    }
+
+    /// Nil when `bytes` are no such record.
+    package init?(decoding bytes: [UInt8]) {
+        guard let json = try? JSONValue(parsing: bytes), json.object != nil else { return nil }
+        self.init(held: nil)
+        if let member = json["held"] {
+            guard let held = HeldCredentials(json: member) else { return nil }
+            self.held = held
+        }
+        if let member = json["quarantined"] {
+            guard let until = member["until"]?.integer, let inner = member["credentials"],
+                let credentials = HeldCredentials(json: inner)
+            else { return nil }
+            quarantined = QuarantinedCredentials(credentials: credentials, until: Timestamp(milliseconds: until))
+        }
+    }
+}
+
+extension HeldCredentials {
+    fileprivate func encode(to json: inout JSONWriter) {
+        json.object { json in
+            json.member("level", level.rawValue)
+            json.member("access_token", accessToken.revealedText)
+            json.memberIfPresent("refresh_token", refreshToken?.revealedText)
+            json.member("expires", expires.milliseconds)
+            json.member("granted_scopes", grantedScopes.values)
+            json.memberIfPresent("user_id", userID)
+            json.member("client_id", obtainedWith.clientID)
+            json.member("requested_scopes", obtainedWith.scopes.values)
+            json.memberIfPresent("client_unique_key", obtainedWith.clientUniqueKey)
+            json.memberIfPresent("client_secret_digest", obtainedWith.clientSecretDigest.map(Base64URL.encode))
+        }
+    }
+
+    fileprivate init?(json: JSONValue) {
+        guard let level = json["level"]?.string.flatMap(CredentialsLevel.init(rawValue:)), level != .basic,
+            let accessToken = json["access_token"]?.string,
+            let expires = json["expires"]?.integer,
+            let granted = Self.scopes(json["granted_scopes"]),
+            let clientID = json["client_id"]?.string,
+            let requested = Self.scopes(json["requested_scopes"])
+        else { return nil }
+        // Present but of another type is no older writer's record: to read on would lose a refresh token in silence.
+        for name in ["refresh_token", "user_id", "client_unique_key", "client_secret_digest"] {
+            if let member = json[name], member.string == nil { return nil }
+        }
+        var digest: [UInt8]?
+        if let text = json["client_secret_digest"]?.string {
+            guard let bytes = Base64URL.decode(text) else { return nil }
+            digest = bytes
+        }
+        self.init(
+            level: level, accessToken: SecretBytes(utf8: accessToken),
+            refreshToken: json["refresh_token"]?.string.map(SecretBytes.init(utf8:)),
+            expires: Timestamp(milliseconds: expires), grantedScopes: granted, userID: json["user_id"]?.string,
+            obtainedWith: ClientFingerprint(
+                clientID: clientID, scopes: requested, clientUniqueKey: json["client_unique_key"]?.string,
+                clientSecretDigest: digest))
+    }
+
+    private static func scopes(_ json: JSONValue?) -> ScopeSet? {
+        guard let elements = json?.array else { return nil }
+        let tokens = elements.compactMap(\.string)
+        return tokens.count == elements.count ? ScopeSet(tokens) : nil
+    }
+}

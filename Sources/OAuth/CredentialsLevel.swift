@@ -1,0 +1,21 @@
+/// The levels of credentials, lowest first (seed 000, "Credentials levels").
+package enum CredentialsLevel: String, Sendable, CaseIterable, Comparable {
+    /// The client identifier alone: no token.
+    case basic
+    /// A token that speaks for the client.
+    case client
+    /// A token that speaks for a user.
+    case user
+
+    package static func < (left: CredentialsLevel, right: CredentialsLevel) -> Bool {
+        left.rank < right.rank
+    }
+
+    private var rank: Int {
+        switch self {
+        case .basic: 0
+        case .client: 1
+        case .user: 2
+        }
+    }
+}

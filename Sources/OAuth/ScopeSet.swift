@@ -1,0 +1,37 @@
+/// A set of scope tokens (RFC 6749 §3.3), kept sorted: two sets with the same members are equal and read the same.
+package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
+    package let values: [String]
+
+    package static let empty = ScopeSet(unchecked: [])
+
+    /// Nil when one of the tokens is empty or holds a character outside `%x21 / %x23-5B / %x5D-7E`.
+    package init?(_ tokens: [String]) {
+        guard tokens.allSatisfy(Self.isToken) else { return nil }
+        self.init(unchecked: tokens)
+    }
+
+    /// Reads a provider's list: separated by spaces, and by commas as some providers write it. Tokens that the
+    /// grammar does not allow are left out: a grant is not lost over the spelling of its scopes.
+    package init(granted text: String) {
+        let tokens = text.split(whereSeparator: { $0 == " " || $0 == "," }).map(String.init)
+        self.init(unchecked: tokens.filter(Self.isToken))
+    }
+
+    private init(unchecked tokens: [String]) {
+        values = Set(tokens).sorted { $0.utf8.lexicographicallyPrecedes($1.utf8) }
+    }
+
+    package var isEmpty: Bool { values.isEmpty }
+
+    package func isSubset(of other: ScopeSet) -> Bool { Set(values).isSubset(of: other.values) }
+
+    /// As it goes on the wire: separated by single spaces.
+    package var description: String { values.joined(separator: " ") }
+
+    private static func isToken(_ text: String) -> Bool {
+        !text.isEmpty
+            && text.utf8.allSatisfy {
+                $0 >= 0x21 && $0 <= 0x7e && $0 != UInt8(ascii: "\"") && $0 != UInt8(ascii: "\\")
+            }
+    }
+}

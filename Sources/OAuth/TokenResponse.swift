@@ -1,0 +1,112 @@
+package import Cryptography
+package import JSON
+
+/// A successful answer of the token endpoint (RFC 6749 §5.1), read leniently where strictness would cost a session.
+package struct TokenResponse: Sendable, Equatable {
+    package let accessToken: SecretBytes
+    /// Nil when the answer has none: the one that is held stays good (RFC 6749 §6).
+    package let refreshToken: SecretBytes?
+    /// Nil when the answer names no lifetime and the token does not tell.
+    package let expires: Timestamp?
+    /// Nil when the answer names none.
+    package let scopes: ScopeSet?
+    package let userID: String?
+
+    /// Longer lifetimes are taken for this one: ten years, beyond any real token and far from arithmetic's edge.
+    package static let longestLifetimeSeconds: Int64 = 315_360_000
+
+    /// Nil when there is no usable token in `body`: not JSON, no `access_token`, a type other than Bearer, or an
+    /// empty refresh token.
+    package init?(body: [UInt8], receivedAt now: Timestamp) {
+        guard let json = try? JSONValue(parsing: body), case .object(let members) = json,
+            let token = members["access_token"]?.string, TokenText.isSendable(token)
+        else { return nil }
+        switch members["token_type"] {
+        case nil, .null?: break
+        case .string(let type)? where type.lowercased() == "bearer": break
+        default: return nil
+        }
+        switch members["refresh_token"] {
+        case nil, .null?: refreshToken = nil
+        case .string(let text)? where !text.isEmpty: refreshToken = SecretBytes(utf8: text)
+        default: return nil
+        }
+        accessToken = SecretBytes(utf8: token)
+        // A lifetime that cannot be read is treated as absent: refusing the answer would throw away a refresh token
+        // that has replaced the one we hold.
+        if let seconds = Self.seconds(members["expires_in"]) {
+            expires = now.advanced(by: .seconds(min(max(seconds, 0), Self.longestLifetimeSeconds)))
+        } else {
+            expires = Self.expiry(ofToken: token)
+        }
+        switch members["scope"] {
+        case .string(let text)?: scopes = ScopeSet(granted: text)
+        case .array(let list)?: scopes = ScopeSet(granted: list.compactMap(\.string).joined(separator: " "))
+        default: scopes = nil
+        }
+        switch members["user_id"] {
+        case .integer(let number)?: userID = String(number)
+        case .string(let text)? where !text.isEmpty: userID = text
+        default:
+            let subject = members["id_token"]?.string.flatMap { JSONWebToken.payload(of: $0)?["sub"]?.string }
+            userID = subject.flatMap { $0.isEmpty ? nil : $0 }
+        }
+    }
+
+    /// The `exp` claim of a token that is a JWT; nil for any other.
+    package static func expiry(ofToken token: String) -> Timestamp? {
+        JSONWebToken.payload(of: token)?["exp"].flatMap(seconds).map {
+            Timestamp(seconds: min(max($0, 0), Timestamp.latest.seconds))
+        }
+    }
+
+    /// Whole seconds from a number or a text of digits.
+    private static func seconds(_ value: JSONValue?) -> Int64? {
+        switch value {
+        case .integer(let seconds)?: seconds
+        case .number(let seconds)?: Int64(exactly: min(max(seconds, -1), 1e15).rounded(.down))
+        case .string(let text)?: Int64(text)
+        default: nil
+        }
+    }
+}
+
+/// What may stand in an `Authorization: Bearer` field (RFC 6750 §2.1), less strictly: any visible ASCII.
+package enum TokenText {
+    package static func isSendable(_ text: String) -> Bool {
+        !text.isEmpty && text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
+    }
+}
+
+/// The claims of a JWT (RFC 7519), unverified: for hints such as a lifetime, never for a decision about trust. Tokens
+/// that are read this way came straight from the token endpoint over a verified connection.
+package enum JSONWebToken {
+    package static func payload(of token: String) -> [String: JSONValue]? {
+        let parts = token.split(separator: ".", omittingEmptySubsequences: false)
+        guard parts.count == 3, let bytes = Base64URL.decode(String(parts[1])) else { return nil }
+        return (try? JSONValue(parsing: bytes))?.object
+    }
+}
+
+/// An error answer of the token endpoint: RFC 6749 §5.2, with TIDAL's `sub_status` in either of its spellings.
+package struct TokenErrorResponse: Sendable, Equatable {
+    /// `error`, or nil where there is none that may be repeated.
+    package let error: String?
+    package let subStatus: String?
+
+    /// Never fails: a body that says nothing is an error without a name.
+    package init(body: [UInt8]) {
+        let json = try? JSONValue(parsing: body)
+        error = json?["error"]?.string.flatMap(ErrorText.presentable)
+        switch json?["sub_status"] ?? json?["subStatus"] {
+        case .integer(let number)?: subStatus = String(number)
+        case .string(let text)?: subStatus = ErrorText.presentable(text)
+        default: subStatus = nil
+        }
+    }
+
+    package init(error: String?, subStatus: String?) {
+        self.error = error
+        self.subStatus = subStatus
+    }
+}

@@ -1,0 +1,37 @@
+internal import Glibc
+
+/// A POSIX semaphore at an address that does not move. Safe from any thread; that is what it is.
+@safe final class Semaphore: @unchecked Sendable {
+    private let semaphore: UnsafeMutablePointer<sem_t>
+
+    init() {
+        unsafe semaphore = .allocate(capacity: 1)
+        unsafe semaphore.initialize(to: sem_t())
+        _ = unsafe sem_init(semaphore, 0, 0)
+    }
+
+    deinit {
+        _ = unsafe sem_destroy(semaphore)
+        unsafe semaphore.deallocate()
+    }
+
+    func signal() {
+        _ = unsafe sem_post(semaphore)
+    }
+
+    func wait() {
+        while unsafe sem_wait(semaphore) == -1 {}
+    }
+
+    /// Waits until signalled or until the time is over.
+    func wait(for limit: Duration) {
+        var due = timespec()
+        _ = unsafe clock_gettime(CLOCK_REALTIME, &due)
+        let total = Int64(due.tv_nsec) + max(0, limit.nanoseconds)
+        due.tv_sec += Int(total / 1_000_000_000)
+        due.tv_nsec = Int(total % 1_000_000_000)
+        while unsafe sem_timedwait(semaphore, &due) == -1 {
+            if errno != EINTR { return }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+package import CredentialStore
+package import Cryptography
+package import HTTPServer
+package import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// The service, put together: everything that a route needs.
+package final class Broker: Sendable {
+    package struct Settings: Sendable {
+        /// Without a slash at its end.
+        package var publicBaseURL: String
+        package var adminKey: SecretBytes
+        package var allowsInsecureProviders = false
+        /// How long credentials that a provider ended are kept aside.
+        package var quarantine: Duration = .seconds(7 * 86_400)
+        /// How many sets of credentials are kept in memory.
+        package var cacheCapacity = 100_000
+
+        package init(publicBaseURL: String, adminKey: SecretBytes) {
+            self.publicBaseURL = publicBaseURL
+            self.adminKey = adminKey
+        }
+    }
+
+    package let settings: Settings
+    package let time: any Time
+    package let log: Log
+    package let metrics: Metrics
+    package let tenants: TenantDirectory
+    package let keys: CallerKeyDirectory
+    package let authenticator: CallerAuthenticator
+    package let credentials: CredentialsProvider
+    package let logins: LoginFlow
+    package let health: Health
+    private let vault: Vault
+    private let housekeeping = Mutex<Task<Void, Never>?>(nil)
+    private let serverStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
+
+    package init(
+        settings: Settings, vault: Vault, transport: any ProviderTransport, time: any Time, log: Log
+    ) {
+        self.settings = settings
+        self.vault = vault
+        self.time = time
+        self.log = log
+        metrics = Metrics()
+        tenants = TenantDirectory(vault: vault, time: time)
+        keys = CallerKeyDirectory(vault: vault, time: time)
+        authenticator = CallerAuthenticator(adminKey: settings.adminKey, keys: keys, time: time)
+        let servers = ProviderServers(
+            transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
+            metrics: metrics, log: log)
+        let endpoint = TokenEndpoint(transport: transport, time: time, metrics: metrics, log: log)
+        credentials = CredentialsProvider(
+            vault: vault, servers: servers, endpoint: endpoint, time: time, metrics: metrics, log: log,
+            quarantine: settings.quarantine, cacheCapacity: settings.cacheCapacity)
+        logins = LoginFlow(
+            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials,
+            publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
+        health = Health(vault: vault, time: time)
+    }
+
+    /// Begins the work that nobody asks for: removing what has expired.
+    package func start() {
+        let task = Task { [vault, time, log] in
+            while !Task.isCancelled {
+                await Self.removeExpired(vault, time, log)
+                do {
+                    try await time.sleep(for: .seconds(60))
+                } catch {
+                    return
+                }
+            }
+        }
+        housekeeping.withLock { $0 = task }
+    }
+
+    /// Lets what is under way come to its end: renewals and redemptions are stored by then.
+    package func finish() async {
+        housekeeping.withLock { task in
+            task?.cancel()
+            task = nil
+        }
+        await credentials.idle()
+        await logins.idle()
+    }
+
+    /// Removes a tenant with everything under it.
+    package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
+        let existed = try await tenants.delete(name)
+        keys.forget(tenant: name)
+        credentials.forget(tenant: name)
+        return existed
+    }
+
+    /// Shows the server's own counts in the metrics.
+    package func observe(_ counters: @escaping @Sendable () -> ServerStatistics) {
+        serverStatistics.withLock { $0 = counters }
+    }
+
+    var currentServerStatistics: ServerStatistics? { serverStatistics.withLock { $0 }?() }
+
+    private static func removeExpired(_ vault: Vault, _ time: any Time, _ log: Log) async {
+        let batch = 500
+        do throws(StoreError) {
+            var removed = 0
+            while !Task.isCancelled {
+                let count = try await vault.removeExpired(before: time.now, limit: batch)
+                removed += count
+                if count < batch { break }
+            }
+            if removed > 0 { log.info("expired_records_removed", [.count(removed)]) }
+        } catch {
+            log.warning("store_failed", [.store(error)])
+        }
+    }
+}

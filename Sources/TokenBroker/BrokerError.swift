@@ -1,0 +1,116 @@
+package import HTTPCodec
+
+/// A failure as a caller sees it: one code of the contract, in plain words, with nothing secret in it.
+package struct BrokerError: Error, Sendable, Equatable {
+    /// The codes that callers branch on. What each means, whether a retry helps and who can fix it stands in
+    /// openapi.yaml, under the same name.
+    package enum Code: String, Sendable, CaseIterable {
+        case authorizationError = "authorization_error"
+        case tokenResponseError = "token_response_error"
+        case unexpectedError = "unexpected_error"
+        case retryableError = "retryable_error"
+        case networkError = "network_error"
+        case illegalConfiguration = "illegal_configuration"
+        case illegalArgument = "illegal_argument"
+        case missingTokenContainer = "missing_token_container"
+        case levelNotAvailable = "level_not_available"
+        case invalidRequest = "invalid_request"
+        case unauthorized
+        case forbidden
+        case notFound = "not_found"
+        case methodNotAllowed = "method_not_allowed"
+        case conflict
+        case gone
+        case payloadTooLarge = "payload_too_large"
+        case unsupportedMediaType = "unsupported_media_type"
+        case storageUnavailable = "storage_unavailable"
+        case providerUntrusted = "provider_untrusted"
+        /// A fault of the broker's own, or a request that HTTP itself refuses.
+        case internalError = "internal_error"
+
+        package var status: Status {
+            switch self {
+            case .authorizationError, .invalidRequest: .badRequest
+            case .unauthorized: .unauthorized
+            case .forbidden: .forbidden
+            case .missingTokenContainer, .notFound: .notFound
+            case .methodNotAllowed: .methodNotAllowed
+            case .conflict: .conflict
+            case .gone: .gone
+            case .payloadTooLarge: .contentTooLarge
+            case .unsupportedMediaType: .unsupportedMediaType
+            case .illegalArgument: .unprocessableContent
+            case .illegalConfiguration, .levelNotAvailable: .failedDependency
+            case .tokenResponseError, .unexpectedError, .providerUntrusted: .badGateway
+            case .retryableError, .networkError, .storageUnavailable: .serviceUnavailable
+            case .internalError: .internalServerError
+            }
+        }
+
+        package var title: String {
+            switch self {
+            case .authorizationError: "The login did not succeed"
+            case .tokenResponseError: "The provider's answer holds no usable token"
+            case .unexpectedError: "The provider refused the request"
+            case .retryableError: "The provider cannot answer now"
+            case .networkError: "The provider could not be reached"
+            case .illegalConfiguration: "The provider does not accept this client"
+            case .illegalArgument: "A value does not fit the tenant"
+            case .missingTokenContainer: "No credentials are stored"
+            case .levelNotAvailable: "No credentials of that level"
+            case .invalidRequest: "The request is not well-formed"
+            case .unauthorized: "No valid API key"
+            case .forbidden: "Not allowed with this API key"
+            case .notFound: "Not found"
+            case .methodNotAllowed: "Method not allowed"
+            case .conflict: "Already done"
+            case .gone: "No longer valid"
+            case .payloadTooLarge: "Content too large"
+            case .unsupportedMediaType: "Unsupported media type"
+            case .storageUnavailable: "The store cannot answer now"
+            case .providerUntrusted: "The provider's certificate is not trusted"
+            case .internalError: "Internal error"
+            }
+        }
+    }
+
+    /// One thing that is wrong with a request's content.
+    package struct Fault: Sendable, Equatable {
+        /// A JSON pointer into the body, or the name of a query parameter.
+        package let pointer: String
+        package let detail: String
+
+        package init(_ pointer: String, _ detail: String) {
+            self.pointer = pointer
+            self.detail = detail
+        }
+    }
+
+    package let code: Code
+    /// What happened and what to change. Fit for strangers: no secret, nothing that a provider wrote.
+    package let detail: String
+    /// The provider's `error` or `sub_status`, checked by `ErrorText`.
+    package let errorCode: String?
+    /// Whole seconds after which a retry makes sense.
+    package let retryAfter: Int?
+    package let faults: [Fault]
+    /// For `method_not_allowed`: the methods that are.
+    package let allowedMethods: [Method]
+
+    package init(
+        _ code: Code, _ detail: String, errorCode: String? = nil, retryAfter: Int? = nil, faults: [Fault] = [],
+        allowedMethods: [Method] = []
+    ) {
+        self.code = code
+        self.detail = detail
+        self.errorCode = errorCode
+        // The contract promises Retry-After with each of these.
+        self.retryAfter = retryAfter ?? (code.status == .serviceUnavailable ? 1 : nil)
+        self.faults = faults
+        self.allowedMethods = allowedMethods
+    }
+
+    package static func invalidRequest(_ pointer: String, _ detail: String) -> BrokerError {
+        BrokerError(.invalidRequest, detail, faults: [Fault(pointer, detail)])
+    }
+}

@@ -1,0 +1,42 @@
+package import Cryptography
+package import HTTPServer
+internal import HTTPCodec
+internal import OAuth
+
+/// Finds out who calls (RFC 6750 §2.1).
+package struct CallerAuthenticator: Sendable {
+    private let adminKeyDigest: [UInt8]
+    private let keys: CallerKeyDirectory
+    private let time: any Time
+
+    package init(adminKey: SecretBytes, keys: CallerKeyDirectory, time: any Time) {
+        adminKeyDigest = adminKey.withRevealed { SHA256.digest($0) }
+        self.keys = keys
+        self.time = time
+    }
+
+    /// Does not suspend while the key is in memory.
+    /// - Throws: `unauthorized` without a key, with more than one, or with one that is unknown or expired.
+    package func caller(of request: Request) async throws(BrokerError) -> Caller {
+        let values = request.fields.values("Authorization")
+        guard values.count == 1, let key = Self.bearerToken(values[0]) else {
+            throw Self.unauthorized("Send one Authorization field with `Bearer` and an API key.")
+        }
+        let digest = SHA256.digest(Array(key))
+        if ConstantTime.equal(digest, adminKeyDigest) { return .admin }
+        guard let known = try await keys.key(digest: digest), known.expires.map({ $0 > time.now }) ?? true else {
+            throw Self.unauthorized("The API key is unknown or has expired.")
+        }
+        return .key(known)
+    }
+
+    private static func bearerToken(_ value: String) -> Substring.UTF8View? {
+        let scheme = value.prefix { $0 != " " }
+        guard scheme.lowercased() == "bearer" else { return nil }
+        let token = value[scheme.endIndex...].drop { $0 == " " }.utf8
+        guard (1...512).contains(token.count), token.allSatisfy({ $0 > 0x20 && $0 < 0x7f }) else { return nil }
+        return token
+    }
+
+    private static func unauthorized(_ detail: String) -> BrokerError { BrokerError(.unauthorized, detail) }
+}

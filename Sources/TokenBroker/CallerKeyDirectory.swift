@@ -1,0 +1,135 @@
+package import CredentialStore
+internal import Cryptography
+internal import JSON
+package import OAuth
+
+/// The API keys. Only digests are kept: a key is 256 random bits, so its plain SHA-256 gives nothing away.
+package final class CallerKeyDirectory: Sendable {
+    private let vault: Vault
+    private let time: any Time
+    private let cache: RevalidatingCache<[UInt8], CallerKey>
+
+    package init(vault: Vault, time: any Time) {
+        self.vault = vault
+        self.time = time
+        cache = RevalidatingCache(capacity: 65_536, validity: vault.revalidateAfter)
+    }
+
+    /// The key with this digest, expired or not. Does not suspend while the cached one may be believed.
+    package func key(digest: [UInt8]) async throws(BrokerError) -> CallerKey? {
+        if let key = cache.fresh(digest, now: time.monotonic) { return key }
+        let ticket = cache.ticket(digest)
+        do throws(StoreError) {
+            // The digest is the index of a look-up, not a secret that is compared: how long the look-up takes says
+            // nothing about a key whose digest cannot be steered.
+            guard let record = try await vault.find(.apiKey, lookup: digest) else {
+                cache.remove(digest)
+                return nil
+            }
+            let key = try decode(record)
+            cache.fill(digest, key, ticket, now: time.monotonic)
+            return key
+        } catch {
+            if error == .unavailable, let known = cache.any(digest) { return known }
+            throw BrokerError(error)
+        }
+    }
+
+    /// Makes a key. The secret is in the result and nowhere else.
+    package func create(
+        tenant: TenantName, name: String, permissions: [Permission], storageKeys: [StorageKey]?,
+        expiresIn: Duration?
+    ) async throws(BrokerError) -> (key: CallerKey, secret: String) {
+        let secret: String
+        let id: String
+        do {
+            secret = "tb_" + Base64URL.encode(try SecureRandom.bytes(32))
+            id = Hex.encode(try SecureRandom.bytes(12))
+        } catch {
+            throw BrokerError(.internalError, "The system's random source failed.")
+        }
+        let now = time.now
+        let key = CallerKey(
+            id: id, tenant: tenant, name: name, permissions: permissions, storageKeys: storageKeys, created: now,
+            expires: expiresIn.map { now.advanced(by: $0) })
+        let digest = SHA256.digest(Array(secret.utf8))
+        do throws(StoreError) {
+            try await vault.commit([
+                .require(RecordID(.tenant, tenant)),
+                .insert(
+                    OpenRecord(
+                        id: RecordID(.apiKey, tenant, key: id), version: 1, content: SecretBytes(encode(key)),
+                        lookup: digest, expires: key.expires)),
+            ])
+        } catch .conflict {
+            throw BrokerError(.notFound, "There is no tenant of that name.")
+        } catch {
+            throw BrokerError(error)
+        }
+        cache.put(digest, key, now: time.monotonic)
+        return (key, secret)
+    }
+
+    package func list(tenant: TenantName, after: String?, limit: Int) async throws(BrokerError) -> [CallerKey] {
+        do throws(StoreError) {
+            let records = try await vault.list(
+                .apiKey, tenant: tenant, after: after.map { RecordID(.apiKey, tenant, key: $0) }, limit: limit)
+            var keys: [CallerKey] = []
+            for record in records { keys.append(try decode(record)) }
+            return keys
+        } catch {
+            throw BrokerError(error)
+        }
+    }
+
+    package func key(tenant: TenantName, id: String) async throws(BrokerError) -> CallerKey? {
+        do throws(StoreError) {
+            return try await vault.read(RecordID(.apiKey, tenant, key: id)).map(decode)
+        } catch {
+            throw BrokerError(error)
+        }
+    }
+
+    /// Returns whether there was such a key.
+    package func delete(tenant: TenantName, id: String) async throws(BrokerError) -> Bool {
+        let recordID = RecordID(.apiKey, tenant, key: id)
+        do throws(StoreError) {
+            return try await retryingConflicts { () async throws(StoreError) in
+                guard let record = try await self.vault.read(recordID) else { return false }
+                try await self.vault.commit([.remove(recordID, version: record.version)])
+                if let digest = record.lookup { self.cache.remove(digest) }
+                return true
+            }
+        } catch {
+            throw BrokerError(error)
+        }
+    }
+
+    /// Forgets the keys of a tenant that was deleted.
+    package func forget(tenant: TenantName) {
+        cache.removeAll { _, key in key.tenant == tenant }
+    }
+
+    private func encode(_ key: CallerKey) -> [UInt8] {
+        JSONWriter.object { json in
+            json.member("name", key.name)
+            json.member("permissions", key.permissions.map(\.rawValue))
+            if let storageKeys = key.storageKeys { json.member("storage_keys", storageKeys.map(\.description)) }
+            json.member("created", key.created.milliseconds)
+            json.memberIfPresent("expires", key.expires?.milliseconds)
+        }
+    }
+
+    private func decode(_ record: OpenRecord) throws(StoreError) -> CallerKey {
+        guard let json = try? JSONValue(parsing: record.content.revealedBytes),
+            let name = json["name"]?.string,
+            let permissions = json["permissions"]?.array?.compactMap({ $0.string.flatMap(Permission.init) }),
+            let created = json["created"]?.integer
+        else { throw .damaged("API key \(record.id.key) of tenant \(record.id.tenant)") }
+        return CallerKey(
+            id: record.id.key, tenant: record.id.tenant, name: name, permissions: permissions,
+            storageKeys: json["storage_keys"]?.array?.compactMap { $0.string.flatMap(StorageKey.init) },
+            created: Timestamp(milliseconds: created),
+            expires: json["expires"]?.integer.map(Timestamp.init(milliseconds:)))
+    }
+}

@@ -1,0 +1,107 @@
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+internal import OAuth
+
+/// `/tenants/{tenant}/api-keys`: the admin's.
+struct CallerKeyRoutes {
+    private let broker: Broker
+
+    init(_ broker: Broker) {
+        self.broker = broker
+    }
+
+    var all: [Route] {
+        [
+            Route(.get, "/tenants/{tenant}/api-keys", .admin, list),
+            Route(.post, "/tenants/{tenant}/api-keys", .admin, create),
+            Route(.get, "/tenants/{tenant}/api-keys/{id}", .admin, get),
+            Route(.delete, "/tenants/{tenant}/api-keys/{id}", .admin, delete),
+        ]
+    }
+
+    private func list(_ call: Call) async throws(BrokerError) -> Response {
+        var query = try call.query()
+        let page = Page(&query)
+        try query.finish()
+        let tenant = try await tenant(call)
+        let after = try page.after { Self.isKeyID($0) ? $0 : nil }
+        let keys = try await broker.keys.list(tenant: tenant, after: after, limit: page.limit + 1)
+        return .json(.ok) { json in
+            json.name("api_keys")
+            json.array { json in
+                for key in keys.prefix(page.limit) { json.object { Self.encode(key, to: &$0) } }
+            }
+            if keys.count > page.limit { json.member("next_cursor", Page.cursor(after: keys[page.limit - 1].id)) }
+        }
+    }
+
+    private func create(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        var body = try call.body()
+        let name = body.requiredString("name", limit: 100)
+        let permissions = body.strings("permissions") { text in
+            Permission(rawValue: text) == nil
+                ? "must be one of " + Permission.allCases.map(\.rawValue).joined(separator: ", ") : nil
+        }
+        if permissions?.isEmpty ?? true { body.note("permissions", "is required and must not be empty") }
+        let storageKeys = body.strings("storage_keys", atMost: 1000) {
+            StorageKey($0) == nil ? StorageKey.rule : nil
+        }
+        if storageKeys?.isEmpty == true { body.note("storage_keys", "must not be empty; leave it out for all") }
+        let expiresIn = body.integer("expires_in", in: 1...315_360_000)
+        try body.finish()
+        let tenant = try await tenant(call)
+        let (key, secret) = try await broker.keys.create(
+            tenant: tenant, name: name ?? "",
+            permissions: Permission.allCases.filter { permissions?.contains($0.rawValue) ?? false },
+            storageKeys: storageKeys.map { Set($0.compactMap(StorageKey.init)).sorted() },
+            expiresIn: expiresIn.map { .seconds($0) })
+        broker.log.info("api_key_created", [.tenant(tenant)])
+        return .json(.created) { json in
+            Self.encode(key, to: &json)
+            json.member("api_key", secret)
+        }
+    }
+
+    private func get(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        let tenant = try await tenant(call)
+        let id = call.parameters["id"] ?? ""
+        guard Self.isKeyID(id), let key = try await broker.keys.key(tenant: tenant, id: id) else {
+            throw Self.noSuchKey
+        }
+        return .json(.ok) { Self.encode(key, to: &$0) }
+    }
+
+    private func delete(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        let tenant = try await tenant(call)
+        let id = call.parameters["id"] ?? ""
+        guard Self.isKeyID(id), try await broker.keys.delete(tenant: tenant, id: id) else { throw Self.noSuchKey }
+        broker.log.info("api_key_deleted", [.tenant(tenant)])
+        return .empty(.noContent)
+    }
+
+    private func tenant(_ call: Call) async throws(BrokerError) -> TenantName {
+        guard let name = TenantName(call.parameters["tenant"] ?? ""),
+            try await broker.tenants.tenant(name) != nil
+        else { throw Broker.noSuchTenant }
+        return name
+    }
+
+    private static func isKeyID(_ text: String) -> Bool {
+        text.utf8.count == 24 && text.utf8.allSatisfy { $0.isDigit || $0.isLowercaseLetter }
+    }
+
+    private static let noSuchKey = BrokerError(.notFound, "The tenant has no API key of that id.")
+
+    private static func encode(_ key: CallerKey, to json: inout JSONWriter) {
+        json.member("id", key.id)
+        json.member("name", key.name)
+        json.member("permissions", key.permissions.map(\.rawValue))
+        if let storageKeys = key.storageKeys { json.member("storage_keys", storageKeys.map(\.description)) }
+        json.member("created", key.created.description)
+        json.memberOrNull("expires", key.expires?.description)
+    }
+}

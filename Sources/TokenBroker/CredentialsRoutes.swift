@@ -1,0 +1,190 @@
+internal import Cryptography
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+internal import OAuth
+
+/// `/credentials`.
+struct CredentialsRoutes {
+    private let broker: Broker
+
+    init(_ broker: Broker) {
+        self.broker = broker
+    }
+
+    var all: [Route] {
+        [
+            Route(.get, "/credentials", .tenant(.credentialsRead), get),
+            Route(.put, "/credentials", .tenant(.credentialsWrite), put),
+            Route(.delete, "/credentials", .tenant(.credentialsWrite), delete),
+            Route(.get, "/credentials/status", .tenant(.credentialsRead), status),
+        ]
+    }
+
+    // MARK: GET /credentials
+
+    private func get(_ call: Call) async throws(BrokerError) -> Response {
+        var parameters = try call.query()
+        let storageKey = parameters.storageKey()
+        var query = CredentialsQuery()
+        query.policy = parameters.choice("policy", CredentialsQuery.Policy.self) ?? .localValid
+        query.lowestLevel = parameters.choice("level", CredentialsLevel.self) ?? .basic
+        if let seconds = parameters.integer("min_ttl", in: 0...86_400) { query.minimumLifetime = .seconds(seconds) }
+        query.refusedByAPI = parameters.string("api_error_sub_status").map(APISubStatus.forcesRefresh) ?? false
+        try parameters.finish()
+        let held = EntityTags(call.request.fields)
+        if query.refusedByAPI { query.renewedPast = held.version }
+        let patience = try Self.patience(call.request.fields)
+
+        let tenant = try await broker.tenant(of: call)
+        try call.authorize(storageKey)
+        let provider = tenant.configuration.preset.name
+        let answer: CredentialsProvider.Answer
+        do throws(BrokerError) {
+            answer = try await broker.credentials.credentials(
+                CredentialsID(tenant: tenant.name, storageKey: storageKey), of: tenant, query, patience: patience)
+        } catch {
+            let isRefusal = error.code == .levelNotAvailable || error.code == .missingTokenContainer
+            broker.metrics.tokenRead(provider: provider, isRefusal ? .refused : .failed)
+            throw error
+        }
+        let tag = Self.tag(answer, tenant)
+        if held.match(tag) {
+            broker.metrics.tokenRead(provider: provider, .notModified)
+            return Response(.notModified, fields: ["ETag": tag, "Cache-Control": "no-store"])
+        }
+        broker.metrics.tokenRead(provider: provider, answer.outcome)
+        let body =
+            answer.level == .basic
+            ? Self.basic(tenant) : answer.snapshot.encoded?.body(at: broker.time.now) ?? Self.basic(tenant)
+        return Response(
+            .ok, fields: ["Content-Type": "application/json", "Cache-Control": "no-store", "ETag": tag], body: body)
+    }
+
+    /// The record's version. Basic credentials follow the configuration, so its version stands beside it there.
+    private static func tag(_ answer: CredentialsProvider.Answer, _ tenant: Tenant) -> String {
+        answer.level == .basic
+            ? "\"\(answer.snapshot.version)-\(tenant.version)\"" : "\"\(answer.snapshot.version)\""
+    }
+
+    private static func basic(_ tenant: Tenant) -> [UInt8] {
+        let client = tenant.configuration.client
+        return JSONWriter.object { json in
+            json.member("level", CredentialsLevel.basic.rawValue)
+            json.member("client_id", client.clientID)
+            json.member("requested_scopes", client.scopes.values)
+            json.memberOrNull("client_unique_key", client.clientUniqueKey)
+            json.member("granted_scopes", [])
+            for name in ["user_id", "expires", "expires_in", "token_type", "token"] { json.memberOrNull(name, nil) }
+        }
+    }
+
+    /// `Prefer: wait=N` (RFC 7240 §4.3), up to ten minutes; nil without it. Other preferences are let pass.
+    private static func patience(_ fields: Fields) throws(BrokerError) -> Duration? {
+        for preference in fields.list("Prefer") {
+            let parts = preference.split(separator: ";")[0].split(separator: "=", maxSplits: 1)
+            guard Fields.equal(parts[0].filter { $0 != " " }, "wait") else { continue }
+            let text = parts.count == 2 ? parts[1].filter { $0 != " " && $0 != "\"" } : ""
+            guard !text.isEmpty, text.utf8.allSatisfy(\.isDigit) else {
+                throw BrokerError(.invalidRequest, "Prefer: wait takes a whole number of seconds.")
+            }
+            return .seconds(min(Int64(text) ?? 600, 600))
+        }
+        return nil
+    }
+
+    // MARK: PUT and DELETE /credentials
+
+    private func put(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        var body = try call.body()
+        let storageKey = body.storageKey()
+        let refreshToken = body.string("refresh_token", limit: 65_536)
+        let given = body.object("credentials", GivenCredentials.init)
+        if given == nil, !body.faults.contains(where: { $0.pointer == "/credentials" }) {
+            body.note("credentials", "is required")
+        }
+        try body.finish()
+        let tenant = try await broker.tenant(of: call)
+        try call.authorize(storageKey)
+        let held = try given!.held(
+            refreshToken: refreshToken.map(SecretBytes.init(utf8:)), for: tenant, now: broker.time.now)
+        let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        let snapshot = try await broker.credentials.set(id, to: held)
+        broker.log.info("credentials_set", LogField.credentials(id) + [.level(held.level), .version(snapshot.version)])
+        var response = Response.json(.ok) { Self.encodeSummary(storageKey, held, to: &$0) }
+        response.fields.append("ETag", "\"\(snapshot.version)\"")
+        return response
+    }
+
+    private func delete(_ call: Call) async throws(BrokerError) -> Response {
+        var query = try call.query()
+        let storageKey = query.storageKey()
+        let revokes = query.bool("revoke") ?? false
+        try query.finish()
+        let tenant = try await broker.tenant(of: call)
+        try call.authorize(storageKey)
+        let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        // The logout comes first: it holds whatever becomes of the revocation.
+        let purged = try await broker.credentials.purge(id)
+        broker.log.info("logout", LogField.credentials(id))
+        var response = Response.empty(.noContent)
+        if revokes, let purged {
+            let outcome = await broker.credentials.revoke(purged, of: tenant)
+            response.fields.append("Token-Revocation", outcome.rawValue)
+        }
+        return response
+    }
+
+    // MARK: GET /credentials/status
+
+    private func status(_ call: Call) async throws(BrokerError) -> Response {
+        var query = try call.query()
+        let storageKey = query.storageKey()
+        try query.finish()
+        let tenant = try await broker.tenant(of: call)
+        try call.authorize(storageKey)
+        let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        let held = try await broker.credentials.stored(id).record.held
+        let isRefreshable = held?.refreshToken != nil
+        // Without a refresh token the user is logged in for as long as the token lives.
+        let isAlive = held.map { isRefreshable || $0.expires > broker.time.now } ?? false
+        return .json(.ok) { json in
+            json.member("logged_in", held?.level == .user && isAlive)
+            json.member("level", (held?.level ?? .basic).rawValue)
+            json.memberOrNull("expires", held?.expires.description)
+            json.member("refreshable", isRefreshable)
+        }
+    }
+
+    static func encodeSummary(_ storageKey: StorageKey, _ held: HeldCredentials, to json: inout JSONWriter) {
+        json.member("storage_key", storageKey.description)
+        json.member("level", held.level.rawValue)
+        json.member("client_id", held.obtainedWith.clientID)
+        json.member("granted_scopes", held.grantedScopes.values)
+        json.memberOrNull("user_id", held.userID)
+        json.member("expires", held.expires.description)
+        json.member("refreshable", held.refreshToken != nil)
+    }
+}
+
+/// The entity tags of `If-None-Match` (RFC 9110 §13.1.2).
+struct EntityTags {
+    private let tags: [Substring]
+
+    init(_ fields: Fields) {
+        // Our tags hold digits and hyphens, so splitting at commas cannot cut one.
+        tags = fields.list("If-None-Match").map { $0.hasPrefix("W/") ? $0.dropFirst(2) : Substring($0) }
+    }
+
+    /// Weak comparison, as the field asks for.
+    func match(_ tag: String) -> Bool { tags.contains { $0 == tag || $0 == "*" } }
+
+    /// The highest version that the caller says it holds.
+    var version: Int64? {
+        tags.compactMap { tag in
+            guard tag.first == "\"" else { return nil }
+            return Int64(tag.dropFirst().prefix { $0.isASCII && $0.isNumber })
+        }.max()
+    }
+}

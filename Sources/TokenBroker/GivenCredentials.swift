@@ -1,0 +1,70 @@
+internal import Cryptography
+internal import OAuth
+
+/// Credentials that a caller has from elsewhere (seed 000, "setCredentials"): the members of the answer of
+/// `GET /credentials`, so that one broker's answer can be given to another.
+struct GivenCredentials {
+    private let level: CredentialsLevel?
+    private let clientID: String
+    private let requestedScopes: ScopeSet?
+    private let clientUniqueKey: String?
+    private let grantedScopes: ScopeSet?
+    private let userID: String?
+    private let expires: Timestamp?
+    private let token: String
+
+    init(_ body: inout ObjectReader) {
+        level = body.choice("level", CredentialsLevel.self)
+        clientID = body.requiredString("client_id", limit: 512) ?? ""
+        requestedScopes = Self.scopes("requested_scopes", &body)
+        clientUniqueKey = body.string("client_unique_key", limit: 512)
+        grantedScopes = Self.scopes("granted_scopes", &body)
+        userID = body.string("user_id", limit: 512)
+        let expiresText = body.string("expires")
+        expires = expiresText.flatMap(Timestamp.init(rfc3339:))
+        if expiresText != nil, expires == nil { body.note("expires", "must be an RFC 3339 time") }
+        // Says the same as `expires`, less exactly; taken so that an answer can be passed on as it is.
+        _ = body.integer("expires_in", in: 0...Int64.max)
+        if let type = body.string("token_type"), type.lowercased() != "bearer" {
+            body.note("token_type", "must be Bearer")
+        }
+        token = body.requiredString("token", limit: 65_536) ?? ""
+        if !token.isEmpty, !TokenText.isSendable(token) { body.note("token", "must be visible ASCII") }
+    }
+
+    private static func scopes(_ name: String, _ body: inout ObjectReader) -> ScopeSet? {
+        body.strings(name) { ScopeSet([$0]) == nil ? "must be one scope" : nil }.flatMap(ScopeSet.init)
+    }
+
+    /// - Throws: `illegal_argument` for what does not fit the tenant.
+    func held(
+        refreshToken: SecretBytes?, for tenant: Tenant, now: Timestamp
+    ) throws(BrokerError) -> HeldCredentials {
+        let client = tenant.configuration.client
+        if clientID != client.clientID {
+            throw BrokerError(.illegalArgument, "The credentials' client_id is not the tenant's.")
+        }
+        if clientUniqueKey != client.clientUniqueKey {
+            throw BrokerError(.illegalArgument, "The credentials' client_unique_key is not the tenant's.")
+        }
+        for scopes in [requestedScopes, grantedScopes].compactMap({ $0 }) where !scopes.isSubset(of: client.scopes) {
+            throw BrokerError(.illegalArgument, "The credentials have scopes that the tenant does not have.")
+        }
+        let level = level ?? (userID != nil || refreshToken != nil ? .user : .client)
+        if level == .basic {
+            throw BrokerError(.illegalArgument, "Basic credentials hold no token; delete the credentials instead.")
+        }
+        if level == .client, refreshToken != nil {
+            throw BrokerError(.illegalArgument, "Client credentials have no refresh token.")
+        }
+        return HeldCredentials(
+            level: level, accessToken: SecretBytes(utf8: token), refreshToken: refreshToken,
+            expires: expires ?? TokenResponse.expiry(ofToken: token)
+                ?? now.advanced(by: tenant.configuration.preset.defaultLifetime),
+            grantedScopes: grantedScopes ?? requestedScopes ?? client.scopes,
+            userID: level == .user ? userID : nil,
+            obtainedWith: ClientFingerprint(
+                clientID: clientID, scopes: requestedScopes ?? client.scopes, clientUniqueKey: clientUniqueKey,
+                clientSecretDigest: client.fingerprint.clientSecretDigest))
+    }
+}

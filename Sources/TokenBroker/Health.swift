@@ -1,0 +1,60 @@
+package import CredentialStore
+internal import Reactor
+internal import Synchronization
+
+/// Whether the broker should be sent requests: it is not being stopped, and its store answers.
+package final class Health: Sendable {
+    private struct State {
+        var isDraining = false
+        var lastCheck: (at: MonotonicInstant, isGood: Bool)?
+    }
+
+    /// Probes come from several sides; the store is asked once a second for all of them.
+    private static let freshness: Duration = .seconds(1)
+    private static let patience: Duration = .seconds(2)
+
+    private let vault: Vault
+    private let time: any Time
+    private let state = Mutex(State())
+    private let checks = SingleFlight<Int, Bool>()
+
+    package init(vault: Vault, time: any Time) {
+        self.vault = vault
+        self.time = time
+    }
+
+    /// From now on, not ready.
+    package func beginDraining() {
+        state.withLock { $0.isDraining = true }
+    }
+
+    package enum Readiness: Sendable, Equatable {
+        case ready
+        case draining
+        case storeUnavailable
+    }
+
+    package func readiness() async -> Readiness {
+        let known = state.withLock { state -> Readiness? in
+            if state.isDraining { return .draining }
+            guard let last = state.lastCheck, last.at.advanced(by: Self.freshness) > time.monotonic else { return nil }
+            return last.isGood ? .ready : .storeUnavailable
+        }
+        if let known { return known }
+        let run = await checks.run(0, within: { _ = try? await self.time.sleep(for: Self.patience) }) {
+            let isGood = await self.check()
+            self.state.withLock { $0.lastCheck = (self.time.monotonic, isGood) }
+            return isGood
+        }
+        return run?.value == true ? .ready : .storeUnavailable
+    }
+
+    private func check() async -> Bool {
+        do throws(StoreError) {
+            try await vault.check()
+            return true
+        } catch {
+            return false
+        }
+    }
+}

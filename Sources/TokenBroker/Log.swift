@@ -1,0 +1,147 @@
+package import CredentialStore
+internal import Cryptography
+package import HTTPCodec
+package import HTTPSClient
+internal import JSON
+package import OAuth
+package import Reactor
+
+package enum LogLevel: String, Sendable, CaseIterable, Comparable {
+    case debug
+    case info
+    case warning
+    case error
+
+    package static func < (left: LogLevel, right: LogLevel) -> Bool {
+        allCases.firstIndex(of: left)! < allCases.firstIndex(of: right)!
+    }
+}
+
+/// One member of a log line.
+///
+/// There is no way to make one of a text that came from outside: tokens, codes, verifiers, secrets, keys, bodies and
+/// queries have no constructor here, so that no line can carry them.
+package struct LogField: Sendable {
+    enum Value: Sendable {
+        case text(String)
+        case integer(Int64)
+    }
+
+    let name: StaticString
+    let value: Value
+
+    /// The server's own name of a request.
+    package static func request(_ id: RequestID) -> LogField { .init("request_id", id.text) }
+    package static func tenant(_ tenant: TenantName) -> LogField { .init("tenant", tenant.description) }
+    package static func provider(_ preset: ProviderPreset) -> LogField { .init("provider", preset.name) }
+    package static func route(_ route: StaticString) -> LogField { .init("route", route.description) }
+    package static func outcome(_ outcome: StaticString) -> LogField { .init("outcome", outcome.description) }
+    package static func status(_ status: Status) -> LogField { .init("status", .integer(Int64(status.code))) }
+    package static func code(_ code: BrokerError.Code) -> LogField { .init("code", code.rawValue) }
+    package static func count(_ count: Int) -> LogField { .init("count", .integer(Int64(count))) }
+    package static func version(_ version: Int64) -> LogField { .init("version", .integer(version)) }
+    package static func level(_ level: CredentialsLevel) -> LogField { .init("level", level.rawValue) }
+    package static func refresh(_ id: RefreshID) -> LogField { .init("refresh_id", id.text) }
+    package static func address(_ address: SocketAddress) -> LogField { .init("address", address.description) }
+
+    /// A storage key can be a person's address, so a digest stands for it: the same key, the same digest.
+    package static func credentials(_ id: CredentialsID) -> [LogField] {
+        let digest = SHA256.digest(Array(id.storageKey.description.utf8))
+        return [.tenant(id.tenant), .init("storage_key_digest", Hex.encode(Array(digest.prefix(6))))]
+    }
+
+    package static func duration(_ duration: Duration) -> LogField {
+        .init("duration_us", .integer(duration.nanoseconds / 1000))
+    }
+
+    /// A method that HTTP knows; `OTHER` for what a client made up.
+    package static func method(_ method: Method) -> LogField { .init("method", knownName(of: method)) }
+
+    static func knownName(of method: Method) -> String {
+        let known: Set<Method> = [.get, .head, .post, .put, .delete, .options]
+        return known.contains(method) ? method.name : "OTHER"
+    }
+
+    /// These errors are enumerations of our own whose texts hold nothing from a peer.
+    package static func store(_ error: StoreError) -> LogField {
+        switch error {
+        case .conflict: .init("store_error", "conflict")
+        case .unavailable: .init("store_error", "unavailable")
+        case .damaged(let place): .init("store_error", "damaged: \(place)")
+        }
+    }
+
+    package static func transport(_ error: TransportError) -> LogField { .init("transport_error", "\(error)") }
+    package static func system(_ error: SystemError) -> LogField { .init("system_error", error.description) }
+
+    /// The provider's error code, which `ErrorText` has let pass.
+    package static func providerError(_ error: TokenErrorResponse) -> LogField? {
+        (error.error ?? error.subStatus).map { .init("provider_error", $0) }
+    }
+
+    private init(_ name: StaticString, _ value: Value) {
+        self.name = name
+        self.value = value
+    }
+
+    private init(_ name: StaticString, _ text: String) {
+        self.init(name, .text(text))
+    }
+}
+
+/// A request's name: 32 hexadecimal digits that the server made. A text of any other shape is not taken over.
+package struct RequestID: Sendable, Hashable {
+    let text: String
+
+    package init(_ text: String) {
+        let isOurs = (1...32).contains(text.utf8.count) && text.utf8.allSatisfy { $0.isDigit || $0.isLowercaseLetter }
+        self.text = isOurs ? text : "-"
+    }
+}
+
+/// Names one attempt to renew credentials, over all its log lines.
+package struct RefreshID: Sendable, Hashable {
+    let text: String
+
+    package init() {
+        // An identifier, not a secret: the system's generator is more than enough.
+        var generator = SystemRandomNumberGenerator()
+        text = Hex.encode((0..<8).map { _ in UInt8.random(in: 0...255, using: &generator) })
+    }
+}
+
+/// Writes one JSON object per line.
+package struct Log: Sendable {
+    private let threshold: LogLevel
+    private let time: any Time
+    private let write: @Sendable ([UInt8]) -> Void
+
+    package init(threshold: LogLevel, time: any Time, write: @escaping @Sendable ([UInt8]) -> Void) {
+        self.threshold = threshold
+        self.time = time
+        self.write = write
+    }
+
+    package func isEnabled(_ level: LogLevel) -> Bool { level >= threshold }
+
+    package func debug(_ event: StaticString, _ fields: [LogField]) { emit(.debug, event, fields) }
+    package func info(_ event: StaticString, _ fields: [LogField]) { emit(.info, event, fields) }
+    package func warning(_ event: StaticString, _ fields: [LogField]) { emit(.warning, event, fields) }
+    package func error(_ event: StaticString, _ fields: [LogField]) { emit(.error, event, fields) }
+
+    private func emit(_ level: LogLevel, _ event: StaticString, _ fields: [LogField]) {
+        guard isEnabled(level) else { return }
+        write(
+            JSONWriter.object { json in
+                json.member("time", time.now.description)
+                json.member("level", level.rawValue)
+                json.member("event", event.description)
+                for field in fields {
+                    switch field.value {
+                    case .text(let text): json.member(field.name.description, text)
+                    case .integer(let number): json.member(field.name.description, number)
+                    }
+                }
+            })
+    }
+}

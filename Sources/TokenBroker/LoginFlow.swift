@@ -1,0 +1,397 @@
+package import CredentialStore
+package import Cryptography
+package import OAuth
+internal import Reactor
+
+/// The standard login (seed 000, "Standard Login"; RFC 6749 §4.1 with RFC 7636 and RFC 9207).
+package final class LoginFlow: Sendable {
+    package struct Parameters: Sendable {
+        package var storageKey: StorageKey
+        package var redirectURI: String?
+        package var returnTo: String?
+        package var language: String?
+        package var email: String?
+        package var customParameters: [String: String]
+    }
+
+    package struct Begun: Sendable {
+        package let loginID: String
+        package let loginURI: String
+        package let startURI: String
+        package let expiresIn: Duration
+    }
+
+    /// A login's outcome as its page, its redirect or its caller is told.
+    package struct Ended: Sendable {
+        package let loginID: String
+        package let credentialsID: CredentialsID
+        package let returnTo: String?
+        package let result: Result<HeldCredentials, BrokerError>
+    }
+
+    /// What a caller of `GET /login/{login_id}` learns.
+    package enum Progress: Sendable, Equatable {
+        case pending
+        case completed
+        case failed(BrokerError.Code)
+        case expired
+    }
+
+    /// What finishes a login.
+    package enum Finisher: Sendable {
+        /// A browser, with the values of its cookies by name.
+        case browser(cookies: [String: String])
+        /// A caller of the tenant's, allowed to log in these storage keys (nil: all).
+        case caller(TenantName, storageKeys: [StorageKey]?)
+    }
+
+    private let vault: Vault
+    private let servers: ProviderServers
+    private let endpoint: TokenEndpoint
+    private let credentials: CredentialsProvider
+    private let publicBaseURL: String
+    private let time: any Time
+    private let metrics: Metrics
+    private let log: Log
+    private let redemptions = SingleFlight<RecordID, Ended>()
+    private let endings = Signals<RecordID>()
+
+    /// - Parameter publicBaseURL: without a slash at its end.
+    package init(
+        vault: Vault, servers: ProviderServers, endpoint: TokenEndpoint, credentials: CredentialsProvider,
+        publicBaseURL: String, time: any Time, metrics: Metrics, log: Log
+    ) {
+        self.vault = vault
+        self.servers = servers
+        self.endpoint = endpoint
+        self.credentials = credentials
+        self.publicBaseURL = publicBaseURL
+        self.time = time
+        self.metrics = metrics
+        self.log = log
+    }
+
+    package var isSecure: Bool { publicBaseURL.hasPrefix("https://") }
+
+    package var callbackURI: String { publicBaseURL + "/login/callback" }
+
+    // MARK: The first leg
+
+    /// Prepares a login: state, verifier and addresses, stored before they are handed out.
+    package func begin(_ parameters: Parameters, of tenant: Tenant) async throws(BrokerError) -> Begun {
+        let configuration = tenant.configuration
+        let redirectURI = parameters.redirectURI ?? callbackURI
+        guard redirectURI == callbackURI || configuration.allowedRedirectURIs.contains(redirectURI) else {
+            throw BrokerError(
+                .illegalArgument, "The redirect_uri is not one of the tenant's allowed_redirect_uris.")
+        }
+        if let returnTo = parameters.returnTo, !configuration.allowsReturn(to: returnTo) {
+            throw BrokerError(
+                .illegalArgument,
+                "The return_to does not have the origin and path of one of the tenant's allowed_return_uris.")
+        }
+        for name in parameters.customParameters.keys.sorted()
+        where name.isEmpty || AuthorizationRequest.reservedNames.contains(name.lowercased()) {
+            throw BrokerError(
+                .illegalArgument, "A custom parameter bears the name of a parameter of the protocol, or none.")
+        }
+        let server = try await servers.server(for: tenant)
+
+        let state: String
+        let pkce: PKCE
+        let loginID: String
+        let binding: SecretBytes
+        do {
+            state = Base64URL.encode(try SecureRandom.bytes(32))
+            pkce = try PKCE()
+            loginID = Base64URL.encode(try SecureRandom.bytes(16))
+            binding = SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
+        } catch {
+            throw BrokerError(.internalError, "The system's random source failed.")
+        }
+        let request = AuthorizationRequest(
+            redirectURI: redirectURI, state: state, codeChallenge: pkce.codeChallenge, language: parameters.language,
+            email: parameters.email, customParameters: parameters.customParameters)
+        let loginURI = request.uri(for: configuration.client, at: server)
+        let mustStartHere = configuration.browserBinding == .required
+        let login = PendingLogin(
+            id: loginID, tenant: tenant.name, storageKey: parameters.storageKey, redirectURI: redirectURI,
+            returnTo: parameters.returnTo, configuration: configuration, server: server,
+            expires: time.now.advanced(by: PendingLogin.validity),
+            secrets: .init(loginURI: loginURI, codeVerifier: pkce.codeVerifier, binding: binding),
+            isBound: mustStartHere)
+        let digest = SHA256.digest(Array(state.utf8))
+        do throws(StoreError) {
+            try await vault.commit([
+                .require(RecordID(.tenant, tenant.name)), .insert(login.record(version: 1, stateDigest: digest)),
+            ])
+        } catch .conflict {
+            throw BrokerError(.notFound, "There is no tenant of that name.")
+        } catch {
+            throw BrokerError(error)
+        }
+        log.info("login_begun", LogField.credentials(login.credentialsID) + [.provider(configuration.preset)])
+        let startURI = "\(publicBaseURL)/login/start/\(tenant.name)/\(loginID)"
+        return Begun(
+            loginID: loginID, loginURI: mustStartHere ? startURI : loginURI, startURI: startURI,
+            expiresIn: PendingLogin.validity)
+    }
+
+    package struct Started: Sendable {
+        package let loginURI: String
+        /// Name and value of the cookie to set; nil where browsers are not bound.
+        package let cookie: (name: String, value: SecretBytes)?
+    }
+
+    /// A browser opened the start address: from now on the login is finished by a browser that holds the cookie.
+    package func start(tenant: TenantName, loginID: String) async throws(BrokerError) -> Started {
+        let outcome: Result<Started, BrokerError>
+        do throws(StoreError) {
+            outcome = try await retryingConflicts { () async throws(StoreError) in
+                try await self.bind(RecordID(.login, tenant, key: loginID))
+            }
+        } catch {
+            throw BrokerError(error)
+        }
+        return try outcome.get()
+    }
+
+    private func bind(_ id: RecordID) async throws(StoreError) -> Result<Started, BrokerError> {
+        guard let record = try await vault.read(id) else { return .failure(Self.unknown) }
+        var login = try PendingLogin(record)
+        if login.expires <= time.now { return .failure(Self.unknown) }
+        guard login.status == .pending, let secrets = login.secrets else { return .failure(Self.used) }
+        if login.configuration.browserBinding == .off {
+            return .success(Started(loginURI: secrets.loginURI, cookie: nil))
+        }
+        if !login.isBound {
+            login.isBound = true
+            try await vault.commit([.replace(login.record(replacing: record), version: record.version)])
+        }
+        let name = login.cookieName(isSecure: isSecure)
+        return .success(Started(loginURI: secrets.loginURI, cookie: (name, secrets.binding)))
+    }
+
+    // MARK: The second leg
+
+    /// Whether the login that this response belongs to wants to see a cookie. False for unknown ones.
+    package func isBound(_ response: AuthorizationResponse) async throws(BrokerError) -> Bool {
+        guard let state = response.state, let found = try await find(state: state) else { return false }
+        return found.login.isBound
+    }
+
+    /// Finishes a login: uses the state, redeems the code, stores the credentials.
+    ///
+    /// Once the state is used the rest goes on without the caller.
+    /// - Throws: what keeps the login from being finished at all; the state stays usable then, except where it is
+    ///   unknown, over or used already.
+    package func finish(
+        _ response: AuthorizationResponse, by finisher: Finisher
+    ) async throws(BrokerError) -> Ended {
+        guard let state = response.state else {
+            throw BrokerError(.invalidRequest, "The response has no state.")
+        }
+        guard let (record, login) = try await find(state: state) else { throw Self.unknown }
+        if case .caller(let tenant, let storageKeys) = finisher {
+            // Another tenant's login is as unknown as one that never was.
+            guard login.tenant == tenant else { throw Self.unknown }
+            if let storageKeys, !storageKeys.contains(login.storageKey) {
+                throw BrokerError(.forbidden, "The API key is not valid for this login's storage key.")
+            }
+        }
+        if login.expires <= time.now { throw Self.unknown }
+        guard login.status == .pending, let secrets = login.secrets else { throw Self.used }
+        try check(response.issuer, login.server)
+        try checkBrowser(finisher, login, secrets)
+
+        var claimed = login
+        claimed.secrets = nil
+        let failure: BrokerError?
+        let code: SecretBytes?
+        switch response.outcome {
+        case .incomplete:
+            throw BrokerError(.invalidRequest, "The response has neither a code nor an error.")
+        case .error(let errorCode):
+            let error = BrokerError(
+                .authorizationError, "The login service reports that the login did not succeed.",
+                errorCode: errorCode)
+            (failure, code) = (error, nil)
+            claimed.status = .failed(error.code)
+        case .code(let text):
+            (failure, code) = (nil, SecretBytes(utf8: text))
+            claimed.status = .redeeming
+        }
+        let used = claimed
+        let usedRecord = used.record(replacing: record)
+        do throws(StoreError) {
+            try await vault.commit([.replace(usedRecord, version: record.version)])
+        } catch .conflict {
+            // Another callback took the state, or a start bound the login: the next look tells which.
+            return try await finish(response, by: finisher)
+        } catch {
+            throw BrokerError(error)
+        }
+        if let failure {
+            report(used, .failure(failure))
+            return Ended(
+                loginID: login.id, credentialsID: login.credentialsID, returnTo: login.returnTo,
+                result: .failure(failure))
+        }
+        let run = await redemptions.run(login.recordID, within: nil) {
+            await self.redeem(code!, used, usedRecord, verifier: secrets.codeVerifier)
+        }
+        guard let run else {
+            throw BrokerError(.retryableError, "The request ended before the login did.", retryAfter: 1)
+        }
+        return run.value
+    }
+
+    private func redeem(
+        _ code: SecretBytes, _ login: PendingLogin, _ record: OpenRecord, verifier: SecretBytes
+    ) async -> Ended {
+        let client = login.configuration.client
+        let result: Result<HeldCredentials, BrokerError>
+        do throws(BrokerError) {
+            let response: TokenResponse
+            do throws(TokenEndpoint.Failure) {
+                response = try await endpoint.request(
+                    .authorizationCode(code: code, redirectURI: login.redirectURI, codeVerifier: verifier),
+                    for: client, at: login.server, as: RefreshID())
+            } catch {
+                switch error {
+                case .failed(let reason): throw reason
+                case .sessionEnded(let answer):
+                    throw BrokerError(
+                        .unexpectedError, "The provider refused the code.", errorCode: answer.error)
+                }
+            }
+            let held = HeldCredentials(
+                granted: response, level: .user, to: client,
+                defaultLifetime: login.server.preset.defaultLifetime, now: time.now)
+            var completed = login
+            completed.status = .completed
+            let completedRecord = completed.record(replacing: record)
+            let stored = try await credentials.settle(login: held, for: login.credentialsID) {
+                () async throws(StoreError) in
+                guard try await self.vault.read(login.recordID)?.version == record.version else { return nil }
+                return [.replace(completedRecord, version: record.version)]
+            }
+            guard stored != nil else {
+                throw BrokerError(.gone, "The tenant was deleted before the login ended.")
+            }
+            result = .success(held)
+        } catch {
+            result = .failure(error)
+            await markFailed(login, record, error)
+        }
+        report(login, result)
+        return Ended(
+            loginID: login.id, credentialsID: login.credentialsID, returnTo: login.returnTo, result: result)
+    }
+
+    /// Writes down why the login failed. If the store cannot take it, the login is told as expired in due time, which
+    /// is true as well.
+    private func markFailed(_ login: PendingLogin, _ record: OpenRecord, _ error: BrokerError) async {
+        var failed = login
+        failed.status = .failed(error.code)
+        do throws(StoreError) {
+            try await vault.commit([.replace(failed.record(replacing: record), version: record.version)])
+        } catch {
+            log.warning("login_outcome_not_stored", LogField.credentials(login.credentialsID) + [.store(error)])
+        }
+    }
+
+    private func report(_ login: PendingLogin, _ result: Result<HeldCredentials, BrokerError>) {
+        let fields = LogField.credentials(login.credentialsID) + [.provider(login.configuration.preset)]
+        switch result {
+        case .success:
+            metrics.loginEnded("completed")
+            log.info("login_completed", fields)
+        case .failure(let error):
+            metrics.loginEnded(error.code.rawValue)
+            log.warning("login_failed", fields + [.code(error.code)])
+        }
+        endings.signal(login.recordID)
+    }
+
+    /// RFC 9207 §2.4: compared octet by octet; one that the provider announces may not be missing.
+    private func check(_ issuer: String?, _ server: AuthorizationServer) throws(BrokerError) {
+        guard let expected = server.issuer else { return }
+        if let issuer {
+            if issuer == expected { return }
+            throw BrokerError(.invalidRequest, "The response comes from another issuer than the login was begun with.")
+        }
+        if server.announcesIssuerInResponses {
+            throw BrokerError(.invalidRequest, "The response has no iss, which this provider always sends.")
+        }
+    }
+
+    private func checkBrowser(
+        _ finisher: Finisher, _ login: PendingLogin, _ secrets: PendingLogin.Secrets
+    ) throws(BrokerError) {
+        guard login.isBound else { return }
+        if case .browser(let cookies) = finisher,
+            let value = cookies[login.cookieName(isSecure: isSecure)],
+            SecretBytes(utf8: value) == secrets.binding
+        {
+            return
+        }
+        throw BrokerError(
+            .forbidden, "This login was started in another browser. Open this page in the browser that began it.")
+    }
+
+    private func find(state: String) async throws(BrokerError) -> (record: OpenRecord, login: PendingLogin)? {
+        do throws(StoreError) {
+            guard let record = try await vault.find(.login, lookup: SHA256.digest(Array(state.utf8))) else {
+                return nil
+            }
+            return (record, try PendingLogin(record))
+        } catch {
+            if case .damaged = error { log.error("store_failed", [.store(error)]) }
+            throw BrokerError(error)
+        }
+    }
+
+    // MARK: Asking
+
+    /// How far a login is; waits for its end for at most `wait`. Nil for one that is unknown or not the caller's.
+    package func progress(
+        tenant: TenantName, loginID: String, storageKeys: [StorageKey]?, wait: Duration
+    ) async throws(BrokerError) -> Progress? {
+        let id = RecordID(.login, tenant, key: loginID)
+        let end = time.monotonic.advanced(by: wait)
+        while true {
+            let ticket = endings.ticket(id)
+            let login: PendingLogin
+            do throws(StoreError) {
+                guard let record = try await vault.read(id) else { return nil }
+                login = try PendingLogin(record)
+            } catch {
+                throw BrokerError(error)
+            }
+            if let storageKeys, !storageKeys.contains(login.storageKey) { return nil }
+            switch login.status {
+            case .completed: return .completed
+            case .failed(let code): return .failed(code)
+            case .pending, .redeeming: break
+            }
+            let now = time.now
+            if login.expires <= now { return .expired }
+            let remaining = min(time.monotonic.duration(to: end), now.duration(to: login.expires))
+            if remaining <= .zero || Task.isCancelled { return .pending }
+            // Another replica's login does not signal here, so a shared store is looked at besides.
+            let limit = vault.revalidateAfter == nil ? remaining : min(remaining, .seconds(1))
+            await endings.wait(for: id, since: ticket) { try? await self.time.sleep(for: limit) }
+        }
+    }
+
+    /// Suspends until no code is being redeemed.
+    package func idle() async {
+        await redemptions.idle()
+    }
+
+    private static let unknown = BrokerError(
+        .gone, "The login is unknown or has expired. Begin again with POST /login/initialize.")
+    private static let used = BrokerError(
+        .conflict, "The login was finished already. Begin again with POST /login/initialize for another one.")
+}

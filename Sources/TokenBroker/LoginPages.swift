@@ -1,0 +1,75 @@
+internal import HTTPCodec
+internal import HTTPServer
+
+/// The pages that a browser sees: a few plain words, nothing active, nothing from outside.
+enum LoginPage {
+    static func completed() -> Response {
+        page(.ok, title: "You are logged in", text: "The login is complete. You can close this page.")
+    }
+
+    static func failed(_ error: BrokerError) -> Response {
+        let (title, text) =
+            switch error.code {
+            case .authorizationError:
+                ("The login did not succeed", "The login service did not confirm it. You can try again.")
+            case .gone:
+                ("This login is no longer valid", "It has expired or was never begun. Please begin again.")
+            case .conflict:
+                ("This login was finished already", "Nothing was changed. You can close this page.")
+            case .forbidden:
+                (
+                    "This login was started in another browser",
+                    "Please open this page in the browser in which the login began."
+                )
+            case .invalidRequest:
+                ("This address is not complete", "Something is missing in it or was changed. Please begin again.")
+            case .retryableError, .networkError, .storageUnavailable:
+                ("The login could not be finished now", "A service did not answer. Please begin again in a moment.")
+            default:
+                ("The login could not be finished", "The login service's answer was not usable. Please begin again.")
+            }
+        var response = page(error.code.status, title: title, text: text)
+        if let seconds = error.retryAfter { response.fields.append("Retry-After", String(seconds)) }
+        return response
+    }
+
+    /// Sends the browser on. 303, so that whatever the method was, a GET follows.
+    static func redirect(to location: String) -> Response {
+        var response = Response(.seeOther, fields: ["Location": location])
+        for field in headers { response.fields.append(field.name, field.value) }
+        return response
+    }
+
+    private static func page(_ status: Status, title: String, text: String) -> Response {
+        let html = """
+            <!DOCTYPE html>
+            <html lang="en">
+            <head>
+            <meta charset="utf-8">
+            <meta name="viewport" content="width=device-width, initial-scale=1">
+            <title>\(title)</title>
+            </head>
+            <body>
+            <main>
+            <h1>\(title)</h1>
+            <p>\(text)</p>
+            </main>
+            </body>
+            </html>
+
+            """
+        var response = Response(
+            status, fields: ["Content-Type": "text/html; charset=utf-8"], body: Array(html.utf8))
+        for field in headers { response.fields.append(field.name, field.value) }
+        return response
+    }
+
+    private static let headers: [Fields.Field] = [
+        .init(name: "Cache-Control", value: "no-store"),
+        .init(name: "Referrer-Policy", value: "no-referrer"),
+        .init(
+            name: "Content-Security-Policy",
+            value: "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+        .init(name: "X-Content-Type-Options", value: "nosniff"),
+    ]
+}

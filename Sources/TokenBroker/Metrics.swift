@@ -1,0 +1,140 @@
+internal import Synchronization
+
+/// Counts in Prometheus' text format. Label values come from route tables and enumerations, never from requests, so
+/// the number of series is bounded.
+package final class Metrics: Sendable {
+    /// A counter's name with its labels, in the order they are written.
+    private struct Series: Hashable {
+        let name: String
+        let labels: String
+    }
+
+    private struct State {
+        var counters: [Series: Int] = [:]
+        var histograms: [Series: Histogram] = [:]
+    }
+
+    private struct Histogram {
+        var counts = [Int](repeating: 0, count: Metrics.bounds.count + 1)
+        var sum = 0.0
+    }
+
+    /// Upper bounds in seconds: from a warm read's microseconds to a provider that exhausts every retry.
+    fileprivate static let bounds = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120]
+
+    private let state = Mutex(State())
+
+    package init() {}
+
+    private func increment(_ name: String, _ labels: String) {
+        state.withLock { $0.counters[Series(name: name, labels: labels), default: 0] += 1 }
+    }
+
+    private func observe(_ name: String, _ labels: String, _ duration: Duration) {
+        let (whole, attoseconds) = duration.components
+        let seconds = Double(whole) + Double(attoseconds) / 1e18
+        let bucket = Self.bounds.firstIndex { seconds <= $0 } ?? Self.bounds.count
+        state.withLock { state in
+            state.histograms[Series(name: name, labels: labels), default: Histogram()].counts[bucket] += 1
+            state.histograms[Series(name: name, labels: labels)]?.sum += seconds
+        }
+    }
+
+    // MARK: What is counted
+
+    func requestAnswered(route: StaticString, method: String, status: Int, took duration: Duration) {
+        increment("http_requests_total", #"route="\#(route)",method="\#(method)",code="\#(status)""#)
+        observe("http_request_duration_seconds", #"route="\#(route)""#, duration)
+    }
+
+    /// How a `GET /credentials` was answered.
+    package enum TokenRead: String, CaseIterable {
+        /// From memory or the store, as it stood.
+        case fresh
+        /// After a call to the provider that this request caused.
+        case renewed
+        /// After a call that another request had caused.
+        case joined
+        /// Basic credentials: no token.
+        case basic
+        case notModified = "not_modified"
+        case refused
+        case failed
+    }
+
+    func tokenRead(provider: String, _ outcome: TokenRead) {
+        increment("token_reads_total", #"provider="\#(provider)",outcome="\#(outcome.rawValue)""#)
+    }
+
+    /// How a renewal ended.
+    package enum Renewal: String, CaseIterable {
+        case succeeded
+        /// The provider ended the session.
+        case sessionEnded = "session_ended"
+        /// A login, a logout or another replica was faster; the result was dropped or not needed.
+        case overtaken
+        /// User credentials without a refresh token were put away.
+        case retired
+        case failed
+    }
+
+    func renewalEnded(provider: String, grant: String, _ outcome: Renewal, took duration: Duration) {
+        increment("refresh_total", #"provider="\#(provider)",grant="\#(grant)",outcome="\#(outcome.rawValue)""#)
+        observe("refresh_duration_seconds", #"provider="\#(provider)""#, duration)
+    }
+
+    /// One exchange with a provider; `code` is the status, or `error` where there was no answer.
+    func providerAnswered(provider: String, endpoint: String, code: String, took duration: Duration) {
+        increment(
+            "provider_requests_total", #"provider="\#(provider)",endpoint="\#(endpoint)",code="\#(code)""#)
+        observe("provider_request_duration_seconds", #"provider="\#(provider)",endpoint="\#(endpoint)""#, duration)
+    }
+
+    func loginEnded(_ outcome: String) {
+        increment("logins_total", #"outcome="\#(outcome)""#)
+    }
+
+    // MARK: Text
+
+    private static let help: [(name: String, type: String, text: String)] = [
+        ("http_requests_total", "counter", "Requests answered, by route, method and status."),
+        ("http_request_duration_seconds", "histogram", "From a request's last byte to its answer."),
+        ("token_reads_total", "counter", "GET /credentials, by how it was answered."),
+        ("refresh_total", "counter", "Renewals of credentials, by grant and how they ended."),
+        ("refresh_duration_seconds", "histogram", "Renewals of credentials, retries included."),
+        ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),
+        ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
+        ("logins_total", "counter", "Logins, by how they ended."),
+    ]
+
+    /// The text of `GET /metrics`.
+    /// - Parameter gauges: name, help and value of what is not counted here.
+    package func text(gauges: [(name: String, type: String, help: String, value: Int)]) -> String {
+        let state = self.state.withLock { $0 }
+        var text = ""
+        for (name, type, help) in Self.help {
+            text += "# HELP token_broker_\(name) \(help)\n# TYPE token_broker_\(name) \(type)\n"
+            for (series, count) in state.counters.filter({ $0.key.name == name }).sorted(by: Self.order) {
+                text += "token_broker_\(name){\(series.labels)} \(count)\n"
+            }
+            for (series, histogram) in state.histograms.filter({ $0.key.name == name }).sorted(by: Self.order) {
+                var total = 0
+                for (bound, count) in zip(Self.bounds.map(\.description) + ["+Inf"], histogram.counts) {
+                    total += count
+                    text += "token_broker_\(name)_bucket{\(series.labels),le=\"\(bound)\"} \(total)\n"
+                }
+                text += "token_broker_\(name)_sum{\(series.labels)} \(histogram.sum)\n"
+                text += "token_broker_\(name)_count{\(series.labels)} \(total)\n"
+            }
+        }
+        for gauge in gauges {
+            text += "# HELP token_broker_\(gauge.name) \(gauge.help)\n# TYPE token_broker_\(gauge.name) \(gauge.type)\n"
+            text += "token_broker_\(gauge.name) \(gauge.value)\n"
+        }
+        return text
+    }
+
+    private static func order<T>(_ left: (key: Series, value: T), _ right: (key: Series, value: T)) -> Bool {
+        left.key.labels < right.key.labels
+    }
+}

@@ -1,0 +1,152 @@
+internal import JSON
+
+/// Reads the members of a JSON object and remembers everything that is wrong with them, unknown ones included, so that
+/// a caller hears of all faults at once.
+struct ObjectReader {
+    private let members: [String: JSONValue]
+    private let pointer: String
+    private var known: Set<String> = []
+    private(set) var faults: [BrokerError.Fault] = []
+
+    init(_ value: JSONValue, at pointer: String = "") {
+        self.pointer = pointer
+        if case .object(let members) = value {
+            self.members = members
+        } else {
+            members = [:]
+            faults = [.init(pointer, "must be an object")]
+        }
+    }
+
+    // MARK: Members. Each returns nil for a missing or null member and for one that is wrong.
+
+    mutating func string(_ name: String, limit: Int = 2048) -> String? {
+        guard let value = take(name) else { return nil }
+        guard case .string(let text) = value else { return fail(name, "must be a string") }
+        if text.isEmpty { return fail(name, "must not be empty") }
+        if text.utf8.count > limit { return fail(name, "must not be longer than \(limit) bytes") }
+        if text.unicodeScalars.contains(where: { $0.value < 0x20 || $0.value == 0x7f }) {
+            return fail(name, "must not contain control characters")
+        }
+        return text
+    }
+
+    mutating func requiredString(_ name: String, limit: Int = 2048) -> String? {
+        if isAbsent(name) { return fail(name, "is required") }
+        return string(name, limit: limit)
+    }
+
+    mutating func bool(_ name: String) -> Bool? {
+        guard let value = take(name) else { return nil }
+        guard case .bool(let flag) = value else { return fail(name, "must be true or false") }
+        return flag
+    }
+
+    mutating func integer(_ name: String, in range: ClosedRange<Int64>) -> Int64? {
+        guard let value = take(name) else { return nil }
+        guard case .integer(let number) = value, range.contains(number) else {
+            return fail(name, "must be a whole number from \(range.lowerBound) to \(range.upperBound)")
+        }
+        return number
+    }
+
+    /// A list of texts, each checked by `check`, which returns what is wrong or nil.
+    mutating func strings(
+        _ name: String, atMost limit: Int = 100, check: (String) -> String? = { _ in nil }
+    ) -> [String]? {
+        guard let value = take(name) else { return nil }
+        guard case .array(let elements) = value else { return fail(name, "must be a list of strings") }
+        if elements.count > limit { return fail(name, "must not have more than \(limit) members") }
+        var texts: [String] = []
+        for (index, element) in elements.enumerated() {
+            let place = "\(name)/\(index)"
+            if case .string(let text) = element {
+                if let wrong = check(text) { note(place, wrong) }
+                texts.append(text)
+            } else {
+                note(place, "must be a string")
+            }
+        }
+        return texts
+    }
+
+    mutating func choice<T: RawRepresentable & CaseIterable>(_ name: String, _ type: T.Type) -> T?
+    where T.RawValue == String {
+        guard let text = string(name) else { return nil }
+        guard let value = T(rawValue: text) else {
+            return fail(name, "must be one of " + T.allCases.map(\.rawValue).joined(separator: ", "))
+        }
+        return value
+    }
+
+    /// A nested object, read by `body`; its faults are added to these.
+    mutating func object<T>(_ name: String, _ body: (inout ObjectReader) -> T) -> T? {
+        guard let value = take(name) else { return nil }
+        var inner = ObjectReader(value, at: path(name))
+        let result = body(&inner)
+        inner.refuseUnknown()
+        faults += inner.faults
+        return result
+    }
+
+    /// An object whose members are all texts.
+    mutating func stringMap(_ name: String, atMost limit: Int = 50) -> [String: String]? {
+        guard let value = take(name) else { return nil }
+        guard case .object(let members) = value else { return fail(name, "must be an object of strings") }
+        if members.count > limit { return fail(name, "must not have more than \(limit) members") }
+        var map: [String: String] = [:]
+        for (key, member) in members.sorted(by: { $0.key < $1.key }) {
+            if case .string(let text) = member {
+                map[key] = text
+            } else {
+                note("\(name)/\(JSONValue.pointerToken(key))", "must be a string")
+            }
+        }
+        return map
+    }
+
+    // MARK: Faults
+
+    /// Adds a fault that the caller found.
+    mutating func note(_ name: String, _ detail: String) {
+        faults.append(.init(path(name), detail))
+    }
+
+    /// Throws `invalid_request` with every fault found, unknown members among them.
+    mutating func finish() throws(BrokerError) {
+        refuseUnknown()
+        if faults.isEmpty { return }
+        throw BrokerError(
+            .invalidRequest,
+            faults.count == 1
+                ? "\(faults[0].pointer.isEmpty ? "The body" : faults[0].pointer) \(faults[0].detail)."
+                : "The body has \(faults.count) faults; see errors.",
+            faults: faults)
+    }
+
+    private mutating func refuseUnknown() {
+        for name in members.keys.sorted() where !known.contains(name) {
+            note(JSONValue.pointerToken(name), "is not a known member")
+        }
+    }
+
+    private func path(_ name: String) -> String { "\(pointer)/\(name)" }
+
+    private func isAbsent(_ name: String) -> Bool {
+        switch members[name] {
+        case nil, .null?: true
+        default: false
+        }
+    }
+
+    private mutating func take(_ name: String) -> JSONValue? {
+        known.insert(name)
+        return isAbsent(name) ? nil : members[name]
+    }
+
+    private mutating func fail<T>(_ name: String, _ detail: String) -> T? {
+        known.insert(name)
+        note(name, detail)
+        return nil
+    }
+}

@@ -1,0 +1,62 @@
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+internal import OAuth
+
+/// Probes, metrics and the description of the API.
+struct OperationRoutes {
+    private let broker: Broker
+
+    init(_ broker: Broker) {
+        self.broker = broker
+    }
+
+    var all: [Route] {
+        [
+            Route(.get, "/livez", .open, live),
+            Route(.get, "/healthz", .open, live),
+            Route(.get, "/readyz", .open, ready),
+            Route(.get, "/metrics", .open, metrics),
+            Route(.get, "/openapi.yaml", .open, openAPI),
+        ]
+    }
+
+    private func live(_ call: Call) async throws(BrokerError) -> Response {
+        Self.state(.ok, "live")
+    }
+
+    private func ready(_ call: Call) async throws(BrokerError) -> Response {
+        switch await broker.health.readiness() {
+        case .ready: return Self.state(.ok, "ready")
+        case .draining: return Self.state(.serviceUnavailable, "draining")
+        case .storeUnavailable: return Self.state(.serviceUnavailable, "store_unavailable")
+        }
+    }
+
+    private static func state(_ status: Status, _ text: String) -> Response {
+        Response(
+            status, fields: ["Content-Type": "application/json"],
+            body: JSONWriter.object { $0.member("status", text) })
+    }
+
+    private func metrics(_ call: Call) async throws(BrokerError) -> Response {
+        var gauges: [(name: String, type: String, help: String, value: Int)] = []
+        if let server = broker.currentServerStatistics {
+            gauges = [
+                ("http_connections", "gauge", "Connections that are open.", server.connectionsOpen),
+                ("http_connections_total", "counter", "Connections accepted.", server.connectionsAccepted),
+                (
+                    "http_connections_refused_total", "counter", "Connections refused over a limit.",
+                    server.connectionsRefused
+                ),
+            ]
+        }
+        return Response(
+            .ok, fields: ["Content-Type": "text/plain; version=0.0.4; charset=utf-8"],
+            body: Array(broker.metrics.text(gauges: gauges).utf8))
+    }
+
+    private func openAPI(_ call: Call) async throws(BrokerError) -> Response {
+        Response(.ok, fields: ["Content-Type": "application/yaml"], body: OpenAPIDescription.bytes)
+    }
+}

@@ -1,0 +1,144 @@
+internal import CredentialStore
+internal import Cryptography
+internal import JSON
+internal import OAuth
+
+/// A login between its two legs, and afterwards what became of it.
+struct PendingLogin: Sendable {
+    /// What the second leg needs. Gone once the state is used.
+    struct Secrets: Sendable {
+        let loginURI: String
+        let codeVerifier: SecretBytes
+        /// The value of the cookie that shows the browser which began.
+        let binding: SecretBytes
+    }
+
+    enum Status: Sendable, Equatable {
+        case pending
+        /// The state is used; the code is being redeemed.
+        case redeeming
+        case completed
+        case failed(BrokerError.Code)
+    }
+
+    /// How long a state is good for.
+    static let validity: Duration = .seconds(600)
+    /// How long after that the outcome can still be asked for.
+    static let memory: Duration = .seconds(3600)
+
+    let id: String
+    let tenant: TenantName
+    let storageKey: StorageKey
+    let redirectURI: String
+    let returnTo: String?
+    /// The registration and the endpoints of the moment when the login began: they redeem the code.
+    let configuration: TenantConfiguration
+    let server: AuthorizationServer
+    let expires: Timestamp
+    var secrets: Secrets?
+    /// Whether the browser has to show its cookie.
+    var isBound: Bool
+    var status = Status.pending
+
+    var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
+
+    var recordID: RecordID { RecordID(.login, tenant, key: id) }
+
+    /// The name of the cookie, one per login, so that several can be under way in a browser.
+    func cookieName(isSecure: Bool) -> String {
+        (isSecure ? "__Host-" : "") + "token-broker-login-" + id
+    }
+
+    func record(version: Int64, stateDigest: [UInt8]) -> OpenRecord {
+        OpenRecord(
+            id: recordID, version: version, content: SecretBytes(encoded), lookup: stateDigest,
+            expires: expires.advanced(by: Self.memory))
+    }
+
+    /// The record that takes `previous`' place.
+    func record(replacing previous: OpenRecord) -> OpenRecord {
+        OpenRecord(
+            id: recordID, version: previous.version + 1, content: SecretBytes(encoded), lookup: previous.lookup,
+            expires: previous.expires)
+    }
+}
+
+extension PendingLogin {
+    private var encoded: [UInt8] {
+        JSONWriter.object { json in
+            json.member("storage_key", storageKey.description)
+            json.member("redirect_uri", redirectURI)
+            json.memberIfPresent("return_to", returnTo)
+            json.name("configuration")
+            json.object { configuration.encode(to: &$0, revealingSecret: true) }
+            json.name("server")
+            json.object { json in
+                json.member("authorization", server.authorizationEndpoint)
+                json.member("token", server.tokenEndpoint)
+                json.memberIfPresent("revocation", server.revocationEndpoint)
+                json.memberIfPresent("issuer", server.issuer)
+                json.member("announces_issuer", server.announcesIssuerInResponses)
+                json.member("client_authentication", server.clientAuthentication.rawValue)
+            }
+            json.member("expires", expires.milliseconds)
+            json.member("bound", isBound)
+            if let secrets {
+                json.member("login_uri", secrets.loginURI)
+                json.member("code_verifier", secrets.codeVerifier.revealedText)
+                json.member("binding", secrets.binding.revealedText)
+            }
+            switch status {
+            case .pending: json.member("status", "pending")
+            case .redeeming: json.member("status", "redeeming")
+            case .completed: json.member("status", "completed")
+            case .failed(let code):
+                json.member("status", "failed")
+                json.member("error", code.rawValue)
+            }
+        }
+    }
+
+    /// Reads a record; `.damaged` when it is none of this build's.
+    init(_ record: OpenRecord) throws(StoreError) {
+        let damaged = StoreError.damaged("a login of tenant \(record.id.tenant) cannot be read by this version")
+        guard let json = try? JSONValue(parsing: record.content.revealedBytes),
+            let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),
+            let redirectURI = json["redirect_uri"]?.string,
+            let configuration = json["configuration"].flatMap({
+                try? TenantConfiguration($0, rules: .init(allowsInsecureProviders: true))
+            }),
+            let server = json["server"], let authorization = server["authorization"]?.string,
+            let token = server["token"]?.string,
+            let authentication = server["client_authentication"]?.string.flatMap(
+                ProviderPreset.ClientAuthentication.init),
+            let expires = json["expires"]?.integer, let isBound = json["bound"]?.bool
+        else { throw damaged }
+        id = record.id.key
+        tenant = record.id.tenant
+        self.storageKey = storageKey
+        self.redirectURI = redirectURI
+        returnTo = json["return_to"]?.string
+        self.configuration = configuration
+        self.server = AuthorizationServer(
+            preset: configuration.preset, authorizationEndpoint: authorization, tokenEndpoint: token,
+            revocationEndpoint: server["revocation"]?.string, issuer: server["issuer"]?.string,
+            announcesIssuerInResponses: server["announces_issuer"]?.bool ?? false,
+            clientAuthentication: authentication, pinnedCertificates: configuration.effectivePins)
+        self.expires = Timestamp(milliseconds: expires)
+        self.isBound = isBound
+        if let loginURI = json["login_uri"]?.string, let verifier = json["code_verifier"]?.string,
+            let binding = json["binding"]?.string
+        {
+            secrets = Secrets(
+                loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier), binding: SecretBytes(utf8: binding))
+        }
+        switch json["status"]?.string {
+        case "pending": status = .pending
+        case "redeeming": status = .redeeming
+        case "completed": status = .completed
+        case "failed":
+            status = .failed(json["error"]?.string.flatMap(BrokerError.Code.init) ?? .unexpectedError)
+        default: throw damaged
+        }
+    }
+}

@@ -1,0 +1,50 @@
+internal import HTTPCodec
+package import HTTPServer
+internal import JSON
+
+extension BrokerError {
+    /// The error as `application/problem+json` (RFC 9457).
+    package var response: Response {
+        let status = code.status
+        let body = JSONWriter.object { json in
+            json.member("type", "urn:token-broker:problem:\(code.rawValue)")
+            json.member("title", code.title)
+            json.member("status", status.code)
+            json.member("detail", detail)
+            json.member("code", code.rawValue)
+            json.memberIfPresent("error_code", errorCode)
+            json.memberIfPresent("retry_after", retryAfter.map(Int64.init))
+            if !faults.isEmpty {
+                json.name("errors")
+                json.array { json in
+                    for fault in faults {
+                        json.object { json in
+                            json.member("pointer", fault.pointer)
+                            json.member("detail", fault.detail)
+                        }
+                    }
+                }
+            }
+        }
+        var response = Response(status, fields: ["Content-Type": "application/problem+json"], body: body)
+        response.fields.append("Cache-Control", "no-store")
+        if let retryAfter { response.fields.append("Retry-After", String(retryAfter)) }
+        if code == .unauthorized { response.fields.append("WWW-Authenticate", "Bearer") }
+        if !allowedMethods.isEmpty {
+            response.fields.append("Allow", allowedMethods.map(\.name).joined(separator: ", "))
+        }
+        return response
+    }
+}
+
+extension Response {
+    static func json(_ status: Status, _ body: (inout JSONWriter) -> Void) -> Response {
+        Response(
+            status, fields: ["Content-Type": "application/json", "Cache-Control": "no-store"],
+            body: JSONWriter.object(body))
+    }
+
+    static func empty(_ status: Status) -> Response {
+        Response(status, fields: ["Cache-Control": "no-store"])
+    }
+}

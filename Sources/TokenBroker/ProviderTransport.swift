@@ -1,0 +1,21 @@
+package import HTTPSClient
+
+/// Sends one request to a provider. The real one is the HTTPS client; tests put a script in its place.
+package protocol ProviderTransport: Sendable {
+    func send(_ request: ClientRequest) async throws(TransportError) -> ClientResponse
+}
+
+extension HTTPSClient: ProviderTransport {}
+
+extension PinSet {
+    /// The pins of a tenant for a call to `url`; nil where there are none, and for http://, which has no certificate to
+    /// pin and which the HTTPS client lets through in development only.
+    static func inForce(_ texts: [String], at url: URLTarget) throws(BrokerError) -> PinSet? {
+        if texts.isEmpty || url.scheme == .http { return nil }
+        do {
+            return try PinSet(parsing: texts)
+        } catch {
+            throw BrokerError(.illegalConfiguration, "The tenant's pinned_certificates are not usable.")
+        }
+    }
+}

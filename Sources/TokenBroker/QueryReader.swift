@@ -1,0 +1,95 @@
+internal import HTTPCodec
+internal import OAuth
+
+/// Reads the parameters of a query and refuses what it does not know: repeated ones, unknown ones, broken escapes.
+struct QueryReader {
+    private var values: [String: String] = [:]
+    private var faults: [BrokerError.Fault] = []
+
+    init(_ query: String?) throws(BrokerError) {
+        guard let query else { return }
+        let pairs: [FormEncoding.Pair]
+        do {
+            pairs = try FormEncoding.decode(query)
+        } catch {
+            throw BrokerError(.invalidRequest, "The query is not well-formed: a broken percent escape or no UTF-8.")
+        }
+        for pair in pairs {
+            if values.updateValue(pair.value, forKey: pair.name) != nil {
+                faults.append(.init(pair.name, "occurs more than once"))
+            }
+        }
+    }
+
+    mutating func string(_ name: String) -> String? { values.removeValue(forKey: name) }
+
+    mutating func integer(_ name: String, in range: ClosedRange<Int64>) -> Int64? {
+        guard let text = string(name) else { return nil }
+        guard text.utf8.count <= 18, !text.isEmpty, text.utf8.allSatisfy(\.isDigit), let number = Int64(text),
+            range.contains(number)
+        else {
+            note(name, "must be a whole number from \(range.lowerBound) to \(range.upperBound)")
+            return nil
+        }
+        return number
+    }
+
+    mutating func bool(_ name: String) -> Bool? {
+        switch string(name) {
+        case nil: return nil
+        case "true": return true
+        case "false": return false
+        default:
+            note(name, "must be true or false")
+            return nil
+        }
+    }
+
+    mutating func choice<T: RawRepresentable & CaseIterable>(_ name: String, _ type: T.Type) -> T?
+    where T.RawValue == String {
+        guard let text = string(name) else { return nil }
+        if let value = T(rawValue: text) { return value }
+        note(name, "must be one of " + T.allCases.map(\.rawValue).joined(separator: ", "))
+        return nil
+    }
+
+    /// `storage_key`, `default` where it is not given.
+    mutating func storageKey() -> StorageKey {
+        guard let text = string("storage_key") else { return .default }
+        if let key = StorageKey(text) { return key }
+        note("storage_key", StorageKey.rule)
+        return .default
+    }
+
+    /// `wait`: how many seconds a long poll holds. More than 60 counts as 60; no digits at all is a fault.
+    mutating func wait() -> Duration {
+        guard let text = string("wait") else { return .zero }
+        guard !text.isEmpty, text.utf8.allSatisfy(\.isDigit) else {
+            note("wait", "must be a whole number of seconds")
+            return .zero
+        }
+        return .seconds(min(Int64(text) ?? 60, 60))
+    }
+
+    mutating func note(_ name: String, _ detail: String) {
+        faults.append(.init(name, detail))
+    }
+
+    /// Throws `invalid_request` with every fault found; parameters that nobody asked for are among them.
+    mutating func finish() throws(BrokerError) {
+        for name in values.keys.sorted() {
+            note(name.utf8.count > 64 ? String(name.prefix(64)) : name, "is not a known parameter")
+        }
+        if faults.isEmpty { return }
+        throw BrokerError(
+            .invalidRequest,
+            faults.count == 1
+                ? "The query parameter \(faults[0].pointer) \(faults[0].detail)."
+                : "The query has \(faults.count) faults; see errors.",
+            faults: faults)
+    }
+}
+
+extension StorageKey {
+    static let rule = "must be 1 to 200 characters of A-Z a-z 0-9 . _ ~ : @ -"
+}

@@ -1,0 +1,144 @@
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+
+/// Finds the route of a path. Parameters are whole segments, percent-decoded once.
+struct Router: Sendable {
+    /// The parameters of a path, by name.
+    typealias PathParameters = [String: String]
+
+    struct Match: Sendable {
+        let route: Route
+        let parameters: PathParameters
+    }
+
+    private enum Segment: Sendable {
+        case literal(String)
+        case parameter(String)
+    }
+
+    private let patterns: [(path: String, segments: [Segment], routes: [Route])]
+
+    init(_ routes: [Route]) {
+        var patterns: [(path: String, segments: [Segment], routes: [Route])] = []
+        for route in routes {
+            if let index = patterns.firstIndex(where: { $0.path == route.path.description }) {
+                patterns[index].routes.append(route)
+            } else {
+                patterns.append((route.path.description, Self.segments(route.path.description), [route]))
+            }
+        }
+        self.patterns = patterns
+    }
+
+    /// - Throws: `not_found`, or `method_not_allowed` with the methods that are.
+    func match(_ method: Method, _ path: String) throws(BrokerError) -> Match {
+        let pieces = path.split(separator: "/", omittingEmptySubsequences: false).dropFirst()
+        for pattern in patterns {
+            guard let parameters = Self.match(pattern.segments, pieces) else { continue }
+            if let route = pattern.routes.first(where: { $0.accepts(method) }) {
+                return Match(route: route, parameters: parameters)
+            }
+            throw BrokerError(
+                .methodNotAllowed, "This path does not take that method.",
+                allowedMethods: pattern.routes.flatMap(\.methods))
+        }
+        throw BrokerError(.notFound, "There is nothing at this path.")
+    }
+
+    private static func segments(_ path: String) -> [Segment] {
+        path.split(separator: "/").map { piece in
+            piece.hasPrefix("{") ? .parameter(String(piece.dropFirst().dropLast())) : .literal(String(piece))
+        }
+    }
+
+    private static func match(_ segments: [Segment], _ pieces: ArraySlice<Substring>) -> PathParameters? {
+        guard segments.count == pieces.count else { return nil }
+        var parameters: PathParameters = [:]
+        for (segment, piece) in zip(segments, pieces) {
+            switch segment {
+            case .literal(let text):
+                if text != piece { return nil }
+            case .parameter(let name):
+                guard !piece.isEmpty, let text = try? FormEncoding.percentDecode(piece.utf8) else { return nil }
+                parameters[name] = text
+            }
+        }
+        return parameters
+    }
+}
+
+/// One operation of the API.
+struct Route: Sendable {
+    /// Who may call it.
+    enum Access: Sendable, Equatable {
+        /// No key: a browser, a probe.
+        case open
+        case admin
+        /// A key with this permission, or the admin's for the tenant it names.
+        case tenant(Permission)
+    }
+
+    let method: Method
+    /// As in openapi.yaml: `/tenants/{tenant}`.
+    let path: StaticString
+    let access: Access
+    /// Whether HEAD is answered like GET. Not where a GET changes something.
+    let allowsHead: Bool
+    let handle: @Sendable (Call) async throws(BrokerError) -> Response
+
+    init(
+        _ method: Method, _ path: StaticString, _ access: Access, allowsHead: Bool = true,
+        _ handle: @escaping @Sendable (Call) async throws(BrokerError) -> Response
+    ) {
+        self.method = method
+        self.path = path
+        self.access = access
+        self.allowsHead = allowsHead
+        self.handle = handle
+    }
+
+    var methods: [Method] { method == .get && allowsHead ? [.get, .head] : [method] }
+
+    func accepts(_ other: Method) -> Bool { methods.contains(other) }
+}
+
+/// A request that found its route and, where the route has one, its caller.
+struct Call: Sendable {
+    let request: Request
+    let parameters: Router.PathParameters
+    /// Nil on open routes.
+    let caller: Caller?
+
+    /// The members of the JSON body.
+    func body() throws(BrokerError) -> ObjectReader { ObjectReader(try json()) }
+
+    /// The JSON body; an empty object where there is none.
+    /// - Throws: `unsupported_media_type`, `invalid_request`.
+    func json() throws(BrokerError) -> JSONValue {
+        if request.body.isEmpty { return .object([:]) }
+        let types = request.fields.values("Content-Type")
+        guard types.count == 1, Self.isJSON(types[0]) else {
+            throw BrokerError(.unsupportedMediaType, "Send the body as Content-Type: application/json.")
+        }
+        do {
+            return try JSONValue(parsing: request.body)
+        } catch {
+            let faults: [BrokerError.Fault] =
+                if case .repeatedMember(let pointer) = error {
+                    [.init(pointer, "occurs more than once")]
+                } else {
+                    []
+                }
+            throw BrokerError(.invalidRequest, error.description, faults: faults)
+        }
+    }
+
+    func query() throws(BrokerError) -> QueryReader { try QueryReader(request.query) }
+
+    /// `application/json`, with `charset=utf-8` or no parameter at all.
+    private static func isJSON(_ value: String) -> Bool {
+        let parts = value.lowercased().split(separator: ";").map { $0.filter { $0 != " " && $0 != "\t" && $0 != "\"" } }
+        return parts.first == "application/json" && parts.dropFirst().allSatisfy { $0 == "charset=utf-8" }
+    }
+}

@@ -1,0 +1,65 @@
+internal import HTTPCodec
+internal import HTTPServer
+internal import OAuth
+
+/// The route table: openapi.yaml in code, held against it by a test.
+struct Routes {
+    private let broker: Broker
+
+    init(_ broker: Broker) {
+        self.broker = broker
+    }
+
+    var all: [Route] {
+        TenantRoutes(broker).all + CallerKeyRoutes(broker).all + LoginRoutes(broker).all
+            + CredentialsRoutes(broker).all + OperationRoutes(broker).all
+    }
+}
+
+extension Broker {
+    /// The tenant that a call is about: the key's own, or for the admin the one that `X-Tenant` names.
+    func tenant(of call: Call) async throws(BrokerError) -> Tenant {
+        let named = call.request.fields.values("X-Tenant")
+        if named.count > 1 { throw BrokerError(.invalidRequest, "Send X-Tenant once.") }
+        let name: TenantName
+        switch call.caller {
+        case .key(let key)?:
+            if let other = named.first, other != key.tenant.description {
+                throw BrokerError(.forbidden, "The API key belongs to another tenant.")
+            }
+            name = key.tenant
+        case .admin?:
+            guard let text = named.first else {
+                throw BrokerError(.invalidRequest, "With the admin key, name the tenant in X-Tenant.")
+            }
+            guard let known = TenantName(text) else { throw Self.noSuchTenant }
+            name = known
+        case nil:
+            throw BrokerError(.unauthorized, "This call needs an API key.")
+        }
+        guard let tenant = try await tenants.tenant(name) else { throw Self.noSuchTenant }
+        return tenant
+    }
+
+    static let noSuchTenant = BrokerError(.notFound, "There is no tenant of that name.")
+}
+
+extension Call {
+    /// Refuses a storage key that a narrowed API key is not for.
+    func authorize(_ storageKey: StorageKey) throws(BrokerError) {
+        if let narrowed = narrowedStorageKeys, !narrowed.contains(storageKey) {
+            throw BrokerError(.forbidden, "The API key is not valid for this storage key.")
+        }
+    }
+
+    /// The storage keys that the caller is confined to; nil for all.
+    var narrowedStorageKeys: [StorageKey]? {
+        if case .key(let key)? = caller { key.storageKeys } else { nil }
+    }
+
+    /// Refuses every query parameter: for operations that take none.
+    func refuseQuery() throws(BrokerError) {
+        var query = try query()
+        try query.finish()
+    }
+}

@@ -1,0 +1,72 @@
+internal import Synchronization
+
+/// Lets tasks wait until something happened to a key in this process.
+final class Signals<Key: Hashable & Sendable>: Sendable {
+    private struct State {
+        var waiters: [Key: [UInt64: CheckedContinuation<Void, Never>]] = [:]
+        var counts: [Key: UInt64] = [:]
+        var lastWaiter: UInt64 = 0
+        var left: Set<UInt64> = []
+    }
+
+    /// Shows what a waiter has seen already, so that nothing between its look and its wait is missed.
+    struct Ticket: Sendable {
+        fileprivate let count: UInt64
+    }
+
+    private let state = Mutex(State())
+
+    func ticket(_ key: Key) -> Ticket {
+        state.withLock { Ticket(count: $0.counts[key] ?? 0) }
+    }
+
+    /// Wakes everybody who waits for `key`.
+    func signal(_ key: Key) {
+        let waiters = state.withLock { state in
+            // Counts are kept only while somebody can compare them; beyond that the time-out of a wait is the net.
+            if state.counts.count >= 10_000 { state.counts = [:] }
+            state.counts[key, default: 0] += 1
+            return state.waiters.removeValue(forKey: key) ?? [:]
+        }
+        for waiter in waiters.values { waiter.resume() }
+    }
+
+    /// Suspends until `key` is signalled after the ticket was taken, until `limit` returns, or until the task is
+    /// cancelled.
+    func wait(for key: Key, since ticket: Ticket, within limit: @escaping @Sendable () async -> Void) async {
+        let waiter = state.withLock { state in
+            state.lastWaiter += 1
+            return state.lastWaiter
+        }
+        let timer = Task {
+            await limit()
+            self.leave(key, waiter)
+        }
+        await withTaskCancellationHandler {
+            await withCheckedContinuation { continuation in
+                let isOver = state.withLock { state in
+                    if state.left.remove(waiter) != nil || (state.counts[key] ?? 0) != ticket.count { return true }
+                    state.waiters[key, default: [:]][waiter] = continuation
+                    return false
+                }
+                if isOver { continuation.resume() }
+            }
+        } onCancel: {
+            self.leave(key, waiter)
+        }
+        timer.cancel()
+        // The timer may have left after the wait was over; its mark would stay for ever.
+        await timer.value
+        _ = state.withLock { $0.left.remove(waiter) }
+    }
+
+    private func leave(_ key: Key, _ waiter: UInt64) {
+        let continuation = state.withLock { state in
+            let continuation = state.waiters[key]?.removeValue(forKey: waiter)
+            if state.waiters[key]?.isEmpty == true { state.waiters[key] = nil }
+            if continuation == nil { state.left.insert(waiter) }
+            return continuation
+        }
+        continuation?.resume()
+    }
+}

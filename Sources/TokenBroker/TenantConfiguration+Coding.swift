@@ -1,0 +1,168 @@
+internal import Cryptography
+internal import HTTPSClient
+package import JSON
+internal import OAuth
+
+extension TenantConfiguration {
+    /// Which addresses a configuration may name.
+    package struct AddressRules: Sendable {
+        /// `http://` besides `https://`.
+        package var allowsInsecureProviders: Bool
+
+        package init(allowsInsecureProviders: Bool) {
+            self.allowsInsecureProviders = allowsInsecureProviders
+        }
+    }
+
+    /// Reads the body of `PUT /tenants/{tenant}`.
+    package init(_ json: JSONValue, rules: AddressRules) throws(BrokerError) {
+        var reader = ObjectReader(json)
+        let preset = Self.preset(&reader)
+        let clientID = reader.requiredString("client_id", limit: 512)
+        let secret = reader.string("client_secret", limit: 4096)
+        let uniqueKey = reader.string("client_unique_key", limit: 512)
+        let scopes = reader.strings("scopes") {
+            ScopeSet([$0]) == nil ? "must be one scope: visible ASCII without space, quote or backslash" : nil
+        }
+        self.init(
+            preset: preset,
+            client: ClientConfiguration(
+                clientID: clientID ?? "", clientSecret: secret.map(SecretBytes.init(utf8:)),
+                clientUniqueKey: uniqueKey, scopes: ScopeSet(scopes ?? []) ?? .empty))
+
+        loginServiceBaseURI = Self.providerURI(&reader, "login_service_base_uri", rules)
+        authServiceBaseURI = Self.providerURI(&reader, "auth_service_base_uri", rules)
+        if preset.loginServiceBaseURI == nil {
+            if loginServiceBaseURI != nil { reader.note("login_service_base_uri", "is not used with this provider") }
+            if authServiceBaseURI != nil { reader.note("auth_service_base_uri", "is not used with this provider") }
+        }
+        certificatePinning = reader.bool("certificate_pinning")
+        pinnedCertificates = reader.strings("pinned_certificates", atMost: 32) {
+            (try? PinSet(parsing: [$0])) == nil ? "must be sha256/ and the base64 of 32 bytes" : nil
+        }
+        if certificatePinning == true, effectivePins.isEmpty {
+            reader.note("certificate_pinning", "needs pinned_certificates with this provider")
+        }
+        issuer = Self.providerURI(&reader, "issuer", rules)
+        endpoints =
+            reader.object("endpoints") { reader in
+                var endpoints = Endpoints()
+                endpoints.authorization = Self.providerURI(&reader, "authorization", rules)
+                endpoints.token = Self.providerURI(&reader, "token", rules)
+                endpoints.deviceAuthorization = Self.providerURI(&reader, "device_authorization", rules)
+                endpoints.revocation = Self.providerURI(&reader, "revocation", rules)
+                endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
+                return endpoints
+            } ?? Endpoints()
+        if configuredServer == nil, issuer == nil {
+            reader.note("issuer", "or endpoints.authorization and endpoints.token are required with this provider")
+        }
+        clientAuthentication = reader.choice(
+            "token_endpoint_auth_method", ProviderPreset.ClientAuthentication.self)
+        allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: Self.redirectURIFault) ?? []
+        allowedReturnURIs = reader.strings("allowed_return_uris", check: Self.returnURIFault) ?? []
+        browserBinding = reader.choice("browser_binding", BrowserBinding.self) ?? .whenStartedHere
+        try reader.finish()
+    }
+
+    private static func preset(_ reader: inout ObjectReader) -> ProviderPreset {
+        guard let name = reader.string("provider") else { return .tidal }
+        if let preset = ProviderPreset.named(name) { return preset }
+        reader.note("provider", "must be one of " + ProviderPreset.all.map(\.name).joined(separator: ", "))
+        return .tidal
+    }
+
+    /// An address that the broker itself will call or send a browser to.
+    private static func providerURI(
+        _ reader: inout ObjectReader, _ name: String, _ rules: AddressRules
+    ) -> String? {
+        guard let text = reader.string(name) else { return nil }
+        guard let url = URLTarget(text) else {
+            reader.note(name, "must be an absolute https URL without user information and fragment")
+            return nil
+        }
+        if url.scheme == .http, !rules.allowsInsecureProviders {
+            reader.note(name, "must be an https URL")
+            return nil
+        }
+        return text
+    }
+
+    /// A redirect URI can have an application's own scheme; it is compared as text and never called.
+    private static func redirectURIFault(_ text: String) -> String? {
+        let scheme = text.prefix { $0 != ":" }
+        let isAbsolute =
+            scheme.count < text.count && scheme.first?.isLetter == true
+            && scheme.utf8.allSatisfy {
+                $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || "+.-".utf8.contains($0)
+            }
+        let isScript = ["javascript", "data", "vbscript", "file"].contains(scheme.lowercased())
+        let isVisible = text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
+        // RFC 6749 §3.1.2: absolute, without a fragment.
+        return isAbsolute && !isScript && isVisible && !text.contains("#") && text.utf8.count <= 2048
+            ? nil : "must be an absolute URI without fragment"
+    }
+
+    private static func returnURIFault(_ text: String) -> String? {
+        URLTarget(text) == nil ? "must be an absolute http or https URL without user information and fragment" : nil
+    }
+
+    /// Writes the configuration's members: for the sealed record with the secret, for answers without.
+    package func encode(to json: inout JSONWriter, revealingSecret: Bool) {
+        json.member("provider", preset.name)
+        json.member("client_id", client.clientID)
+        if revealingSecret {
+            json.memberIfPresent("client_secret", client.clientSecret?.revealedText)
+        } else {
+            json.member("client_secret_set", client.clientSecret != nil)
+        }
+        json.memberIfPresent("client_unique_key", client.clientUniqueKey)
+        json.member("scopes", client.scopes.values)
+        json.memberIfPresent("login_service_base_uri", loginServiceBaseURI)
+        json.memberIfPresent("auth_service_base_uri", authServiceBaseURI)
+        if let certificatePinning { json.member("certificate_pinning", certificatePinning) }
+        if let pinnedCertificates { json.member("pinned_certificates", pinnedCertificates) }
+        json.memberIfPresent("issuer", issuer)
+        if endpoints != Endpoints() {
+            json.name("endpoints")
+            json.object { json in
+                json.memberIfPresent("authorization", endpoints.authorization)
+                json.memberIfPresent("token", endpoints.token)
+                json.memberIfPresent("device_authorization", endpoints.deviceAuthorization)
+                json.memberIfPresent("revocation", endpoints.revocation)
+                json.memberIfPresent("jwks", endpoints.jwks)
+            }
+        }
+        json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
+        json.member("allowed_redirect_uris", allowedRedirectURIs)
+        json.member("allowed_return_uris", allowedReturnURIs)
+        json.member("browser_binding", browserBinding.rawValue)
+    }
+
+    /// The content of the sealed record.
+    var encoded: [UInt8] {
+        JSONWriter.object { encode(to: &$0, revealingSecret: true) }
+    }
+
+    /// Reads a sealed record. What an earlier build accepted is not judged by today's address rules.
+    init?(decoding bytes: [UInt8]) {
+        guard let json = try? JSONValue(parsing: bytes),
+            let configuration = try? TenantConfiguration(json, rules: AddressRules(allowsInsecureProviders: true))
+        else { return nil }
+        self = configuration
+    }
+
+    /// Whether a login may send the browser back to `uri`: origin and path as listed, the query free.
+    func allowsReturn(to uri: String) -> Bool {
+        guard let wanted = URLTarget(uri) else { return false }
+        return allowedReturnURIs.contains { listed in
+            guard let listed = URLTarget(listed) else { return false }
+            return listed.origin == wanted.origin && listed.path == wanted.path
+        }
+    }
+}
+
+extension URLTarget {
+    /// The path without the query.
+    var path: Substring { pathAndQuery.prefix { $0 != "?" } }
+}

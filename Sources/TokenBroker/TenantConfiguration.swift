@@ -1,0 +1,106 @@
+package import OAuth
+
+/// A tenant's registration at its provider: what `PUT /tenants/{tenant}` says, checked.
+package struct TenantConfiguration: Sendable, Equatable {
+    package enum BrowserBinding: String, Sendable, CaseIterable {
+        case whenStartedHere = "when_started_here"
+        case required
+        case off
+    }
+
+    package struct Endpoints: Sendable, Equatable {
+        package var authorization: String?
+        package var token: String?
+        package var deviceAuthorization: String?
+        package var revocation: String?
+        package var jwks: String?
+
+        package init() {}
+    }
+
+    package var preset: ProviderPreset
+    package var client: ClientConfiguration
+    /// Without a slash at the end; nil for the preset's.
+    package var loginServiceBaseURI: String?
+    package var authServiceBaseURI: String?
+    /// Nil for the preset's choice: on where it has pins or the tenant names some.
+    package var certificatePinning: Bool?
+    package var pinnedCertificates: [String]?
+    package var issuer: String?
+    package var endpoints = Endpoints()
+    package var clientAuthentication: ProviderPreset.ClientAuthentication?
+    package var allowedRedirectURIs: [String] = []
+    package var allowedReturnURIs: [String] = []
+    package var browserBinding = BrowserBinding.whenStartedHere
+
+    package init(preset: ProviderPreset, client: ClientConfiguration) {
+        self.preset = preset
+        self.client = client
+    }
+
+    /// The pins in force: one of them must be in the verified chain. Empty when certificates are not pinned.
+    package var effectivePins: [String] {
+        if certificatePinning == false { return [] }
+        return pinnedCertificates ?? preset.pinnedCertificates
+    }
+
+    /// What the endpoints are without asking the provider; nil where its metadata is needed.
+    package var configuredServer: AuthorizationServer? {
+        server(
+            authorization: endpoints.authorization ?? joined(loginServiceBaseURI ?? preset.loginServiceBaseURI, "authorize"),
+            token: endpoints.token ?? joined(authServiceBaseURI ?? preset.authServiceBaseURI, "oauth2/token"))
+    }
+
+    /// The endpoints, with those that are not configured taken from the provider's metadata.
+    package func server(completedBy metadata: ProviderMetadata) -> AuthorizationServer? {
+        var server = server(
+            authorization: endpoints.authorization ?? metadata.authorizationEndpoint,
+            token: endpoints.token ?? metadata.tokenEndpoint)
+        server?.issuer = metadata.issuer
+        server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
+        if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
+        if clientAuthentication == nil, let supported = metadata.clientAuthenticationMethods {
+            server?.clientAuthentication = supported.contains(preset.clientAuthentication)
+                ? preset.clientAuthentication : supported.first ?? preset.clientAuthentication
+        }
+        return server
+    }
+
+    private func server(authorization: String?, token: String?) -> AuthorizationServer? {
+        guard let authorization, let token else { return nil }
+        return AuthorizationServer(
+            preset: preset, authorizationEndpoint: authorization, tokenEndpoint: token,
+            revocationEndpoint: endpoints.revocation, issuer: issuer, announcesIssuerInResponses: false,
+            clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
+            pinnedCertificates: effectivePins)
+    }
+
+    /// One slash between the two, whatever the base ends in.
+    private func joined(_ base: String?, _ path: String) -> String? {
+        base.map { $0.hasSuffix("/") ? $0 + path : "\($0)/\(path)" }
+    }
+}
+
+/// What a provider says about itself (RFC 8414, OpenID Connect Discovery).
+package struct ProviderMetadata: Sendable, Equatable {
+    package var issuer: String
+    package var authorizationEndpoint: String
+    package var tokenEndpoint: String
+    package var revocationEndpoint: String?
+    /// The methods named that this broker speaks; nil where the document names none.
+    package var clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?
+    /// RFC 9207 §3.
+    package var announcesIssuerInResponses: Bool
+
+    package init(
+        issuer: String, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
+        clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?, announcesIssuerInResponses: Bool
+    ) {
+        self.issuer = issuer
+        self.authorizationEndpoint = authorizationEndpoint
+        self.tokenEndpoint = tokenEndpoint
+        self.revocationEndpoint = revocationEndpoint
+        self.clientAuthenticationMethods = clientAuthenticationMethods
+        self.announcesIssuerInResponses = announcesIssuerInResponses
+    }
+}

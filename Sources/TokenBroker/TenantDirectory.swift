@@ -1,0 +1,120 @@
+package import CredentialStore
+internal import Cryptography
+package import OAuth
+
+/// A tenant as it stood when it was read.
+package struct Tenant: Sendable, Equatable {
+    package let name: TenantName
+    package let version: Int64
+    package let configuration: TenantConfiguration
+
+    package var canObtainClientCredentials: Bool { configuration.client.clientSecret != nil }
+}
+
+/// The tenants: written through to the store, read from memory while that may be believed.
+package final class TenantDirectory: Sendable {
+    private let vault: Vault
+    private let time: any Time
+    private let cache: RevalidatingCache<TenantName, Tenant>
+
+    package init(vault: Vault, time: any Time) {
+        self.vault = vault
+        self.time = time
+        cache = RevalidatingCache(capacity: 16_384, validity: vault.revalidateAfter)
+    }
+
+    /// The tenant, or nil. Does not suspend while the cached one may be believed.
+    package func tenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {
+        if let tenant = cache.fresh(name, now: time.monotonic) { return tenant }
+        let ticket = cache.ticket(name)
+        do throws(StoreError) {
+            guard let tenant = try await read(name) else {
+                cache.remove(name)
+                return nil
+            }
+            cache.fill(name, tenant, ticket, now: time.monotonic)
+            return tenant
+        } catch {
+            // A store that is away makes nobody a stranger.
+            if error == .unavailable, let known = cache.any(name) { return known }
+            throw BrokerError(error)
+        }
+    }
+
+    /// Writes the configuration whole. Returns the tenant and whether it is new.
+    package func put(
+        _ name: TenantName, _ configuration: TenantConfiguration
+    ) async throws(BrokerError) -> (tenant: Tenant, isNew: Bool) {
+        do throws(StoreError) {
+            return try await retryingConflicts { () async throws(StoreError) in
+                let current = try await self.vault.read(RecordID(.tenant, name))
+                let version = current.map { $0.version + 1 } ?? self.time.now.milliseconds
+                let record = OpenRecord(
+                    id: RecordID(.tenant, name), version: version, content: SecretBytes(configuration.encoded))
+                if let current {
+                    try await self.vault.commit([.replace(record, version: current.version)])
+                } else {
+                    try await self.vault.commit([.insert(record)])
+                }
+                let tenant = Tenant(name: name, version: version, configuration: configuration)
+                self.cache.put(name, tenant, now: self.time.monotonic)
+                return (tenant, current == nil)
+            }
+        } catch {
+            throw BrokerError(error)
+        }
+    }
+
+    /// Removes the tenant with everything under it. Returns whether there was one.
+    package func delete(_ name: TenantName) async throws(BrokerError) -> Bool {
+        do throws(StoreError) {
+            let existed = try await vault.read(RecordID(.tenant, name)) != nil
+            try await vault.commit([.removeAll(name)])
+            cache.remove(name)
+            return existed
+        } catch {
+            throw BrokerError(error)
+        }
+    }
+
+    /// Up to `limit` tenants after `after`, in the order of their names.
+    package func list(after: TenantName?, limit: Int) async throws(BrokerError) -> [Tenant] {
+        do throws(StoreError) {
+            let records = try await vault.list(
+                .tenant, tenant: nil, after: after.map { RecordID(.tenant, $0) }, limit: limit)
+            var tenants: [Tenant] = []
+            for record in records { tenants.append(try decode(record)) }
+            return tenants
+        } catch {
+            throw BrokerError(error)
+        }
+    }
+
+    private func read(_ name: TenantName) async throws(StoreError) -> Tenant? {
+        guard let record = try await vault.read(RecordID(.tenant, name)) else { return nil }
+        return try decode(record)
+    }
+
+    private func decode(_ record: OpenRecord) throws(StoreError) -> Tenant {
+        guard let configuration = TenantConfiguration(decoding: record.content.revealedBytes) else {
+            throw .damaged("the configuration of tenant \(record.id.tenant) cannot be read by this version")
+        }
+        return Tenant(name: record.id.tenant, version: record.version, configuration: configuration)
+    }
+}
+
+/// Runs `body` again while another writer was faster. Each run must read before it writes.
+///
+/// One of any number of writers succeeds in each round, so 32 rounds are lost only by a record under siege.
+func retryingConflicts<R>(
+    _ body: () async throws(StoreError) -> R
+) async throws(StoreError) -> R {
+    for _ in 1..<32 {
+        do throws(StoreError) {
+            return try await body()
+        } catch .conflict {
+            continue
+        }
+    }
+    return try await body()
+}

@@ -1,0 +1,105 @@
+internal import Cryptography
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+internal import OAuth
+
+/// `/tenants`: the admin's.
+struct TenantRoutes {
+    private let broker: Broker
+
+    init(_ broker: Broker) {
+        self.broker = broker
+    }
+
+    var all: [Route] {
+        [
+            Route(.get, "/tenants", .admin, list),
+            Route(.get, "/tenants/{tenant}", .admin, get),
+            Route(.put, "/tenants/{tenant}", .admin, put),
+            Route(.delete, "/tenants/{tenant}", .admin, delete),
+        ]
+    }
+
+    private func list(_ call: Call) async throws(BrokerError) -> Response {
+        var query = try call.query()
+        let page = Page(&query)
+        try query.finish()
+        let after = try page.after { TenantName($0) }
+        // One more than asked for tells whether there is a next page.
+        let tenants = try await broker.tenants.list(after: after, limit: page.limit + 1)
+        return .json(.ok) { json in
+            json.name("tenants")
+            json.array { json in
+                for tenant in tenants.prefix(page.limit) { json.object { Self.encode(tenant, to: &$0) } }
+            }
+            if tenants.count > page.limit {
+                json.member("next_cursor", Page.cursor(after: tenants[page.limit - 1].name.description))
+            }
+        }
+    }
+
+    private func get(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        guard let name = TenantName(call.parameters["tenant"] ?? ""),
+            let tenant = try await broker.tenants.tenant(name)
+        else { throw Broker.noSuchTenant }
+        return .json(.ok) { Self.encode(tenant, to: &$0) }
+    }
+
+    private func put(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        guard let name = TenantName(call.parameters["tenant"] ?? "") else {
+            throw BrokerError(
+                .invalidRequest,
+                "A tenant's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
+        }
+        let configuration = try TenantConfiguration(
+            try call.json(), rules: .init(allowsInsecureProviders: broker.settings.allowsInsecureProviders))
+        let (tenant, isNew) = try await broker.tenants.put(name, configuration)
+        var fields: [LogField] = [.tenant(name), .provider(configuration.preset), .version(tenant.version)]
+        if configuration.effectivePins.isEmpty, !configuration.preset.pinnedCertificates.isEmpty {
+            fields.append(.outcome("certificate_pinning_disabled"))
+            broker.log.warning("tenant_configured", fields)
+        } else {
+            broker.log.info("tenant_configured", fields)
+        }
+        return .json(isNew ? .created : .ok) { Self.encode(tenant, to: &$0) }
+    }
+
+    private func delete(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        guard let name = TenantName(call.parameters["tenant"] ?? ""), try await broker.deleteTenant(name) else {
+            throw Broker.noSuchTenant
+        }
+        broker.log.info("tenant_deleted", [.tenant(name)])
+        return .empty(.noContent)
+    }
+
+    private static func encode(_ tenant: Tenant, to json: inout JSONWriter) {
+        json.member("tenant", tenant.name.description)
+        tenant.configuration.encode(to: &json, revealingSecret: false)
+    }
+}
+
+/// `limit` and `cursor` of a list.
+struct Page {
+    let limit: Int
+    private let cursor: String?
+
+    init(_ query: inout QueryReader) {
+        limit = Int(query.integer("limit", in: 1...1000) ?? 100)
+        cursor = query.string("cursor")
+    }
+
+    /// Where the page begins; nil for the first one.
+    func after<T>(_ read: (String) -> T?) throws(BrokerError) -> T? {
+        guard let cursor else { return nil }
+        guard let bytes = Base64URL.decode(cursor), let text = String(validating: bytes, as: UTF8.self),
+            let place = read(text)
+        else { throw BrokerError.invalidRequest("cursor", "is not one that a list has given") }
+        return place
+    }
+
+    static func cursor(after text: String) -> String { Base64URL.encode(Array(text.utf8)) }
+}

@@ -1,0 +1,59 @@
+/// What the command line asks for.
+enum Command: Equatable {
+    case serve
+    case help
+    case version
+    case checkConfiguration
+    case generateKey(id: String)
+    /// Asks the broker on this machine whether it lives: for a container's health check.
+    case healthCheck
+
+    /// Nil for anything that is not understood.
+    init?(arguments: [String]) {
+        switch arguments {
+        case [], ["serve"]: self = .serve
+        case ["--help"], ["-h"], ["help"]: self = .help
+        case ["--version"]: self = .version
+        case ["config", "check"]: self = .checkConfiguration
+        case ["keys", "generate"]: self = .generateKey(id: "k1")
+        case ["healthcheck"]: self = .healthCheck
+        default:
+            guard arguments.count == 3, arguments.prefix(2) == ["keys", "generate"] else { return nil }
+            self = .generateKey(id: arguments[2])
+        }
+    }
+
+    static let versionText = "0.1.0"
+
+    static let helpText = """
+        token-broker: logs users in at an OAuth provider, keeps their credentials sealed, hands out valid access tokens
+
+        usage: token-broker [command]
+
+        commands
+          serve               run the service (the default)
+          config check        check the configuration, say everything that is wrong with it, and end
+          keys generate [ID]  print a new entry for TOKEN_BROKER_MASTER_KEYS (ID: k1 unless given)
+          healthcheck         ask the service on this machine for /livez; exit 0 when it answers
+          --help, --version
+
+        environment (each variable marked * can be given as NAME_FILE, the path of a file that holds the value)
+          TOKEN_BROKER_LISTEN                    address and port to listen on; default 127.0.0.1:8080
+          TOKEN_BROKER_PUBLIC_BASE_URL           where browsers reach the broker; default http://<listen>
+          TOKEN_BROKER_DATABASE_URL *            PostgreSQL, as a libpq URI; without it, the embedded file store
+          TOKEN_BROKER_DATABASE_CONNECTIONS      connections to PostgreSQL, 1 to 64; default 4
+          TOKEN_BROKER_DATA_DIR                  directory of the embedded store; default /var/lib/token-broker
+          TOKEN_BROKER_MASTER_KEYS *             id:base64 of 32 bytes, comma-separated; the first seals, all open;
+                                                 the embedded store makes one for itself (master.keys)
+          TOKEN_BROKER_ADMIN_KEY *               the operator's API key; the embedded store makes one (admin.key)
+          TOKEN_BROKER_TRUSTED_CA_FILE           PEM file of more root certificates for calls to providers
+          TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS  true allows http:// providers and private addresses: development only
+          TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
+          TOKEN_BROKER_EVENT_LOOPS               event loops of the server, 1 to 256; default one per core
+          TOKEN_BROKER_MAX_CONNECTIONS           connections at once, 1 to 1000000; default 10000
+          TOKEN_BROKER_QUARANTINE_DAYS           days that credentials ended by a provider are kept aside, 0 to 3650;
+                                                 default 7
+          TOKEN_BROKER_SHUTDOWN_GRACE            seconds that SIGTERM leaves for what is under way, 1 to 3600;
+                                                 default 25
+        """
+}

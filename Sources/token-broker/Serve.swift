@@ -1,0 +1,180 @@
+internal import CredentialStore
+internal import Cryptography
+internal import HTTPServer
+internal import HTTPSClient
+internal import OAuth
+internal import Postgres
+internal import Reactor
+internal import Synchronization
+internal import TokenBroker
+
+/// The running service, from its store to its listener.
+struct Service {
+    /// Why the service did not come up, in one sentence for the operator.
+    struct StartFailure: Error {
+        let text: String
+    }
+
+    private let configuration: Configuration
+    private let broker: Broker
+    private let vault: Vault
+    private let client: HTTPSClient
+    private let server: Server
+    private let log: Log
+    private let output: LineWriter
+
+    /// How long a database that does not answer is waited for at the start.
+    private static let patience: Duration = .seconds(60)
+
+    /// Opens the store, checks the keys, binds.
+    static func start(_ configuration: Configuration) async throws(StartFailure) -> Service {
+        let time = SystemTime()
+        let output: LineWriter
+        let loop: EventLoop
+        let resolver: NameResolver
+        do {
+            output = try LineWriter(descriptor: 1)
+            loop = try EventLoop(name: "outbound")
+            resolver = try NameResolver()
+        } catch {
+            throw StartFailure(text: "the system refuses threads or descriptors: \(error)")
+        }
+        let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
+        if !configuration.unknownVariables.isEmpty {
+            log.warning("unknown_environment_variables", [.count(configuration.unknownVariables.count)])
+        }
+        let (vault, adminKey) = try await openStore(configuration, loop, resolver, log, time)
+        do throws(VaultError) {
+            try await vault.unlock()
+        } catch {
+            await vault.close()
+            throw StartFailure(text: "\(error)")
+        }
+
+        var clientConfiguration = HTTPSClientConfiguration()
+        clientConfiguration.trustedCAFile = configuration.trustedCAFile
+        clientConfiguration.allowsInsecureTargets = configuration.allowsInsecureProviders
+        let client: HTTPSClient
+        do {
+            client = try HTTPSClient(configuration: clientConfiguration, loop: loop, resolver: resolver)
+        } catch {
+            await vault.close()
+            throw StartFailure(text: "TOKEN_BROKER_TRUSTED_CA_FILE: \(error)")
+        }
+        if configuration.allowsInsecureProviders { log.warning("insecure_providers_allowed", []) }
+
+        var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKey: adminKey)
+        settings.allowsInsecureProviders = configuration.allowsInsecureProviders
+        settings.quarantine = configuration.quarantine
+        let broker = Broker(settings: settings, vault: vault, transport: client, time: time, log: log)
+        var serverConfiguration = ServerConfiguration(address: configuration.listen)
+        if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
+        serverConfiguration.maximumConnections = configuration.maximumConnections
+        let server: Server
+        do throws(SystemError) {
+            server = try Server(configuration: serverConfiguration, handler: TokenBroker.Service(broker))
+        } catch {
+            await vault.close()
+            throw StartFailure(text: "cannot listen: \(error)")
+        }
+        broker.observe { server.statistics }
+        broker.start()
+        log.info("listening", [.address(server.address)])
+        return Service(
+            configuration: configuration, broker: broker, vault: vault, client: client, server: server, log: log,
+            output: output)
+    }
+
+    /// Not ready from the first moment; then what is under way comes to its end, within the grace.
+    func stop() async {
+        log.info("draining", [])
+        broker.health.beginDraining()
+        await server.drain(within: configuration.shutdownGrace)
+        // A provider may have granted what is not stored yet; that comes before everything else.
+        await broker.finish()
+        await client.close()
+        await vault.close()
+        await server.close()
+        log.info("stopped", [])
+        output.close(within: .seconds(1))
+    }
+
+    private static func openStore(
+        _ configuration: Configuration, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log, _ time: SystemTime
+    ) async throws(StartFailure) -> (Vault, adminKey: SecretBytes) {
+        switch configuration.store {
+        case .files(let directory):
+            do {
+                let store = try await FileRecordStore(directory: directory)
+                let keys = try await masterKeys(configuration, store, directory)
+                let adminKey = try await adminKey(configuration, store)
+                return (Vault(store: store, keyring: try Keyring(parsing: keys)), adminKey)
+            } catch let failure as StartFailure {
+                throw failure
+            } catch let error as KeyringError {
+                throw StartFailure(text: "the master keys in \(directory): \(error)")
+            } catch {
+                throw StartFailure(text: "\(error)")
+            }
+        case .postgres(let database):
+            guard let keys = configuration.masterKeys, let adminKey = configuration.adminKey,
+                let keyring = try? Keyring(parsing: keys.revealedText)
+            else { throw StartFailure(text: "the configuration lacks keys") }
+            let store = try await connect(database, loop, resolver, log, time)
+            return (Vault(store: store, keyring: keyring), adminKey)
+        }
+    }
+
+    /// A database that starts at the same time as we do is waited for.
+    private static func connect(
+        _ database: PostgresConfiguration, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log, _ time: SystemTime
+    ) async throws(StartFailure) -> PostgresRecordStore {
+        let end = time.monotonic.advanced(by: patience)
+        while true {
+            do throws(StoreError) {
+                return try await PostgresRecordStore.open(database, on: loop, resolver: resolver)
+            } catch {
+                log.warning("store_failed", [.store(error)])
+                guard error == .unavailable, time.monotonic < end else {
+                    throw StartFailure(
+                        text: error == .unavailable
+                            ? "TOKEN_BROKER_DATABASE_URL: PostgreSQL cannot be reached or refuses"
+                            : "TOKEN_BROKER_DATABASE_URL: \(error)")
+                }
+            }
+            do {
+                try await time.sleep(for: .seconds(1))
+            } catch {
+                throw StartFailure(text: "stopped before PostgreSQL answered")
+            }
+        }
+    }
+
+    /// The configured keys, or the store's own. New ones are made for an empty store only: beside records that other
+    /// keys have sealed, they would hide that those are missing.
+    private static func masterKeys(
+        _ configuration: Configuration, _ store: FileRecordStore, _ directory: String
+    ) async throws -> String {
+        if let keys = configuration.masterKeys { return keys.revealedText }
+        if let keys = try await store.secret(.masterKeys) { return keys }
+        let sealed = try await store.list(.keyCheck, tenant: nil, after: nil, limit: 1)
+        guard sealed.isEmpty else {
+            throw StartFailure(
+                text: "\(directory) holds records, but its file \(StoreSecret.masterKeys.rawValue) is missing; "
+                    + "put it back or set TOKEN_BROKER_MASTER_KEYS")
+        }
+        let keys = try Keyring.generate(id: "k1")
+        try await store.keep(.masterKeys, keys)
+        return keys
+    }
+
+    private static func adminKey(
+        _ configuration: Configuration, _ store: FileRecordStore
+    ) async throws -> SecretBytes {
+        if let key = configuration.adminKey { return key }
+        if let key = try await store.secret(.adminKey) { return SecretBytes(utf8: key) }
+        let key = "tba_" + Base64URL.encode(try SecureRandom.bytes(32))
+        try await store.keep(.adminKey, key)
+        return SecretBytes(utf8: key)
+    }
+}

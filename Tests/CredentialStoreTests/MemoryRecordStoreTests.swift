@@ -1,0 +1,10 @@
+internal import BrokerTesting
+internal import CredentialStore
+internal import Testing
+
+@Suite struct `Memory record store` {
+    @Test(arguments: StoreConformance.checks)
+    func `keeps the contract`(check: StoreConformance) async throws {
+        try await check.run { MemoryRecordStore() }
+    }
+}

@@ -1,0 +1,176 @@
+internal import CredentialStore
+internal import Cryptography
+internal import OAuth
+internal import Testing
+
+@Suite struct `A vault` {
+    let store = MemoryRecordStore()
+    let key: String
+    let vault: Vault
+    let alpha = TenantName("alpha")!
+
+    init() throws {
+        key = try Keyring.generate(id: "main")
+        vault = Vault(store: store, keyring: try Keyring(parsing: key))
+    }
+
+    private func vault(_ text: String) throws -> Vault {
+        Vault(store: store, keyring: try Keyring(parsing: text))
+    }
+
+    private func record(
+        _ key: String = "k", version: Int64 = 1, _ content: String = "secret-canary", lookup: [UInt8]? = nil,
+        expires: Timestamp? = nil
+    ) -> OpenRecord {
+        OpenRecord(
+            id: RecordID(.login, alpha, key: key), version: version, content: SecretBytes(utf8: content),
+            lookup: lookup, expires: expires)
+    }
+
+    private func checks() async throws -> [StoredRecord] {
+        try await store.list(.keyCheck, tenant: .broker, after: nil, limit: 100)
+    }
+
+    @Test func `gives back what was committed`() async throws {
+        let digest = SHA256.digest([1])
+        let first = record(lookup: digest, expires: Timestamp(seconds: 4))
+        try await vault.commit([.insert(first), .insert(record("l"))])
+        #expect(try await vault.read(first.id) == first)
+        #expect(try await vault.find(.login, lookup: digest) == first)
+        #expect(try await vault.find(.login, lookup: SHA256.digest([2])) == nil)
+        #expect(try await vault.read(RecordID(.login, alpha, key: "absent")) == nil)
+        #expect(try await vault.list(.login, tenant: nil, limit: 9) == [first, record("l")])
+        #expect(try await vault.list(.login, tenant: alpha, after: first.id, limit: 9) == [record("l")])
+
+        let second = record(version: 2, "changed")
+        try await vault.commit([
+            .require(RecordID(.login, alpha, key: "l")), .replace(second, version: 1),
+        ])
+        #expect(try await vault.read(first.id) == second)
+        await #expect(throws: StoreError.conflict) { try await vault.commit([.replace(second, version: 1)]) }
+        try await vault.commit([.remove(second.id, version: 2)])
+        #expect(try await vault.read(first.id) == nil)
+        try await vault.commit([.removeAll(alpha)])
+        #expect(try await vault.list(.login, tenant: nil, limit: 9) == [])
+    }
+
+    @Test func `the store sees no content`() async throws {
+        try await vault.commit([.insert(record())])
+        let stored = try #require(try await store.read(record().id))
+        #expect(!String(decoding: stored.sealed, as: UTF8.self).contains("canary"))
+    }
+
+    @Test func `passes expiry on to the store`() async throws {
+        try await vault.commit([.insert(record(expires: Timestamp(seconds: 4)))])
+        #expect(try await vault.removeExpired(before: Timestamp(seconds: 4), limit: 9) == 0)
+        #expect(try await vault.removeExpired(before: Timestamp(seconds: 5), limit: 9) == 1)
+        try await vault.check()
+        #expect(vault.revalidateAfter == nil)
+    }
+
+    @Test func `a record that was copied over another is damage, named without its content`() async throws {
+        let digests = [SHA256.digest([1]), SHA256.digest([2])]
+        try await vault.commit([
+            .insert(record("a", lookup: digests[0])), .insert(record("b", lookup: digests[1])),
+        ])
+        let source = try #require(try await store.read(RecordID(.login, alpha, key: "a")))
+        var target = try #require(try await store.read(RecordID(.login, alpha, key: "b")))
+        target.sealed = source.sealed
+        target.version = 2
+        try await store.commit([.replace(target, version: 1)])
+        let expected = StoreError.damaged(
+            "the login record 'b' of alpha does not open: it was altered, moved or put back")
+        await #expect(throws: expected) { try await vault.read(target.id) }
+        await #expect(throws: expected) { try await vault.find(.login, lookup: digests[1]) }
+        await #expect(throws: expected) { try await vault.list(.login, tenant: nil, limit: 9) }
+        #expect(try await vault.read(source.id)?.content.revealedText == "secret-canary")
+    }
+
+    @Test func `a record of a key that is gone is damage that names the key's identity`() async throws {
+        try await vault.commit([.insert(record())])
+        let other = try vault(try Keyring.generate(id: "other"))
+        let error = await #expect(throws: StoreError.self) { try await other.read(record().id) }
+        #expect("\(try #require(error))".contains("under a key that is not configured"))
+    }
+
+    @Test func `unlocking notes the first key once`() async throws {
+        try await vault.unlock()
+        let noted = try await checks()
+        #expect(noted.count == 1)
+        #expect(noted[0].id.key.hasPrefix("main."))
+        try await vault.unlock()
+        #expect(try await checks() == noted)
+    }
+
+    @Test func `unlocking refuses a ring that lacks a key, and changes nothing`() async throws {
+        try await vault.unlock()
+        let noted = try await checks()
+        let other = try vault(try Keyring.generate(id: "other"))
+        await #expect(throws: VaultError.missingKey(id: "main")) { try await other.unlock() }
+        #expect("\(VaultError.missingKey(id: "main"))".contains("TOKEN_BROKER_MASTER_KEYS lacks"))
+        #expect(try await checks() == noted)
+    }
+
+    @Test func `unlocking refuses another key under a known id, and changes nothing`() async throws {
+        try await vault.unlock()
+        let noted = try await checks()
+        let other = try vault(try Keyring.generate(id: "main"))
+        await #expect(throws: VaultError.otherKey(id: "main")) { try await other.unlock() }
+        #expect("\(VaultError.otherKey(id: "main"))".contains("TOKEN_BROKER_MASTER_KEYS"))
+        #expect(try await checks() == noted)
+    }
+
+    @Test func `a new key in front unlocks, and from then on both are needed`() async throws {
+        try await vault.unlock()
+        try await vault.commit([.insert(record())])
+        let new = try Keyring.generate(id: "new")
+        let rotated = try vault(new + "," + key)
+        try await rotated.unlock()
+        #expect(try await checks().map { $0.id.key.prefix(4) } == ["main", "new."])
+        #expect(try await rotated.read(record().id) == record())
+        await #expect(throws: VaultError.missingKey(id: "main")) { try await vault(new).unlock() }
+        await #expect(throws: VaultError.missingKey(id: "new")) { try await vault.unlock() }
+        try await vault(key + "," + new).unlock()
+    }
+
+    @Test func `many replicas that unlock at once note one key`() async throws {
+        try await withThrowingTaskGroup(of: Void.self) { group in
+            for _ in 0..<32 {
+                let replica = try vault(key)
+                group.addTask { try await replica.unlock() }
+            }
+            try await group.waitForAll()
+        }
+        #expect(try await checks().count == 1)
+    }
+
+    @Test func `more than a page of keys is checked`() async throws {
+        let keys = try (100..<202).map { try Keyring.generate(id: "key-\($0)") }
+        let all = keys.joined(separator: ",")
+        for index in keys.indices {
+            // Each key in front once, so that each is noted.
+            let ring = ([keys[index]] + keys[..<index] + keys[(index + 1)...]).joined(separator: ",")
+            try await vault(ring).unlock()
+        }
+        #expect(try await store.list(.keyCheck, tenant: .broker, after: nil, limit: 1000).count == 102)
+        try await vault(all).unlock()
+        let allButLast = keys.dropLast().joined(separator: ",")
+        await #expect(throws: VaultError.missingKey(id: "key-201")) { try await vault(allButLast).unlock() }
+    }
+
+    @Test func `an altered key check is damage`() async throws {
+        try await vault.unlock()
+        var check = try #require(try await checks().first)
+        check.version = 2
+        try await store.commit([.replace(check, version: 1)])
+        let error = await #expect(throws: VaultError.self) { try await vault.unlock() }
+        #expect("\(try #require(error))".contains("the store is damaged"))
+    }
+
+    @Test(arguments: ["", "main", "main.", "main.0011", "main.zzzzzzzz", "main.00112233.x"])
+    func `a key check with an odd name is damage`(name: String) async throws {
+        let id = RecordID(.keyCheck, .broker, key: name)
+        try await vault.commit([.insert(OpenRecord(id: id, version: 1, content: SecretBytes([])))])
+        await #expect(throws: VaultError.self) { try await vault.unlock() }
+    }
+}

@@ -1,0 +1,155 @@
+import HTTPCodec
+import Testing
+
+private let date = HTTPDate.format(secondsSince1970: 784_111_777)
+
+private func response(
+    _ status: Status, fields: Fields = [:], body: String = "", requestID: String? = nil,
+    connection: ResponseEncoder.Connection = .unstated, omitsBody: Bool = false
+) throws(EncodingFault) -> String {
+    var output: [UInt8] = []
+    try ResponseEncoder.append(
+        status: status, fields: fields, body: Array(body.utf8), date: date, requestID: requestID,
+        connection: connection, omitsBody: omitsBody, to: &output)
+    return String(decoding: output, as: UTF8.self)
+}
+
+/// Names and values that would break a head apart.
+private let hostileValues = ["a\r\nX: y", "a\nb", "a\rb", "a\0b", "\u{7f}", "a\u{1b}[31m"]
+private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
+
+@Suite struct `Response encoder` {
+    @Test func `writes head and content together`() throws {
+        #expect(
+            try response(.ok, fields: ["Content-Type": "text/plain"], body: "hi", requestID: "7f")
+                == "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Type: text/plain\r\n"
+                + "Content-Length: 2\r\nX-Request-ID: 7f\r\n\r\nhi")
+    }
+
+    @Test(arguments: [204, 304])
+    func `gives an answer that has no content no length either`(code: Int) throws {
+        let text = try response(Status(code), body: "ignored")
+        #expect(!text.contains("Content-Length"))
+        #expect(text.hasSuffix("\r\n\r\n"))
+    }
+
+    @Test func `states the length for HEAD and leaves the content out`() throws {
+        let text = try response(.ok, body: "hello", omitsBody: true)
+        #expect(text.contains("Content-Length: 5\r\n"))
+        #expect(text.hasSuffix("\r\n\r\n"))
+    }
+
+    @Test(
+        arguments: [
+            (ResponseEncoder.Connection.unstated, nil), (.close, "Connection: close\r\n"),
+            (.keepAlive, "Connection: keep-alive\r\n"),
+        ] as [(ResponseEncoder.Connection, String?)])
+    func `says what becomes of the connection`(connection: ResponseEncoder.Connection, line: String?) throws {
+        let text = try response(.ok, connection: connection)
+        #expect(text.contains("Connection") == (line != nil))
+        if let line { #expect(text.contains(line)) }
+    }
+
+    @Test(arguments: hostileValues) func `refuses a value that would end its line`(value: String) {
+        #expect(throws: EncodingFault.fieldValue) { try response(.ok, fields: ["X": value]) }
+        #expect(throws: EncodingFault.fieldValue) { try response(.ok, requestID: value) }
+    }
+
+    @Test(arguments: hostileNames) func `refuses a name that is no token`(name: String) {
+        #expect(throws: EncodingFault.fieldName) { try response(.ok, fields: [name: "x"]) }
+    }
+
+    @Test(arguments: ["content-length", "Transfer-Encoding", "Connection", "DATE", "x-request-id"])
+    func `refuses fields that it writes itself`(name: String) {
+        #expect(throws: EncodingFault.reservedField) { try response(.ok, fields: [name: "x"]) }
+    }
+
+    @Test(arguments: [100, 101, 199]) func `refuses an interim status`(code: Int) {
+        #expect(throws: EncodingFault.status) { try response(Status(code)) }
+    }
+
+    @Test func `a fault leaves the output as it was`() {
+        var output: [UInt8] = [1, 2, 3]
+        #expect(throws: EncodingFault.fieldValue) {
+            try ResponseEncoder.append(
+                status: .ok, fields: ["A": "b", "C": "\r\n"], body: [9], date: date, requestID: nil,
+                connection: .unstated, to: &output)
+        }
+        #expect(output == [1, 2, 3])
+    }
+}
+
+@Suite struct `Request encoder` {
+    @Test func `writes head and content together`() throws {
+        let bytes = try RequestEncoder.encode(
+            method: .post, target: "/token?x=1", host: "example.org:8443", fields: ["Accept": "application/json"],
+            body: Array("a=b".utf8))
+        #expect(
+            String(decoding: bytes, as: UTF8.self)
+                == "POST /token?x=1 HTTP/1.1\r\nHost: example.org:8443\r\nAccept: application/json\r\n"
+                + "Content-Length: 3\r\n\r\na=b")
+    }
+
+    @Test(arguments: [(Method.get, false), (.delete, false), (.post, true), (.put, true)])
+    func `states an empty content's length where content has a meaning`(method: Method, states: Bool) throws {
+        let bytes = try RequestEncoder.encode(method: method, target: "/", host: "a", fields: [:])
+        #expect(String(decoding: bytes, as: UTF8.self).contains("Content-Length: 0") == states)
+    }
+
+    @Test(arguments: hostileValues) func `refuses a value that would end its line`(value: String) {
+        #expect(throws: EncodingFault.fieldValue) {
+            try RequestEncoder.encode(method: .get, target: "/", host: "a", fields: ["X": value])
+        }
+    }
+
+    @Test(arguments: hostileNames) func `refuses a name that is no token`(name: String) {
+        #expect(throws: EncodingFault.fieldName) {
+            try RequestEncoder.encode(method: .get, target: "/", host: "a", fields: [name: "x"])
+        }
+        #expect(throws: EncodingFault.method) {
+            try RequestEncoder.encode(method: Method(name), target: "/", host: "a", fields: [:])
+        }
+    }
+
+    @Test(arguments: ["", "/a b", "/\r\nX: y", "/\u{e9}", "/\t"]) func `refuses a hostile target`(target: String) {
+        #expect(throws: EncodingFault.target) {
+            try RequestEncoder.encode(method: .get, target: target, host: "a", fields: [:])
+        }
+        #expect(throws: EncodingFault.target) {
+            try RequestEncoder.encode(method: .get, target: "/", host: target, fields: [:])
+        }
+    }
+
+    @Test(arguments: ["host", "Content-Length", "transfer-encoding"])
+    func `refuses fields that it writes itself`(name: String) {
+        #expect(throws: EncodingFault.reservedField) {
+            try RequestEncoder.encode(method: .get, target: "/", host: "a", fields: [name: "x"])
+        }
+    }
+
+    @Test func `what it writes is what the request parser reads`() throws {
+        let bytes = try RequestEncoder.encode(
+            method: .put, target: "/a?b", host: "[::1]:1", fields: ["X": "y"], body: [1, 2])
+        var parser = RequestParser()
+        let head = try #require(try parser.parse(bytes.span))
+        #expect(head.method == .put)
+        #expect(head.path == "/a")
+        #expect(head.query == "b")
+        #expect(head.framing == .length(2))
+        #expect(head.fields["x"] == "y")
+    }
+}
+
+@Suite struct `HTTP date` {
+    @Test(
+        arguments: [
+            (0, "Thu, 01 Jan 1970 00:00:00 GMT"), (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (951_782_399, "Mon, 28 Feb 2000 23:59:59 GMT"), (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT"),
+            (951_868_800, "Wed, 01 Mar 2000 00:00:00 GMT"), (4_107_542_400, "Mon, 01 Mar 2100 00:00:00 GMT"),
+            (1_735_689_599, "Tue, 31 Dec 2024 23:59:59 GMT"), (253_402_300_799, "Fri, 31 Dec 9999 23:59:59 GMT"),
+            (253_402_300_800, "Fri, 31 Dec 9999 23:59:59 GMT"), (-1, "Thu, 01 Jan 1970 00:00:00 GMT"),
+        ] as [(Int64, String)])
+    func `is an IMF-fixdate`(seconds: Int64, text: String) {
+        #expect(String(decoding: HTTPDate.format(secondsSince1970: seconds), as: UTF8.self) == text)
+    }
+}

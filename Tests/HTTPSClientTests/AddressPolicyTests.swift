@@ -1,0 +1,130 @@
+import BrokerTesting
+import HTTPCodec
+import HTTPSClient
+import Reactor
+import Synchronization
+import Testing
+
+/// Answers look-ups from a list, one entry for each, the last one for all further ones.
+final class ScriptedLookUp: Sendable {
+    private let answers: [Result<[String], ResolutionError>]
+    private let asked = Mutex<[String]>([])
+
+    init(_ answers: Result<[String], ResolutionError>...) {
+        self.answers = answers
+    }
+
+    /// The hosts that were asked for.
+    var hosts: [String] { asked.withLock { $0 } }
+
+    func addresses(of host: String, port: UInt16) throws(ResolutionError) -> [SocketAddress] {
+        let index = asked.withLock { asked in
+            asked.append(host)
+            return asked.count - 1
+        }
+        return try answers[min(index, answers.count - 1)].get().compactMap {
+            SocketAddress(numericHost: $0, port: port)
+        }
+    }
+}
+
+@Suite(.serialized) struct `Addresses that are connected to` {
+    @Test(arguments: [
+        "127.0.0.1", "127.0.0.2", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+        "224.0.0.1", "255.255.255.255", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:169.254.169.254]",
+        "[::127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[fe80::1]", "[fd00::1]", "[ff02::1]",
+    ])
+    func `a literal outside the public internet is refused`(host: String) async throws {
+        let server = try await TLSTestServer([.serve(answer("{}"))])
+        try await withClient({ $0.allowsInsecureTargets = false }) { client in
+            #expect(await client.failure(server.url(host: host)) == .forbiddenAddress)
+        }
+        // The one connection that the server has accepted is the one made here, after the refusal.
+        try await withClient { client in _ = try await client.post(server.url()) }
+        #expect(try await server.report(afterEnds: 1).connections == 1)
+    }
+
+    @Test(arguments: [
+        "127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", "169.254.169.254", "fd00::1", "fe80::1",
+    ])
+    func `a name that resolves there is refused`(address: String) async throws {
+        let server = try await TLSTestServer([.serve(answer("{}"))])
+        let lookUp = ScriptedLookUp(.success([address]))
+        try await withClient({ $0.allowsInsecureTargets = false }, lookUp: lookUp.addresses) { client in
+            #expect(await client.failure(server.url(host: "auth.example.test")) == .forbiddenAddress)
+        }
+        #expect(lookUp.hosts == ["auth.example.test"])
+        try await withClient { client in _ = try await client.post(server.url()) }
+        #expect(try await server.report(afterEnds: 1).connections == 1)
+    }
+
+    @Test(arguments: ["127.1", "0", "2130706433", "0x7f.1", "0177.0.0.1"])
+    func `an odd spelling that the system's resolver understands is refused as well`(host: String) async throws {
+        // URLTarget lets none of these through; the policy does not rely on that.
+        let resolver = try NameResolver()
+        let addresses = (try? await resolver.addresses(of: host, port: 443)) ?? []
+        #expect(addresses.allSatisfy { !$0.isGloballyRoutable })
+        #expect(URLTarget("https://\(host)/") == nil)
+    }
+
+    @Test func `the system's resolver finds localhost and the policy refuses it`() async throws {
+        let loop = try EventLoop(name: "test-client")
+        defer { loop.shutDown() }
+        let client = try HTTPSClient(configuration: HTTPSClientConfiguration(), loop: loop, resolver: NameResolver())
+        #expect(await client.failure("https://localhost:9999/") == .forbiddenAddress)
+        await client.close()
+    }
+
+    @Test func `one look-up decides for one connection`() async throws {
+        // A second look-up between check and connection would get the other address, where nobody listens.
+        let server = try await TLSTestServer([.serve(answer("{}"))])
+        let lookUp = ScriptedLookUp(.success(["127.0.0.1"]), .success(["127.0.0.99"]))
+        try await withClient(lookUp: lookUp.addresses) { client in
+            _ = try await client.post(server.url(host: "good.example.test"))
+            #expect(lookUp.hosts == ["good.example.test"])
+        }
+    }
+
+    @Test func `the next address is tried when one refuses`() async throws {
+        let server = try await TLSTestServer([.serve(answer("{}"))])
+        let lookUp = ScriptedLookUp(.success(["127.0.0.99", "::1", "127.0.0.1"]))
+        try await withClient(lookUp: lookUp.addresses) { client in
+            let response = try await client.post(server.url(host: "good.example.test"))
+            #expect(response.text == "{}")
+        }
+    }
+
+    @Test func `no address accepts`() async throws {
+        let lookUp = ScriptedLookUp(.success(["127.0.0.98", "127.0.0.99"]))
+        try await withClient(lookUp: lookUp.addresses) { client in
+            #expect(await client.failure("https://good.example.test:9999/") == .connectFailed)
+        }
+    }
+
+    @Test(
+        arguments: [
+            (.failure(.notFound), .nameNotFound), (.failure(.temporary), .nameResolutionFailed),
+            (.success([]), .nameNotFound),
+        ] as [(Result<[String], ResolutionError>, TransportError)])
+    func `a name without addresses is told from a resolver that fails`(
+        result: Result<[String], ResolutionError>, expected: TransportError
+    ) async throws {
+        let lookUp = ScriptedLookUp(result)
+        try await withClient(lookUp: lookUp.addresses) { client in
+            #expect(await client.failure("https://good.example.test/") == expected)
+        }
+    }
+
+    @Test func `plain HTTP is refused before anything is connected`() async throws {
+        let server = try await TLSTestServer(tls: nil, [.serve(answer("{}"))])
+        let url = "http://localhost:\(server.port)/"
+        try await withClient({ $0.allowsInsecureTargets = false }) { client in
+            #expect(await client.failure(url) == .insecureTarget)
+        }
+        try await withClient { client in
+            let response = try await client.post(url)
+            #expect(response.text == "{}")
+        }
+        #expect(try await server.report(afterEnds: 1).connections == 1)
+    }
+}

@@ -1,0 +1,65 @@
+import BrokerTesting
+import HTTPCodec
+import HTTPSClient
+import Reactor
+import Testing
+
+/// Runs `body` with a client that trusts the test root and finds every name at 127.0.0.1, on a loop of its own.
+func withClient<R>(
+    _ configure: (inout HTTPSClientConfiguration) -> Void = { _ in },
+    lookUp: @escaping HTTPSClient.AddressLookUp = { (_, port) in [SocketAddress(ip: .v4([127, 0, 0, 1]), port: port)] },
+    _ body: (HTTPSClient) async throws -> R
+) async throws -> R {
+    var configuration = HTTPSClientConfiguration()
+    configuration.trustedCAFile = TLSTestCertificates.shared.root
+    configuration.allowsInsecureTargets = true
+    // Generous, so that a busy machine does not trip the limits that a test is not about.
+    configuration.connectTimeout = .seconds(20)
+    configuration.tlsHandshakeTimeout = .seconds(20)
+    configuration.firstByteTimeout = .seconds(20)
+    configuration.exchangeTimeout = .seconds(30)
+    configure(&configuration)
+    let loop = try EventLoop(name: "test-client")
+    let client = try HTTPSClient(configuration: configuration, loop: loop, lookUp: lookUp)
+    let result: Result<R, any Error>
+    do {
+        result = .success(try await body(client))
+    } catch {
+        result = .failure(error)
+    }
+    await client.close()
+    loop.shutDown()
+    return try result.get()
+}
+
+extension HTTPSClient {
+    /// A token request, as the broker sends them.
+    func post(
+        _ url: String, _ body: String = "grant_type=refresh_token", pins: PinSet? = nil
+    ) async throws(TransportError) -> ClientResponse {
+        guard let url = URLTarget(url) else { throw .invalidURL }
+        return try await send(
+            ClientRequest(
+                method: .post, url: url, fields: ["Content-Type": "application/x-www-form-urlencoded"],
+                body: Array(body.utf8), pins: pins))
+    }
+
+    /// The error of a request that has to fail.
+    func failure(_ url: String, pins: PinSet? = nil) async -> TransportError? {
+        do {
+            _ = try await post(url, pins: pins)
+            return nil
+        } catch {
+            return error
+        }
+    }
+}
+
+/// An answer with a length.
+func answer(_ body: String, status: String = "200 OK", fields: String = "") -> String {
+    "HTTP/1.1 \(status)\r\nContent-Type: application/json\r\n\(fields)Content-Length: \(body.utf8.count)\r\n\r\n\(body)"
+}
+
+extension ClientResponse {
+    var text: String { String(decoding: body, as: UTF8.self) }
+}

@@ -1,0 +1,194 @@
+import BrokerTesting
+import HTTPCodec
+import HTTPSClient
+import Reactor
+import Testing
+
+@Suite(.serialized) struct `Deadlines and cancellation` {
+    @Test func `a resolver that does not answer`() async throws {
+        let (releases, release) = AsyncStream.makeStream(of: Void.self)
+        let lookUp: HTTPSClient.AddressLookUp = { (_, _) throws(ResolutionError) in
+            for await _ in releases {}
+            throw .temporary
+        }
+        try await withClient({ $0.connectTimeout = .milliseconds(100) }, lookUp: lookUp) { client in
+            #expect(
+                await client.failure("https://good.example.test/")
+                    == .timedOut(.nameResolution, requestSent: false))
+            release.finish()
+        }
+    }
+
+    @Test func `a peer that does not accept`() async throws {
+        // The queue of a listener that nobody accepts from is full after a few connections; the kernel then drops
+        // further ones.
+        let loop = try EventLoop(name: "test-backlog")
+        defer { loop.shutDown() }
+        let listener = try Socket.listen(on: SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0), backlog: 0)
+        let address = try Socket.localAddress(of: listener.rawValue)
+        let filler = Filler(loop: loop)
+        await filler.fill(address)
+        try await withClient({ $0.connectTimeout = .milliseconds(200) }) { client in
+            #expect(
+                await client.failure("https://localhost:\(address.port)/") == .timedOut(.connect, requestSent: false))
+        }
+        await filler.empty()
+        #expect(listener.rawValue >= 0)
+    }
+
+    @Test(
+        arguments: [
+            [.withoutHandshake, .hold],
+            // A record of 2^14 bytes, one at a time.
+            [
+                .withoutHandshake,
+                .drip("\u{16}\u{3}\u{3}\u{40}\u{0}" + String(repeating: "\u{2}", count: 16384), milliseconds: 20),
+            ],
+        ] as [[TLSTestServer.Step]])
+    func `a stalled handshake`(script: [TLSTestServer.Step]) async throws {
+        let server = try await TLSTestServer(script)
+        try await withClient({ $0.tlsHandshakeTimeout = .milliseconds(200) }) { client in
+            let failure = await client.failure(server.url())
+            #expect(failure == .timedOut(.tlsHandshake, requestSent: false))
+            #expect(failure?.requestMayHaveBeenProcessed == false)
+        }
+    }
+
+    @Test func `a silent server`() async throws {
+        let server = try await TLSTestServer([.hold])
+        try await withClient({ $0.firstByteTimeout = .milliseconds(200) }) { client in
+            let failure = await client.failure(server.url())
+            #expect(failure == .timedOut(.firstByte, requestSent: true))
+            #expect(failure?.requestMayHaveBeenProcessed == true)
+            // The connection is closed although the client goes on.
+            let report = try await server.report(afterEnds: 1)
+            #expect(report.connections == 1)
+        }
+    }
+
+    @Test(arguments: [
+        "HTTP/1.1 200 OK\r\nX: " + String(repeating: "x", count: 2000),
+        "HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + String(repeating: "x", count: 2000),
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + String(repeating: "1\r\nx\r\n", count: 400),
+        String(repeating: "HTTP/1.1 103 Early Hints\r\n\r\n", count: 6) + String(repeating: "H", count: 1),
+    ])
+    func `an answer in drips`(text: String) async throws {
+        let server = try await TLSTestServer([.read, .drip(text, milliseconds: 20), .hold])
+        try await withClient({ $0.exchangeTimeout = .seconds(2) }) { client in
+            let start = MonotonicInstant.now
+            #expect(await client.failure(server.url()) == .timedOut(.response, requestSent: true))
+            #expect(start.duration(to: .now) < .seconds(10))
+            let report = try await server.report(afterEnds: 1)
+            #expect(report.connections == 1)
+        }
+    }
+
+    @Test func `a server that does not read a large request`() async throws {
+        let server = try await TLSTestServer([.await, .hold])
+        try await withClient({ $0.firstByteTimeout = .milliseconds(500) }) { client in
+            let body = String(repeating: "x", count: 64 << 20)
+            await #expect(throws: TransportError.timedOut(.sendRequest, requestSent: true)) {
+                _ = try await client.post(server.url(), body)
+            }
+        }
+        try server.proceed()
+    }
+
+    @Test func `waiting for a free connection can be cancelled`() async throws {
+        let server = try await TLSTestServer([.read, .await, .send(answer("{}")), .hold])
+        try await withClient({ $0.maximumConnectionsPerOrigin = 1 }) { client in
+            async let first = client.post(server.url())
+            _ = try await server.report(afterRequests: 1)
+            let short = Task { () -> TransportError? in await client.failure(server.url()) }
+            short.cancel()
+            #expect(await short.value == .cancelled)
+            try server.proceed()
+            let response = try await first
+            #expect(response.text == "{}")
+        }
+        let report = try await server.report(afterEnds: 1)
+        #expect(report.connections == 1)
+    }
+
+    @Test func `waiting for a free connection ends with the exchange's time`() async throws {
+        let server = try await TLSTestServer([.hold])
+        try await withClient({
+            $0.maximumConnectionsPerOrigin = 1
+            $0.exchangeTimeout = .seconds(2)
+        }) { client in
+            async let first = client.failure(server.url())
+            async let second = client.failure(server.url())
+            let failures = await [first, second]
+            #expect(failures.contains(.timedOut(.firstByte, requestSent: true)))
+            #expect(failures.contains(.timedOut(.connectionSlot, requestSent: false)))
+        }
+    }
+
+    @Test func `cancelling the task closes the connection`() async throws {
+        let server = try await TLSTestServer([.read, .hold])
+        try await withClient { client in
+            let task = Task { await client.failure(server.url()) }
+            _ = try await server.report(afterRequests: 1)
+            task.cancel()
+            #expect(await task.value == .cancelled)
+            let report = try await server.report(afterEnds: 1)
+            #expect(report.connections == 1)
+            #expect(await client.counters.connectionsReused == 0)
+        }
+    }
+
+    @Test func `a task that is cancelled before sends nothing`() async throws {
+        let server = try await TLSTestServer([.serve(answer("{}"))])
+        try await withClient { client in
+            let (gate, opening) = AsyncStream.makeStream(of: Void.self)
+            let task = Task {
+                for await _ in gate {}
+                return await client.failure(server.url())
+            }
+            task.cancel()
+            opening.finish()
+            #expect(await task.value == .cancelled)
+            _ = try await client.post(server.url())
+        }
+        #expect(try await server.report(afterRequests: 1).requests.count == 1)
+    }
+
+    @Test func `a closed client refuses requests and has let those under way finish`() async throws {
+        let server = try await TLSTestServer([.read, .await, .send(answer("{}")), .hold])
+        try await withClient { client in
+            async let first = client.post(server.url())
+            _ = try await server.report(afterRequests: 1)
+            async let closed: Void = client.close()
+            try server.proceed()
+            let response = try await first
+            #expect(response.text == "{}")
+            await closed
+            #expect(await client.failure(server.url()) == .cancelled)
+            let report = try await server.report(afterEnds: 1)
+            #expect(report.connections == 1)
+        }
+    }
+}
+
+/// Holds connections that fill a listener's queue.
+private actor Filler {
+    private let loop: EventLoop
+    private var held: [Held] = []
+    nonisolated var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
+
+    private final class Held {
+        let descriptor: OwnedDescriptor
+        init(_ descriptor: consuming OwnedDescriptor) { self.descriptor = descriptor }
+    }
+
+    init(loop: EventLoop) { self.loop = loop }
+
+    /// Connects until the listener takes no more.
+    func fill(_ address: SocketAddress) async {
+        while let descriptor = try? await Socket.connect(to: address, on: loop, until: .after(.milliseconds(300))) {
+            held.append(Held(descriptor))
+        }
+    }
+
+    func empty() { held = [] }
+}

@@ -1,0 +1,321 @@
+import BrokerTesting
+import HTTPCodec
+import HTTPServer
+import Reactor
+import Synchronization
+import Testing
+
+@Suite(.timeLimit(.minutes(1))) struct `HTTP limits` {
+    // MARK: What is not a request
+
+    /// Each is followed by a well-formed request that must not be served.
+    @Test(arguments: [
+        (400, "GET / HTTP/1.1\nHost: a\n\n"), (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost : a\r\n\r\n"), (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\n\r\n"), (400, "GET http://a/ HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 44\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551616\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n"),
+        (400, "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1 \r\na\r\n0\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000001\r\na\r\n0\r\n\r\n"),
+        (413, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n"),
+        (413, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4294967296\r\n\r\n"),
+        (501, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
+        (501, "CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n"), (501, "TRACE / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n"),
+    ])
+    func `is answered once, and nothing behind it is served`(code: Int, text: String) async throws {
+        try await withServer { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send(get("/before") + text + get("/smuggled"))
+            #expect(try await client.response().text == "GET /before\n")
+            let response = try await client.response()
+            #expect(response.status.code == code)
+            #expect(response.fields["connection"] == "close")
+            #expect(response.fields.contains("x-request-id"))
+            #expect(!response.body.isEmpty)
+            #expect(try await client.rest() == "")
+            #expect(server.statistics.requests == 1)
+            #expect(server.statistics.faults == [Status(code): 1])
+        }
+    }
+
+    @Test func `the answer to a fault is not lost to what the client goes on sending`() async throws {
+        try await withServer { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 800000\r\n\r\n")
+            for _ in 0..<50 { try await client.send([UInt8](repeating: 0x61, count: 16_000)) }
+            #expect(try await client.response().status.code == 413)
+            #expect(try await client.rest() == "")
+        }
+    }
+
+    @Test func `what is dropped after a last answer is bounded`() async throws {
+        try await withServer(configured { $0.lingerBytes = 100_000 }) { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send("nonsense\r\n")
+            await #expect(throws: HTTPRawClient.Failure.reset) {
+                while true { try await client.send([UInt8](repeating: 0x61, count: 16_000)) }
+            }
+            await eventually { server.statistics.connectionsOpen == 0 }
+        }
+    }
+
+    @Test func `a client that does not close after a last answer is closed`() async throws {
+        try await withServer(configured { $0.lingerTimeout = .milliseconds(100) }) { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send("nonsense\r\n")
+            #expect(try await client.rest().hasPrefix("HTTP/1.1 400 "))
+            await eventually { server.statistics.connectionsOpen == 0 }
+        }
+    }
+
+    // MARK: Sizes
+
+    @Test(arguments: [(8192, 200), (8193, 414)]) func `bounds the request line`(length: Int, code: Int) async throws {
+        try await withServer { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send(get("/" + String(repeating: "a", count: length - 14)))
+            #expect(try await client.response().status.code == code)
+        }
+    }
+
+    @Test func `refuses a request line without waiting for its end`() async throws {
+        try await withServer { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send("GET /" + String(repeating: "a", count: 9000))
+            #expect(try await client.response().status.code == 414)
+        }
+    }
+
+    @Test(arguments: [(100, 200), (101, 431)]) func `bounds the number of fields`(count: Int, code: Int) async throws {
+        try await withServer { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send(get("/", String(repeating: "X: y\r\n", count: count - 1)))
+            #expect(try await client.response().status.code == code)
+        }
+    }
+
+    @Test func `bounds the head without waiting for its end`() async throws {
+        try await withServer { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send("GET / HTTP/1.1\r\nHost: a\r\nX: " + String(repeating: "a", count: 17_000))
+            #expect(try await client.response().status.code == 431)
+        }
+    }
+
+    @Test(arguments: [
+        (65_536, 200, "Content-Length: 65536\r\n\r\n", ""), (65_537, 413, "Content-Length: 65537\r\n\r\n", ""),
+        (65_536, 200, "Transfer-Encoding: chunked\r\n\r\n10000\r\n", "\r\n0\r\n\r\n"),
+        (65_537, 413, "Transfer-Encoding: chunked\r\n\r\n10001\r\n", "\r\n0\r\n\r\n"),
+    ])
+    func `bounds the content`(length: Int, code: Int, before: String, after: String) async throws {
+        try await withServer { server in
+            let client = try HTTPRawClient(server.address)
+            let body = String(repeating: "a", count: length)
+            try await client.send("POST / HTTP/1.1\r\nHost: a\r\n\(before)\(body)\(after)")
+            #expect(try await client.response().status.code == code)
+        }
+    }
+
+    @Test(arguments: [
+        "1;a=\(String(repeating: "x", count: 5000))\r\n", "0\r\nT: \(String(repeating: "x", count: 5000))",
+    ])
+    func `bounds chunk extensions and trailers`(text: String) async throws {
+        try await withServer { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + text)
+            #expect(try await client.response().status.code == 431)
+        }
+    }
+
+    // MARK: Times
+
+    /// Sends one byte at a time until the server has had enough.
+    private func drip(_ client: HTTPRawClient, after start: String) async throws -> ParsedResponse {
+        try await client.send(start)
+        // Each byte waits for the loop's next turns, in which it would extend a time-out that was counted per read.
+        while await !client.hasInput(within: .milliseconds(20)) { try await client.send("a") }
+        return try await client.response()
+    }
+
+    @Test func `a head has to be complete in time, however steadily it comes`() async throws {
+        try await withServer(configured { $0.headTimeout = .milliseconds(200) }) { server in
+            let client = try HTTPRawClient(server.address)
+            let begin = MonotonicInstant.now
+            let response = try await drip(client, after: "GET / HTTP/1.1\r\nX: ")
+            #expect(response.status == .requestTimeout)
+            #expect(response.fields["connection"] == "close")
+            #expect(begin.duration(to: .now) >= .milliseconds(200))
+            #expect(try await client.rest() == "")
+        }
+    }
+
+    @Test func `content has to be complete in time, however steadily it comes`() async throws {
+        try await withServer(configured { $0.bodyTimeout = .milliseconds(200) }) { server in
+            let client = try HTTPRawClient(server.address)
+            let response = try await drip(client, after: "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n")
+            #expect(response.status == .requestTimeout)
+            #expect(try await client.rest() == "")
+        }
+    }
+
+    @Test func `an idle connection is closed without a word`() async throws {
+        try await withServer(configured { $0.idleTimeout = .milliseconds(100) }) { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send(get("/"))
+            _ = try await client.response()
+            #expect(try await client.rest() == "")
+        }
+    }
+
+    @Test func `a connection that never says anything is closed without a word`() async throws {
+        try await withServer(configured { $0.headTimeout = .milliseconds(100) }) { server in
+            let client = try HTTPRawClient(server.address)
+            #expect(try await client.rest() == "")
+        }
+    }
+
+    @Test func `time-outs of requests do not count while a handler works`() async throws {
+        let configuration = configured {
+            $0.headTimeout = .milliseconds(50)
+            $0.bodyTimeout = .milliseconds(50)
+            $0.idleTimeout = .milliseconds(50)
+        }
+        let loop = Mutex<EventLoop?>(nil)
+        let handler: @Sendable (Request) async -> Response = { _ in
+            let loop = loop.withLock { $0 }
+            try? await loop?.sleep(until: .after(.milliseconds(300)))
+            return Response(.ok)
+        }
+        try await withServer(configuration, handler: handler) { server in
+            loop.withLock { $0 = server.loops.first }
+            let client = try HTTPRawClient(server.address)
+            try await client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
+            #expect(try await client.response().status == .ok)
+        }
+    }
+
+    // MARK: Slow peers
+
+    @Test func `a peer that does not read is dropped, and what it could make the server queue is bounded`() async throws
+    {
+        let body = [UInt8](repeating: 0x61, count: 32_768)
+        let handler: @Sendable (Request) async -> Response = { _ in Response(.ok, body: body) }
+        try await withServer(configured { $0.writeTimeout = .milliseconds(300) }, handler: handler) { server in
+            let client = try HTTPRawClient(server.address, receiveBufferBytes: 4096)
+            // 64 MiB of answers are asked for.
+            try await client.send(String(repeating: get("/"), count: 2048))
+            await eventually { server.statistics.connectionsOpen == 0 }
+            #expect(server.statistics.connectionsStalled == 1)
+            // The kernel takes up to 4 MiB; what lies beyond it is the server's own bound.
+            #expect(server.statistics.requests * body.count < 8 << 20)
+            await #expect(throws: HTTPRawClient.Failure.reset) {
+                while true { if try await client.receive().isEmpty { break } }
+            }
+        }
+    }
+
+    @Test func `a peer that reads slowly but steadily gets everything`() async throws {
+        let body = [UInt8](repeating: 0x61, count: 32_768)
+        let handler: @Sendable (Request) async -> Response = { _ in Response(.ok, body: body) }
+        try await withServer(handler: handler) { server in
+            let client = try HTTPRawClient(server.address, receiveBufferBytes: 4096)
+            try await client.send(String(repeating: get("/"), count: 400))
+            for _ in 0..<400 { #expect(try await client.response().body.count == body.count) }
+        }
+    }
+
+    @Test func `slow peers do not delay others`() async throws {
+        try await withServer { server in
+            var slow: [HTTPRawClient] = []
+            for _ in 0..<30 {
+                let client = try HTTPRawClient(server.address)
+                try await client.send("GET / HTTP/1.1\r\nX: ")
+                slow.append(client)
+            }
+            let fast = try HTTPRawClient(server.address)
+            for _ in 0..<100 {
+                for client in slow.prefix(3) { try await client.send("a") }
+                try await fast.send(get("/"))
+                #expect(try await fast.response().status == .ok)
+            }
+        }
+    }
+
+    // MARK: Connections
+
+    @Test func `a connection beyond the limit is answered 503, and there is room again later`() async throws {
+        let (begun, release) = (HTTPLatch(), HTTPLatch())
+        let handler: @Sendable (Request) async -> Response = { request in
+            if request.path == "/slow" {
+                begun.open()
+                await release.wait()
+            }
+            return Response(.ok)
+        }
+        try await withServer(configured { $0.maximumConnections = 1 }, handler: handler) { server in
+            let first = try HTTPRawClient(server.address)
+            try await first.send(get("/slow"))
+            await begun.wait()
+            let second = try HTTPRawClient(server.address)
+            let refusal = try await second.response()
+            #expect(refusal.status == .serviceUnavailable)
+            #expect(refusal.fields["retry-after"] == "1")
+            #expect(refusal.fields["connection"] == "close")
+            #expect(try await second.rest() == "")
+            #expect(server.statistics.connectionsRefused == 1)
+            #expect(server.statistics.connectionsOpen == 1)
+            release.open()
+            #expect(try await first.response().status == .ok)
+            await first.close()
+            await eventually { server.statistics.connectionsOpen == 0 }
+            let third = try HTTPRawClient(server.address)
+            try await third.send(get("/"))
+            #expect(try await third.response().status == .ok)
+        }
+    }
+
+    @Test func `beyond the limit the connection that was idle for longest gives way`() async throws {
+        let configuration = configured {
+            $0.maximumConnections = 2
+            $0.idleGrace = .zero
+        }
+        try await withServer(configuration) { server in
+            var clients: [HTTPRawClient] = []
+            for _ in 0..<2 {
+                let client = try HTTPRawClient(server.address)
+                try await client.send(get("/"))
+                _ = try await client.response()
+                clients.append(client)
+            }
+            // The first becomes the younger one.
+            try await clients[0].send(get("/"))
+            _ = try await clients[0].response()
+            let third = try HTTPRawClient(server.address)
+            try await third.send(get("/third"))
+            #expect(try await third.response().text == "GET /third\n")
+            #expect(try await clients[1].rest() == "")
+            try await clients[0].send(get("/"))
+            #expect(try await clients[0].response().status == .ok)
+            #expect(server.statistics.connectionsRefused == 0)
+        }
+    }
+
+    @Test func `a crowd of refused connections is dropped without spinning`() async throws {
+        try await withServer(configured { $0.maximumConnections = 1 }) { server in
+            let first = try HTTPRawClient(server.address)
+            try await first.send("GET / HTTP/1.1\r\n")
+            await eventually { server.statistics.connectionsOpen == 1 }
+            var crowd: [HTTPRawClient] = []
+            for _ in 0..<80 { crowd.append(try HTTPRawClient(server.address)) }
+            await eventually { server.statistics.connectionsRefused == 80 }
+            try await first.send("Host: a\r\n\r\n")
+            #expect(try await first.response().status == .ok)
+        }
+    }
+}

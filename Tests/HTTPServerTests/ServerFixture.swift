@@ -1,0 +1,60 @@
+import BrokerTesting
+import HTTPCodec
+import HTTPServer
+import Reactor
+import Testing
+
+/// Runs `body` against a server on loopback, and closes the server whatever comes of it.
+func withServer(
+    _ configuration: ServerConfiguration = configured { _ in },
+    handler: @escaping @Sendable (Request) async -> Response = echo,
+    _ body: (Server) async throws -> Void
+) async throws {
+    let server = try Server(configuration: configuration, handler: HTTPClosureHandler(handler))
+    do {
+        try await body(server)
+        await server.close()
+    } catch {
+        await server.close()
+        throw error
+    }
+}
+
+/// A server on loopback with one loop, adjusted.
+func configured(_ adjust: (inout ServerConfiguration) -> Void) -> ServerConfiguration {
+    let loopback = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0)
+    var configuration = ServerConfiguration(address: loopback, loopCount: 1)
+    adjust(&configuration)
+    return configuration
+}
+
+/// Answers with what it was asked.
+@Sendable func echo(_ request: Request) async -> Response {
+    let query = request.query.map { "?" + $0 } ?? ""
+    let head = "\(request.method) \(request.path)\(query)"
+    return Response(
+        .ok, fields: ["Content-Type": "text/plain"], body: Array(head.utf8) + Array("\n".utf8) + request.body)
+}
+
+/// A request without content.
+func get(_ target: String, _ fields: String = "") -> String {
+    "GET \(target) HTTP/1.1\r\nHost: a\r\n\(fields)\r\n"
+}
+
+extension ParsedResponse {
+    var text: String { String(decoding: body, as: UTF8.self) }
+}
+
+/// Looks at `condition` until it holds, or fails after ten seconds. For what can only be observed, not awaited.
+func eventually(
+    _ condition: () -> Bool, _ comment: Comment? = nil, sourceLocation: SourceLocation = #_sourceLocation
+) async {
+    let deadline = MonotonicInstant.after(.seconds(10))
+    while !condition() {
+        guard MonotonicInstant.now < deadline else {
+            Issue.record(comment ?? "did not happen in time", sourceLocation: sourceLocation)
+            return
+        }
+        await Task.yield()
+    }
+}

@@ -1,0 +1,127 @@
+import HTTPCodec
+import OAuth
+import Testing
+
+@Suite struct `Authorization request` {
+    static let plain = AuthorizationRequest(
+        redirectURI: "https://broker.example/login/callback", state: "st-1", codeChallenge: "ch_1")
+
+    static func full(_ parameters: [String: String]) -> AuthorizationRequest {
+        AuthorizationRequest(
+            redirectURI: "https://broker.example/login/callback?x=1&y=2", state: "a+b/c=d", codeChallenge: "ch_1",
+            language: "de", email: "jo+x@example.com", customParameters: parameters)
+    }
+
+    private func pairs(_ uri: String) throws -> [FormEncoding.Pair] {
+        let parts = uri.split(separator: "?", maxSplits: 1)
+        return try FormEncoding.decode(String(try #require(parts.last)))
+    }
+
+    @Test func `has the seed's parameters in the seed's order (T01, T60)`() {
+        let uri = Self.plain.uri(for: Sample.client(), at: Sample.tidal)
+        #expect(
+            uri == "https://login.example/authorize?response_type=code"
+                + "&redirect_uri=https%3A%2F%2Fbroker.example%2Flogin%2Fcallback&client_id=client-1&scope=a%20b"
+                + "&code_challenge_method=S256&code_challenge=ch_1&state=st-1")
+    }
+
+    @Test func `with tidal the login configuration follows by TIDAL's names (T02, T04, T05)`() {
+        let uri = Self.full(["restrict_signup": "true", "appMode": "web & more"])
+            .uri(for: Sample.client(uniqueKey: "key 1"), at: Sample.tidal)
+        #expect(
+            uri == "https://login.example/authorize?response_type=code"
+                + "&redirect_uri=https%3A%2F%2Fbroker.example%2Flogin%2Fcallback%3Fx%3D1%26y%3D2"
+                + "&client_id=client-1&scope=a%20b&code_challenge_method=S256&code_challenge=ch_1"
+                + "&state=a%2Bb%2Fc%3Dd&client_unique_key=key%201&lang=de&email=jo%2Bx%40example.com"
+                + "&appMode=web%20%26%20more&restrict_signup=true")
+    }
+
+    @Test func `with oidc the login configuration follows by OpenID's names and without the unique key`() {
+        let uri = Self.full(["audience": "https://api.example/"])
+            .uri(for: Sample.client(uniqueKey: "key 1", scopes: ["openid"]), at: Sample.oidc)
+        #expect(
+            uri == "https://login.example/authorize?response_type=code"
+                + "&redirect_uri=https%3A%2F%2Fbroker.example%2Flogin%2Fcallback%3Fx%3D1%26y%3D2"
+                + "&client_id=client-1&scope=openid&code_challenge_method=S256&code_challenge=ch_1"
+                + "&state=a%2Bb%2Fc%3Dd&ui_locales=de&login_hint=jo%2Bx%40example.com"
+                + "&audience=https%3A%2F%2Fapi.example%2F")
+    }
+
+    @Test func `the client secret is not part of it`() {
+        for server in [Sample.tidal, Sample.oidc] {
+            #expect(!Self.full([:]).uri(for: Sample.client(), at: server).contains("secret-1"))
+        }
+    }
+
+    @Test func `every reserved character survives (T03)`() throws {
+        let odd = "https://app.example/cb/ä?a=b&c=d#e+f%41;g,h:i@[j]!$'()*\u{1f511}\n"
+        var request = Self.full(["custom&=": odd])
+        request.redirectURI = odd
+        request.state = odd
+        request.email = odd
+        request.language = odd
+        let client = Sample.client(id: odd, uniqueKey: odd)
+        let uri = request.uri(for: client, at: Sample.tidal)
+        let pairs = try pairs(uri)
+        for name in ["redirect_uri", "state", "client_id", "client_unique_key", "lang", "email", "custom&="] {
+            #expect(pairs.filter { $0.name == name } == [.init(name, odd)])
+        }
+        let written = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~%&="
+        #expect(uri.dropFirst("https://login.example/authorize?".count).allSatisfy { written.contains($0) })
+    }
+
+    @Test(arguments: [
+        ("https://login.example/authorize", "https://login.example/authorize?response_type=code&"),
+        ("https://login.example/authorize?tenant=t", "https://login.example/authorize?tenant=t&response_type=code&"),
+        (
+            "https://login.example/authorize?a=%20&b=2",
+            "https://login.example/authorize?a=%20&b=2&response_type=code&"
+        ),
+        ("https://login.example:8443/", "https://login.example:8443/?response_type=code&"),
+    ])
+    func `the endpoint's own query is kept`(endpoint: String, prefix: String) {
+        let server = Sample.server(.oidc, authorizationEndpoint: endpoint)
+        #expect(Self.plain.uri(for: Sample.client(), at: server).hasPrefix(prefix))
+    }
+
+    @Test func `custom parameters are in the order of their names`() throws {
+        let names = ["b", "a", "Z", "_", "10", "9", "aa"]
+        let uri = Self.full(Dictionary(uniqueKeysWithValues: names.map { ($0, "1") }))
+            .uri(for: Sample.client(), at: Sample.tidal)
+        #expect(try pairs(uri).suffix(7).map(\.name) == ["10", "9", "Z", "_", "a", "aa", "b"])
+    }
+
+    @Test func `a client without scopes says so to tidal`() {
+        let uri = Self.plain.uri(for: Sample.client(scopes: []), at: Sample.tidal)
+        #expect(uri.contains("&client_id=client-1&scope=&code_challenge_method=S256"))
+    }
+
+    @Test(arguments: [nil, "", "key"] as [String?])
+    func `an empty unique key is as none (T62)`(key: String?) {
+        let uri = Self.plain.uri(for: Sample.client(uniqueKey: key), at: Sample.tidal)
+        #expect(uri.contains("client_unique_key") == (key == "key"))
+    }
+
+    @Test func `no name that the request uses is free for a custom parameter`() throws {
+        for server in [Sample.tidal, Sample.oidc] {
+            let uri = Self.full([:]).uri(for: Sample.client(uniqueKey: "k"), at: server)
+            let names = try pairs(uri).map(\.name)
+            #expect(Set(names).count == names.count)
+            #expect(AuthorizationRequest.reservedNames.isSuperset(of: names))
+        }
+    }
+
+    @Test(arguments: [
+        "client_id", "client_secret", "state", "scope", "nonce", "redirect_uri", "response_type", "response_mode",
+        "code_challenge", "code_challenge_method", "code_verifier", "request", "request_uri", "resource",
+        "authorization_details", "claims", "registration", "dpop_jkt",
+    ])
+    func `a parameter that could change what is asked for is reserved`(name: String) {
+        #expect(AuthorizationRequest.reservedNames.contains(name))
+    }
+
+    @Test(arguments: ["appMode", "restrict_signup", "audience", "access_type", "prompt", "show_dialog"])
+    func `what a provider defines for its login page is free`(name: String) {
+        #expect(!AuthorizationRequest.reservedNames.contains(name))
+    }
+}

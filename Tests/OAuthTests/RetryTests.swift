@@ -1,0 +1,106 @@
+import OAuth
+import Testing
+
+@Suite struct `Backoff schedule` {
+    @Test(
+        arguments: [
+            (Int.min, nil), (-1, nil), (0, nil), (1, .milliseconds(500)), (2, .seconds(1)), (3, .seconds(2)),
+            (4, .seconds(4)), (5, .seconds(8)), (6, nil), (Int.max, nil),
+        ] as [(Int, Duration?)])
+    func `five retries, each twice as late as the one before (T10, T57)`(retry: Int, wait: Duration?) {
+        #expect(BackoffSchedule.seed.wait(before: retry, retryAfter: nil) == wait)
+    }
+
+    @Test func `waits 15.5 seconds in all`() {
+        let waits = (1...BackoffSchedule.retries).compactMap { BackoffSchedule.seed.wait(before: $0, retryAfter: nil) }
+        #expect(waits.count == 5)
+        #expect(waits.reduce(.zero, +) == .milliseconds(15_500))
+    }
+
+    @Test(
+        arguments: [
+            (1, .seconds(-1), .milliseconds(500)), (1, .zero, .milliseconds(500)),
+            (1, .milliseconds(499), .milliseconds(500)), (1, .milliseconds(500), .milliseconds(500)),
+            (1, .milliseconds(501), .milliseconds(501)), (1, .seconds(1), .seconds(1)),
+            (3, .milliseconds(1999), .seconds(2)), (3, .seconds(2), .seconds(2)),
+            (3, .milliseconds(2001), .milliseconds(2001)), (5, .milliseconds(7999), .seconds(8)),
+            (5, .seconds(8), .seconds(8)), (5, .seconds(9), .seconds(9)), (1, .seconds(29), .seconds(29)),
+            (1, .seconds(30), .seconds(30)), (1, .milliseconds(30_001), nil), (5, .seconds(30), .seconds(30)),
+            (5, .seconds(31), nil), (2, .seconds(3600), nil), (0, .seconds(1), nil), (6, .seconds(1), nil),
+        ] as [(Int, Duration, Duration?)])
+    func `a longer Retry-After is kept to, up to half a minute`(retry: Int, retryAfter: Duration, wait: Duration?) {
+        #expect(BackoffSchedule.seed.wait(before: retry, retryAfter: retryAfter) == wait)
+    }
+}
+
+@Suite struct `Retry-After` {
+    @Test(
+        arguments: [
+            ("0", .zero), ("1", .seconds(1)), ("5", .seconds(5)), ("007", .seconds(7)), ("3599", .seconds(3599)),
+            ("3600", .seconds(3600)), ("3601", .seconds(3600)), ("1000000000", .seconds(3600)),
+            ("9223372036854775807", .seconds(3600)), ("9223372036854775808", .seconds(3600)),
+            ("99999999999999999999999999999999", .seconds(3600)),
+        ] as [(String, Duration)])
+    func `seconds are read and bounded to an hour`(text: String, duration: Duration) {
+        #expect(RetryAfter.parse(text, now: Sample.now) == duration)
+    }
+
+    @Test(
+        arguments: [
+            ("Sat, 21 Nov 2026 09:00:00 GMT", .zero), ("Sat, 21 Nov 2026 09:00:01 GMT", .seconds(1)),
+            ("Sat, 21 Nov 2026 08:59:59 GMT", .zero), ("Sun, 06 Nov 1994 08:49:37 GMT", .zero),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", .zero), ("Sat, 21 Nov 2026 09:59:59 GMT", .seconds(3599)),
+            ("Sat, 21 Nov 2026 10:00:00 GMT", .seconds(3600)), ("Sat, 21 Nov 2026 10:00:01 GMT", .seconds(3600)),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", .seconds(3600)),
+        ] as [(String, Duration)])
+    func `a date is the time until then, nothing when it is past`(text: String, duration: Duration) {
+        #expect(RetryAfter.parse(text, now: Sample.now) == duration)
+    }
+
+    @Test func `a date counts from this moment's milliseconds`() {
+        let now = Sample.now.advanced(by: .milliseconds(1))
+        #expect(RetryAfter.parse("Sat, 21 Nov 2026 09:00:01 GMT", now: now) == .milliseconds(999))
+    }
+
+    @Test(arguments: [
+        "", " ", "-1", "+5", "5.5", "1e9", "0x10", "5s", " 5", "5 ", "5, 6", "soon", "\u{665}", "2026-11-21T09:00:05Z",
+        "Sat, 21 Nov 2026 09:00:05", "NaN", "infinity",
+    ])
+    func `anything else is as if it were not there`(text: String) {
+        #expect(RetryAfter.parse(text, now: Sample.now) == nil)
+    }
+}
+
+@Suite struct `HTTP date` {
+    @Test(arguments: [
+        ("Sun, 06 Nov 1994 08:49:37 GMT", "1994-11-06T08:49:37Z"),
+        ("Sat, 01 Jan 2000 00:00:00 GMT", "2000-01-01T00:00:00Z"),
+        ("Tue, 29 Feb 2000 23:59:59 GMT", "2000-02-29T23:59:59Z"),
+        ("Sun, 01 Mar 2026 12:30:45 GMT", "2026-03-01T12:30:45Z"),
+        ("Wed, 01 Apr 2026 12:30:45 GMT", "2026-04-01T12:30:45Z"),
+        ("Fri, 01 May 2026 12:30:45 GMT", "2026-05-01T12:30:45Z"),
+        ("Mon, 01 Jun 2026 12:30:45 GMT", "2026-06-01T12:30:45Z"),
+        ("Wed, 01 Jul 2026 12:30:45 GMT", "2026-07-01T12:30:45Z"),
+        ("Sat, 01 Aug 2026 12:30:45 GMT", "2026-08-01T12:30:45Z"),
+        ("Tue, 01 Sep 2026 12:30:45 GMT", "2026-09-01T12:30:45Z"),
+        ("Thu, 01 Oct 2026 12:30:45 GMT", "2026-10-01T12:30:45Z"),
+        ("Thu, 31 Dec 2026 23:59:59 GMT", "2026-12-31T23:59:59Z"),
+    ])
+    func `the fixed form is read`(text: String, rfc3339: String) {
+        #expect(HTTPDate.parse(text)?.description == rfc3339)
+    }
+
+    @Test(arguments: [
+        "", "Sun, 6 Nov 1994 08:49:37 GMT", "Sun, 006 Nov 1994 08:49:37 GMT", "Sun, 06 nov 1994 08:49:37 GMT",
+        "Sun, 06 November 1994 08:49:37 GMT", "Sun, 06 11 1994 08:49:37 GMT", "Sun, 06 Nov 94 08:49:37 GMT",
+        "Sun, 06 Nov 1994 8:49:37 GMT", "Sun, 06 Nov 1994 08:49 GMT", "Sun, 06 Nov 1994 24:00:00 GMT",
+        "Sun, 06 Nov 1994 08:60:00 GMT", "Sun, 06 Nov 1994 08:49:37 UTC", "Sun, 06 Nov 1994 08:49:37 +0000",
+        "Sun, 06 Nov 1994 08:49:37", "Sun,  06 Nov 1994 08:49:37 GMT", "06 Nov 1994 08:49:37 GMT",
+        "Sunday, 06 Nov 1994 08:49:37 GMT", "Sun 06 Nov 1994 08:49:37 GMT", "Sun, 31 Nov 1994 08:49:37 GMT",
+        "Sun, 29 Feb 2026 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:37.5 GMT", "Sun, 06 Nov 1994 08:49:37+01:00 GMT",
+        "Sun, 06 Nov 1994 08:49:37 GMT ", "Sun, 06 Nov -994 08:49:37 GMT",
+    ])
+    func `anything else is refused`(text: String) {
+        #expect(HTTPDate.parse(text) == nil)
+    }
+}

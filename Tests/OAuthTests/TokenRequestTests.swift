@@ -1,0 +1,188 @@
+import Cryptography
+import HTTPCodec
+import OAuth
+import Testing
+
+@Suite struct `Token request` {
+    static let code = TokenRequest.authorizationCode(
+        code: SecretBytes(utf8: "c/1+2="), redirectURI: "https://broker.example/login/callback",
+        codeVerifier: SecretBytes(utf8: "v-1"))
+    static let refresh = TokenRequest.refresh(SecretBytes(utf8: "r&1"))
+
+    typealias Authentication = ProviderPreset.ClientAuthentication
+
+    private func form(
+        _ request: TokenRequest, _ client: ClientConfiguration, at server: AuthorizationServer
+    ) -> (form: String, authorization: String?) {
+        let (pairs, authorization) = request.form(for: client, at: server)
+        return (FormEncoding.encode(pairs), authorization)
+    }
+
+    static let codeForm =
+        "grant_type=authorization_code&code=c%2F1%2B2%3D"
+        + "&redirect_uri=https%3A%2F%2Fbroker.example%2Flogin%2Fcallback&code_verifier=v-1"
+
+    @Test(
+        arguments: [
+            (code, "k", "s", codeForm + "&scope=a%20b&client_unique_key=k&client_id=client-1&client_secret=s"),
+            (code, nil, nil, codeForm + "&scope=a%20b&client_id=client-1"),
+            (code, "", "s", codeForm + "&scope=a%20b&client_id=client-1&client_secret=s"),
+            (
+                refresh, "k", "s",
+                "grant_type=refresh_token&refresh_token=r%261&scope=a%20b&client_id=client-1&client_secret=s"
+            ),
+            (refresh, nil, nil, "grant_type=refresh_token&refresh_token=r%261&scope=a%20b&client_id=client-1"),
+            (.clientCredentials, "k", "s", "grant_type=client_credentials&client_id=client-1&client_secret=s"),
+        ] as [(TokenRequest, String?, String?, String)])
+    func `tidal has the scopes and the client in the form (T62, T67)`(
+        request: TokenRequest, uniqueKey: String?, secret: String?, expected: String
+    ) {
+        let (form, authorization) = form(request, Sample.client(secret: secret, uniqueKey: uniqueKey), at: Sample.tidal)
+        #expect(form == expected)
+        #expect(authorization == nil)
+    }
+
+    @Test(
+        arguments: [
+            (code, codeForm), (refresh, "grant_type=refresh_token&refresh_token=r%261"),
+            (.clientCredentials, "grant_type=client_credentials&scope=a%20b"),
+        ] as [(TokenRequest, String)])
+    func `oidc has what RFC 6749 has, and the client in the header`(request: TokenRequest, expected: String) {
+        let (form, authorization) = form(request, Sample.client(uniqueKey: "k"), at: Sample.oidc)
+        #expect(form == expected)
+        #expect(authorization == "Basic " + Base64.encode(Array("client-1:secret-1".utf8)))
+    }
+
+    @Test(
+        arguments: [
+            (code, codeForm), (refresh, "grant_type=refresh_token&refresh_token=r%261"),
+            (.clientCredentials, "grant_type=client_credentials&scope=a%20b"),
+        ] as [(TokenRequest, String)])
+    func `oidc by client_secret_post has the client in the form`(request: TokenRequest, expected: String) {
+        let server = Sample.server(.oidc, authentication: .clientSecretPost)
+        let (form, authorization) = form(request, Sample.client(), at: server)
+        #expect(form == expected + "&client_id=client-1&client_secret=secret-1")
+        #expect(authorization == nil)
+    }
+
+    @Test(arguments: Authentication.allCases)
+    func `a client without a secret is only named, whatever the method`(method: Authentication) {
+        let server = Sample.server(.oidc, authentication: method)
+        let (form, authorization) = form(Self.refresh, Sample.client(secret: nil), at: server)
+        #expect(form == "grant_type=refresh_token&refresh_token=r%261&client_id=client-1")
+        #expect(authorization == nil)
+    }
+
+    @Test func `by the method none the secret stays here`() {
+        let server = Sample.server(.oidc, authentication: Authentication.none)
+        let (form, authorization) = form(Self.code, Sample.client(), at: server)
+        #expect(form == Self.codeForm + "&client_id=client-1")
+        #expect(authorization == nil)
+    }
+
+    @Test(arguments: [
+        ("id", "secret", "id:secret"), ("i:d", "se:cret", "i%3Ad:se%3Acret"), ("i d", "a+b%c", "i%20d:a%2Bb%25c"),
+        ("ä", "\u{1f511}", "%C3%A4:%F0%9F%94%91"), ("-._~", "&=/?", "-._~:%26%3D%2F%3F"),
+        ("https://app.example/", "s\"\\\n", "https%3A%2F%2Fapp.example%2F:s%22%5C%0A"),
+    ])
+    func `basic encodes both halves before it joins them`(id: String, secret: String, joined: String) throws {
+        let (_, authorization) = form(Self.refresh, Sample.client(id: id, secret: secret), at: Sample.oidc)
+        let value = try #require(authorization)
+        #expect(value.hasPrefix("Basic "))
+        let bytes = try #require(Base64.decode(String(value.dropFirst("Basic ".count))))
+        #expect(String(decoding: bytes, as: UTF8.self) == joined)
+    }
+
+    @Test func `special characters in identifier and secret survive the form`() throws {
+        let odd = "a&client_id=x %+ä\u{1f511}\n"
+        let client = Sample.client(id: odd, secret: odd, uniqueKey: odd)
+        let pairs = try FormEncoding.decode(form(Self.code, client, at: Sample.tidal).form)
+        for name in ["client_id", "client_secret", "client_unique_key"] {
+            #expect(pairs.filter { $0.name == name } == [.init(name, odd)])
+        }
+    }
+
+    @Test(
+        arguments: [
+            (Sample.tidal, code, true), (Sample.tidal, refresh, true), (Sample.tidal, .clientCredentials, false),
+            (Sample.oidc, code, false), (Sample.oidc, refresh, false), (Sample.oidc, .clientCredentials, false),
+        ] as [(AuthorizationServer, TokenRequest, Bool)])
+    func `an empty set of scopes is sent only where tidal expects it`(
+        server: AuthorizationServer, request: TokenRequest, isSent: Bool
+    ) {
+        let (pairs, _) = request.form(for: Sample.client(scopes: []), at: server)
+        #expect(pairs.filter { $0.name == "scope" } == (isSent ? [.init("scope", "")] : []))
+    }
+
+    @Test(arguments: [Sample.tidal, Sample.oidc], [code, refresh, .clientCredentials])
+    func `no parameter is sent twice`(server: AuthorizationServer, request: TokenRequest) {
+        for method in Authentication.allCases {
+            var server = server
+            server.clientAuthentication = method
+            let names = request.form(for: Sample.client(uniqueKey: "k"), at: server).pairs.map(\.name)
+            #expect(Set(names).count == names.count)
+            #expect(names.first == "grant_type")
+        }
+    }
+
+    @Test func `each request knows its grant`() {
+        #expect(Self.code.grant.rawValue == "authorization_code")
+        #expect(Self.refresh.grant.rawValue == "refresh_token")
+        #expect(TokenRequest.clientCredentials.grant.rawValue == "client_credentials")
+    }
+}
+
+@Suite struct `Client fingerprint` {
+    @Test func `is equal for an equal configuration, whatever the order of scopes`() {
+        #expect(
+            Sample.client(uniqueKey: "k", scopes: ["a", "b"]).fingerprint
+                == Sample.client(uniqueKey: "k", scopes: ["b", "a", "a"]).fingerprint)
+    }
+
+    @Test(arguments: [
+        Sample.client(id: "client-2"), Sample.client(secret: "secret-2"), Sample.client(secret: nil),
+        Sample.client(uniqueKey: "k"), Sample.client(scopes: ["a"]), Sample.client(scopes: []),
+    ])
+    func `differs where any of the four parameters does`(other: ClientConfiguration) {
+        #expect(Sample.client().fingerprint != other.fingerprint)
+    }
+
+    @Test func `holds the secret only as its digest`() {
+        let fingerprint = Sample.client(secret: "abc").fingerprint
+        #expect(
+            fingerprint.clientSecretDigest.map(Hex.encode)
+                == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+    }
+
+    @Test func `an empty unique key is as none`() {
+        #expect(Sample.client(uniqueKey: "").fingerprint == Sample.client(uniqueKey: nil).fingerprint)
+    }
+}
+
+@Suite struct `Provider presets` {
+    @Test func `are found by the names of the contract`() {
+        #expect(ProviderPreset.named("tidal") == .tidal)
+        #expect(ProviderPreset.named("oidc") == .oidc)
+        #expect(ProviderPreset.named("TIDAL") == nil)
+        #expect(ProviderPreset.named("") == nil)
+        #expect(Set(ProviderPreset.all.map(\.name)).count == ProviderPreset.all.count)
+    }
+
+    @Test func `tidal is what the seed says`() {
+        #expect(ProviderPreset.tidal.loginServiceBaseURI == "https://login.tidal.com")
+        #expect(ProviderPreset.tidal.authServiceBaseURI == "https://auth.tidal.com/v1")
+        #expect(ProviderPreset.tidal.clientAuthentication == .clientSecretPost)
+    }
+
+    @Test func `every pin is the SHA-256 digest of a key`() {
+        for pin in ProviderPreset.all.flatMap(\.pinnedCertificates) {
+            #expect(pin.hasPrefix("sha256/"))
+            #expect(Base64.decode(String(pin.dropFirst("sha256/".count)))?.count == SHA256.digestCount)
+        }
+        #expect(ProviderPreset.tidal.pinnedCertificates.count == 4)
+    }
+
+    @Test func `a token that tells no lifetime is taken to live an hour`() {
+        for preset in ProviderPreset.all { #expect(preset.defaultLifetime == .seconds(3600)) }
+    }
+}

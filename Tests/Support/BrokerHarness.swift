@@ -1,0 +1,165 @@
+package import CredentialStore
+internal import Cryptography
+package import HTTPCodec
+package import HTTPServer
+package import HTTPSClient
+package import JSON
+internal import OAuth
+internal import Synchronization
+package import TokenBroker
+
+/// A whole broker without sockets: memory store, scripted provider, time by hand. Requests go to the handler as the
+/// server would bring them.
+package final class BrokerHarness: Sendable {
+    package static let adminKey = "admin-key-of-the-tests-0123456789"
+    package static let masterKeys = "k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+
+    /// An answer, with its body as JSON where it is JSON.
+    package struct Answer: Sendable {
+        package let status: Int
+        package let fields: Fields
+        package let body: [UInt8]
+
+        package var text: String { String(decoding: body, as: UTF8.self) }
+        package var json: JSONValue { (try? JSONValue(parsing: body)) ?? .null }
+        /// The problem's code, or nil.
+        package var code: String? { json["code"]?.string }
+
+        package init(_ response: ClientResponse) {
+            status = response.status.code
+            fields = response.fields
+            body = response.body
+        }
+
+        package init(_ response: Response) {
+            status = response.status.code
+            fields = response.fields
+            body = response.body
+        }
+    }
+
+    package let time: ManualTime
+    package let transport: ScriptedTransport
+    package let store: any RecordStore
+    package let vault: Vault
+    package let broker: Broker
+    package let service: Service
+    private let lines: LineCollector
+
+    /// - Parameters:
+    ///   - store: shared by several harnesses where a test has several replicas.
+    ///   - transport: likewise.
+    package init(
+        store: any RecordStore = MemoryRecordStore(), transport: ScriptedTransport = ScriptedTransport(),
+        time: ManualTime = ManualTime(), publicBaseURL: String = "https://broker.example",
+        _ adjust: (inout Broker.Settings) -> Void = { _ in }
+    ) async throws {
+        self.store = store
+        self.transport = transport
+        self.time = time
+        let collector = LineCollector()
+        lines = collector
+        vault = Vault(store: store, keyring: try Keyring(parsing: Self.masterKeys))
+        try await vault.unlock()
+        var settings = Broker.Settings(publicBaseURL: publicBaseURL, adminKey: SecretBytes(utf8: Self.adminKey))
+        adjust(&settings)
+        broker = Broker(
+            settings: settings, vault: vault, transport: transport, time: time,
+            log: Log(threshold: .debug, time: time) { collector.append($0) })
+        service = Service(broker)
+    }
+
+    /// Everything logged so far.
+    package var log: [String] { lines.all }
+
+    // MARK: Calling
+
+    /// Sends a request with the given key (nil: none).
+    package func call(
+        _ method: Method, _ target: String, key: String? = adminKey, tenant: String? = nil, body: String? = nil,
+        fields: Fields = [:]
+    ) async -> Answer {
+        var fields = fields
+        if let key { fields.append("Authorization", "Bearer \(key)") }
+        if let tenant { fields.append("X-Tenant", tenant) }
+        if body != nil, fields["Content-Type"] == nil { fields.append("Content-Type", "application/json") }
+        let parts = target.split(separator: "?", maxSplits: 1, omittingEmptySubsequences: false)
+        return Answer(
+            await service.respond(
+                to: Request(
+                    method: method, path: String(parts[0]), query: parts.count > 1 ? String(parts[1]) : nil,
+                    fields: fields, body: Array((body ?? "").utf8))))
+    }
+
+    // MARK: Preparing
+
+    /// Makes a tenant; fails loudly when it cannot.
+    package func makeTenant(_ name: String = "t1", _ body: String = #"{"client_id": "c1"}"#) async {
+        let answer = await call(.put, "/tenants/\(name)", body: body)
+        precondition(answer.status == 201 || answer.status == 200, "tenant refused: \(answer.text)")
+    }
+
+    /// Makes an API key and returns its secret.
+    package func makeKey(
+        _ tenant: String = "t1",
+        _ body: String =
+            #"{"name": "k", "permissions": ["credentials:read", "credentials:write", "login", "events"]}"#
+    ) async -> String {
+        let answer = await call(.post, "/tenants/\(tenant)/api-keys", body: body)
+        guard answer.status == 201, let secret = answer.json["api_key"]?.string else {
+            preconditionFailure("API key refused: \(answer.text)")
+        }
+        return secret
+    }
+
+    /// The body of a token endpoint's answer.
+    package static func token(
+        _ access: String, refresh: String? = nil, expiresIn: Int? = 3600, scope: String? = nil, userID: Int? = nil
+    ) -> String {
+        var members = [#""access_token":"\#(access)""#, #""token_type":"Bearer""#]
+        if let refresh { members.append(#""refresh_token":"\#(refresh)""#) }
+        if let expiresIn { members.append(#""expires_in":\#(expiresIn)"#) }
+        if let scope { members.append(#""scope":"\#(scope)""#) }
+        if let userID { members.append(#""user_id":\#(userID)"#) }
+        return "{" + members.joined(separator: ",") + "}"
+    }
+
+    /// Begins a login and returns its identifier, its address and the state in it.
+    package func beginLogin(
+        tenant: String = "t1", body: String = "{}"
+    ) async -> (id: String, uri: String, startURI: String, state: String) {
+        let answer = await call(.post, "/login/initialize", tenant: tenant, body: body)
+        guard answer.status == 201, let id = answer.json["login_id"]?.string,
+            let uri = answer.json["login_uri"]?.string, let startURI = answer.json["start_uri"]?.string
+        else { preconditionFailure("login refused: \(answer.text)") }
+        return (id, uri, startURI, Self.parameters(of: uri)["state"] ?? "")
+    }
+
+    /// A whole login: the provider answers the code with `token`.
+    package func logIn(
+        tenant: String = "t1", storageKey: String = "default",
+        token: String = token("access-1", refresh: "refresh-1", scope: "r_usr", userID: 42)
+    ) async {
+        let login = await beginLogin(tenant: tenant, body: #"{"storage_key": "\#(storageKey)"}"#)
+        transport.enqueue(.json(200, token))
+        let answer = await call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
+        precondition(answer.status == 200, "login failed: \(answer.text)")
+    }
+
+    /// The query parameters of a URI.
+    package static func parameters(of uri: String) -> [String: String] {
+        let query = uri.split(separator: "?", maxSplits: 1).dropFirst().first.map(String.init) ?? ""
+        let pairs = (try? FormEncoding.decode(query)) ?? []
+        return Dictionary(pairs.map { ($0.name, $0.value) }) { first, _ in first }
+    }
+}
+
+private final class LineCollector: Sendable {
+    private let lines = Mutex<[String]>([])
+
+    var all: [String] { lines.withLock { $0 } }
+
+    func append(_ line: [UInt8]) {
+        lines.withLock { $0.append(String(decoding: line, as: UTF8.self)) }
+    }
+}

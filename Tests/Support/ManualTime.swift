@@ -1,0 +1,106 @@
+package import OAuth
+package import Reactor
+internal import Synchronization
+internal import TokenBroker
+
+/// Time that a test moves. Either every sleep is over at once and moves the clock by its length, or sleepers wait until
+/// the test has moved the clock far enough.
+package final class ManualTime: Time {
+    private struct Sleeper {
+        let due: Duration
+        let continuation: CheckedContinuation<Bool, Never>
+    }
+
+    private struct State {
+        var elapsed: Duration = .zero
+        var skipsSleeps: Bool
+        var slept: [Duration] = []
+        var sleepers: [UInt64: Sleeper] = [:]
+        var cancelled: Set<UInt64> = []
+        var lastSleeper: UInt64 = 0
+        var arrivals: [(count: Int, continuation: CheckedContinuation<Void, Never>)] = []
+    }
+
+    /// 2026-11-21T09:00:00Z.
+    package static let beginning = Timestamp(rfc3339: "2026-11-21T09:00:00Z")!
+
+    private let state: Mutex<State>
+
+    /// - Parameter skipsSleeps: sleeps end at once and move the clock.
+    package init(skipsSleeps: Bool = true) {
+        state = Mutex(State(skipsSleeps: skipsSleeps))
+    }
+
+    package var now: Timestamp { Self.beginning.advanced(by: state.withLock { $0.elapsed }) }
+
+    package var monotonic: MonotonicInstant {
+        MonotonicInstant(nanoseconds: 1).advanced(by: state.withLock { $0.elapsed })
+    }
+
+    /// The sleeps asked for so far, in order.
+    package var slept: [Duration] { state.withLock { $0.slept } }
+
+    package func forgetSleeps() { state.withLock { $0.slept = [] } }
+
+    /// From now on sleepers wait for `advance`.
+    package func holdSleeps() { state.withLock { $0.skipsSleeps = false } }
+
+    package func advance(by duration: Duration) {
+        let due = state.withLock { state in
+            state.elapsed += duration
+            let due = state.sleepers.filter { $0.value.due <= state.elapsed }
+            for id in due.keys { state.sleepers[id] = nil }
+            return due.values
+        }
+        for sleeper in due { sleeper.continuation.resume(returning: true) }
+    }
+
+    /// Suspends until at least `count` sleeps are being waited for.
+    package func sleepers(atLeast count: Int) async {
+        await withCheckedContinuation { continuation in
+            let isThere = state.withLock { state in
+                if state.sleepers.count >= count { return true }
+                state.arrivals.append((count, continuation))
+                return false
+            }
+            if isThere { continuation.resume() }
+        }
+    }
+
+    package func sleep(for duration: Duration) async throws(CancellationError) {
+        let id = state.withLock { state in
+            state.lastSleeper += 1
+            return state.lastSleeper
+        }
+        let isOver = await withTaskCancellationHandler {
+            await withCheckedContinuation { (continuation: CheckedContinuation<Bool, Never>) in
+                enter(id, duration, continuation)
+            }
+        } onCancel: {
+            let sleeper = state.withLock { state in
+                let sleeper = state.sleepers.removeValue(forKey: id)
+                if sleeper == nil { state.cancelled.insert(id) }
+                return sleeper
+            }
+            sleeper?.continuation.resume(returning: false)
+        }
+        if !isOver { throw CancellationError() }
+    }
+
+    private func enter(_ id: UInt64, _ duration: Duration, _ continuation: CheckedContinuation<Bool, Never>) {
+        let (outcome, arrived) = state.withLock { state -> (Bool?, [CheckedContinuation<Void, Never>]) in
+            if state.cancelled.remove(id) != nil { return (false, []) }
+            state.slept.append(duration)
+            if state.skipsSleeps || duration <= .zero {
+                state.elapsed += max(duration, .zero)
+                return (true, [])
+            }
+            state.sleepers[id] = Sleeper(due: state.elapsed + duration, continuation: continuation)
+            let arrived = state.arrivals.filter { $0.count <= state.sleepers.count }.map(\.continuation)
+            state.arrivals.removeAll { $0.count <= state.sleepers.count }
+            return (nil, arrived)
+        }
+        if let outcome { continuation.resume(returning: outcome) }
+        for waiter in arrived { waiter.resume() }
+    }
+}
