@@ -207,6 +207,20 @@ internal import Testing
         await connection.close()
     }
 
+    @Test func `a name never means another client's statement`() async throws {
+        // As behind a pooler: a session in which somebody else's statements are prepared.
+        let connection = try await Self.connect()
+        let statement = PostgresStatement("SELECT $1 + 1", isPrepared: true)
+        _ = try await connection.execute(statement, [.integer(1)], until: Self.soon)
+        _ = try await connection.execute(PostgresStatement("DEALLOCATE ALL"), until: Self.soon)
+        let other = PostgresStatement("SELECT $1 + 2", isPrepared: true)
+        let prepared = try await connection.execute(other, [.integer(1)], until: Self.soon)
+        #expect(try prepared.first?.integer(0) == 3)
+        let result = try await connection.execute(statement, [.integer(1)], until: Self.soon)
+        #expect(try result.first?.integer(0) == 2)
+        await connection.close()
+    }
+
     @Test func `in a transaction a vanished statement is the transaction's error, once`() async throws {
         let connection = try await Self.connect()
         let statement = PostgresStatement("SELECT $1 + 1", isPrepared: true)
