@@ -8,6 +8,9 @@ package import Reactor
 /// what a second one needs, as it would if libpq went through the list. Numeric hosts and Unix-domain sockets need no
 /// look-up and are passed on as they are.
 ///
+/// What libpq computes while it connects (TLS, and SCRAM's 4096 rounds of HMAC) keeps the loop's thread for some
+/// milliseconds per connection: a loop that must answer sooner should not be the one of a pool.
+///
 /// After a deadline or a cancellation the connection is closed: an answer that nobody waits for must not become the
 /// next statement's. The server ends an abandoned statement by `statement_timeout`.
 package actor PostgresConnection {
