@@ -59,7 +59,8 @@ package final class PostgresServer: Sendable {
         otherAuthority = "\(directory)/other.crt"
         watchdog = try Watchdog(
             whenOver:
-                "\(Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -m immediate -w stop")); rm -rf \(directory)")
+                "\(Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -m immediate -w stop")); rm -rf \(directory) || rm -rf \(directory)"
+        )
         try Self.run(Self.asServerUser("sh -e -c '\(Self.setup(directory))'"), log: "\(directory)/setup.log")
         // As late as possible: another program may be given the same port meanwhile.
         port = try Self.freePort()
@@ -222,7 +223,7 @@ private final class Watchdog: Sendable {
 
     init(whenOver command: String) throws(PostgresServer.Failure) {
         // Signals of the terminal are for the tests; the watchdog is what must outlive them.
-        let script = "trap : HUP INT TERM; cat > /dev/null; \(command)"
+        let script = "trap '' HUP INT TERM; cat > /dev/null; \(command)"
         pipeToChild = try ChildProcess.startWithPipe(script)
     }
 
