@@ -83,7 +83,9 @@ import Testing
 
     @Test func `a root that is not configured is not trusted`() async throws {
         let server = try await TLSTestServer([.hold])
-        let failure = try await withClient({ $0.trustedCAFile = nil }) { client in await client.failure(server.url()) }
+        let failure = try await withClient([set(\.trustedCAFile, String?.none)]) { client in
+            await client.failure(server.url())
+        }
         #expect(failure == .untrusted(.chain))
         #expect(try await server.report(afterEnds: 1).bytes == 0)
     }
