@@ -126,7 +126,11 @@ import Testing
             async let second = client.failure(server.url())
             let failures = await [first, second]
             #expect(failures.contains(.timedOut(.firstByte, requestSent: true)))
-            #expect(failures.contains(.timedOut(.connectionSlot, requestSent: false)))
+            // The slot may become free with the last microsecond of the second's time, which is then too short.
+            #expect(
+                failures.contains { failure in
+                    if case .timedOut(_, requestSent: false) = failure { true } else { false }
+                })
         }
     }
 

@@ -149,7 +149,7 @@ import Testing
             [.withoutHandshake, .send("HTTP/1.1 400 Bad Request\r\n\r\n"), .hold],
             [.withoutHandshake, .sendBytes([0x16, 0x03, 0x03, 0xff, 0xff]), .hold],
             [.withoutHandshake, .cut],
-            [.withoutHandshake, .reset],
+            [.withoutHandshake, .readSome, .reset],
         ] as [[TLSTestServer.Step]])
     func `a server that does not speak TLS fails the handshake`(script: [TLSTestServer.Step]) async throws {
         let server = try await TLSTestServer(script)
