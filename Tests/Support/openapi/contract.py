@@ -210,15 +210,13 @@ class Answers:
         name = f"{method} {exchange['target']} -> {exchange['status']}"
         status = str(exchange["status"])
         components = self.description.document["components"]["responses"]
-        if exchange["refused"]:
-            response = components["Refused"]
-            if operation:
-                self.seen[method, path].add(status)
-        elif operation:
+        if operation and (status in operation["responses"] or not exchange["refused"]):
             self.seen[method, path].add(status)
             response = self.description.resolve(operation["responses"].get(status, {}))
             if status.startswith("2"):
                 self.check_request(name, path, operation, target.query, exchange)
+        elif exchange["refused"]:
+            response = components["Refused"]
         else:
             response = components["MethodNotAllowed" if path else "UnknownPath"]
         if not response:
