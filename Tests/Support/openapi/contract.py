@@ -271,7 +271,9 @@ class Answers:
             self.faults.append(f"{name}: the media type {media_type} is not described")
             return
         instance = text
-        if media_type.endswith("json"):
+        if media_type.endswith("yaml"):
+            instance = yaml.load(text, Loader)
+        elif media_type.endswith("json"):
             instance = json.loads(text)
             if isinstance(instance, dict) and media_type == "application/problem+json":
                 self.codes.add(instance.get("code"))
