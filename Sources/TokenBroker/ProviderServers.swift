@@ -86,7 +86,12 @@ package final class ProviderServers: Sendable {
             "\(origin)\(trimmed)/.well-known/openid-configuration",
         ] {
             guard let url = URLTarget(address) else { continue }
-            let pinSet = url.scheme == .https && !pins.isEmpty ? try? PinSet(parsing: pins) : nil
+            let pinSet: PinSet?
+            do throws(BrokerError) {
+                pinSet = try PinSet.inForce(pins, at: url)
+            } catch {
+                return .failure(error)
+            }
             let start = time.monotonic
             do throws(TransportError) {
                 let response = try await transport.send(
