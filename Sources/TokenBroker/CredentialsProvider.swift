@@ -61,7 +61,7 @@ package final class CredentialsProvider: Sendable {
                 snapshot.record.held, version: snapshot.version,
                 canObtainClientCredentials: tenant.canObtainClientCredentials, query: query, now: time.now)
             switch decision {
-            case .serve, .serveBasic, .missing, .levelNotAvailable:
+            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
                 return try answer(decision, snapshot, outcome)
             case .refresh, .obtainClientCredentials, .retire:
                 let asked = query
@@ -74,10 +74,13 @@ package final class CredentialsProvider: Sendable {
                 if case .new(let renewed) = try run.value.get() {
                     let decision = policy.serves(
                         renewed: renewed.record.held,
-                        canObtainClientCredentials: tenant.canObtainClientCredentials, query: query)
-                    if decision == .serve || decision == .levelNotAvailable {
-                        return try answer(decision, renewed, outcome)
+                        canObtainClientCredentials: tenant.canObtainClientCredentials, query: query, now: time.now)
+                    switch decision {
+                    case .serve, .levelNotAvailable, .expiredOnArrival: return try answer(decision, renewed, outcome)
+                    default: break
                     }
+                    // The session is over, and the caller is told so by the next level, not by finding nothing.
+                    query.policy = .localValid
                 }
             }
         }
@@ -105,6 +108,8 @@ package final class CredentialsProvider: Sendable {
             Answer(snapshot: snapshot, level: .basic, outcome: .basic)
         case .missing:
             throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.")
+        case .expiredOnArrival:
+            throw BrokerError(.tokenResponseError, "The provider's new token has expired already.")
         case .levelNotAvailable, .refresh, .obtainClientCredentials, .retire:
             throw BrokerError(
                 .levelNotAvailable, "The best credentials under this storage key are of a lower level than asked for.")
@@ -166,7 +171,7 @@ package final class CredentialsProvider: Sendable {
         let outcome: Metrics.Renewal
         do throws(BrokerError) {
             switch decision {
-            case .serve, .serveBasic, .missing, .levelNotAvailable:
+            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
                 return .success(.overtaken)
             case .refresh:
                 (result, outcome) = (.success(try await refresh(id, of: tenant, current, refreshID)), .succeeded)
@@ -220,7 +225,15 @@ package final class CredentialsProvider: Sendable {
         } catch {
             switch error {
             case .failed(let reason): throw reason
-            case .sessionEnded: return try await retire(id, current, aside: held)
+            case .sessionEnded(let answer):
+                // A refusal of another client than the one that logged the user in says nothing about the session.
+                if held.obtainedWith != client.fingerprint {
+                    throw BrokerError(
+                        .unexpectedError,
+                        "The provider refused to refresh credentials that another configuration of the tenant obtained.",
+                        errorCode: answer.error)
+                }
+                return try await retire(id, current, aside: held)
             }
         }
         let renewed = HeldCredentials(
@@ -249,8 +262,9 @@ package final class CredentialsProvider: Sendable {
             }
         }
         let obtained = HeldCredentials(
-            granted: response, level: .client, to: client, defaultLifetime: server.preset.defaultLifetime,
-            now: time.now)
+            granted: response, level: .client, to: client,
+            requested: server.preset.scopesClientCredentials ? client.scopes : .empty,
+            defaultLifetime: server.preset.defaultLifetime, now: time.now)
         return try await publish(
             CredentialRecord(held: obtained, quarantined: current.record.quarantined), id, replacing: current)
     }

@@ -166,12 +166,12 @@ import Testing
 
     @Test(arguments: [true, false])
     func `a peer that resets while a request is sent ends the exchange and not the process`(isTLS: Bool) async throws {
-        let server = try await TLSTestServer(tls: isTLS ? .init() : nil, [.reset])
+        let server = try await TLSTestServer(tls: isTLS ? .init() : nil, [.readSome, .reset])
         try await withClient { client in
             let url = isTLS ? server.url() : "http://localhost:\(server.port)/"
-            for _ in 0..<5 {
+            for _ in 0..<2 {
                 do throws(TransportError) {
-                    _ = try await client.post(url, String(repeating: "x", count: 32 << 20))
+                    _ = try await client.post(url, String(repeating: "x", count: 8 << 20))
                     Issue.record("there is no answer")
                 } catch .connectionLost {
                 } catch {
@@ -228,9 +228,6 @@ import Testing
             // What the server has written, or its end, is at the client's socket now.
             if case .send = event[0] {
                 _ = try await server.report(afterRequests: 2)
-            } else if case .close = event[0], isTLS {
-                // close_notify is sent first and answered only when the client looks.
-                _ = try await server.report(afterRequests: 1)
             } else {
                 _ = try await server.report(afterEnds: 1)
             }
