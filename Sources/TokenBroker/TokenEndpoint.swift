@@ -184,9 +184,16 @@ package struct TokenEndpoint: Sendable {
     private static func message(
         to endpoint: String, _ form: [FormEncoding.Pair], _ authorization: String?, _ server: AuthorizationServer
     ) throws(Failure) -> ClientRequest {
-        let pins = server.pinnedCertificates
-        guard let url = URLTarget(endpoint), let pinSet = try? pins.isEmpty ? nil : PinSet(parsing: pins) else {
+        guard let url = URLTarget(endpoint) else {
             throw .failed(BrokerError(.illegalConfiguration, "The tenant's token endpoint is not a usable URL."))
+        }
+        var pins: PinSet?
+        // Without TLS there is no certificate to pin. The HTTPS client lets http:// through in development only.
+        if url.scheme == .https, !server.pinnedCertificates.isEmpty {
+            guard let configured = try? PinSet(parsing: server.pinnedCertificates) else {
+                throw .failed(BrokerError(.illegalConfiguration, "The tenant's pinned_certificates are not usable."))
+            }
+            pins = configured
         }
         var fields: Fields = [
             "Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json",
@@ -195,8 +202,7 @@ package struct TokenEndpoint: Sendable {
         if let authorization { fields.append("Authorization", authorization) }
         return ClientRequest(
             method: .post, url: url, fields: fields, body: Array(FormEncoding.encode(form).utf8),
-            // Without TLS there is no certificate to pin. The HTTPS client lets http:// through in development only.
-            pins: url.scheme == .https ? pinSet : nil)
+            pins: pins)
     }
 
     /// What a caller is told when the provider says nothing about it.

@@ -17,7 +17,7 @@ internal import TokenBroker
         [], [""], ["*/*"], [BrokerHarness.browserAccept], ["text/html"], ["text/*"], ["image/png"],
         ["text/html, application/json"], ["application/json, text/html"], ["application/json;q=0.9, text/html"],
         ["application/json;q=0"], ["application/json;q=0, */*"], ["application/json;q=0.5, */*"], ["nonsense"],
-        ["application/json; q=x"], ["*/*, text/*;q=0.5"], ["application/*;q=0.5, text/*"],
+        ["application/json; q=x"], ["application/*;q=0.5, text/*"],
         ["text/html;q=0.5, */*;q=0.1"], ["application/jsonx"],
     ])
     func `a page is shown`(accept: [String]) async throws {
@@ -30,7 +30,7 @@ internal import TokenBroker
         ["text/html ; q=0.5", "application/json ; q=0.6"], ["text/html;q=0, */*"], ["application/json;q=0.1"],
         // Common clients: JSON by name, and anything else if it must be.
         ["application/json, */*"], ["application/json, text/plain, */*"], ["application/json, */*;q=0.8"],
-        ["application/*, */*"],
+        ["application/*, */*"], ["*/*, text/*;q=0.5"],
     ])
     func `JSON is sent`(accept: [String]) async throws {
         #expect(try await Self.type(of: accept) == "application/problem+json")

@@ -93,6 +93,25 @@ internal import TokenBroker
         }
     }
 
+    @Test func `a login whose code is being redeemed is not over with its state`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let login = await broker.beginLogin()
+        broker.time.advance(by: .milliseconds(599_999))
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, .json(200, Self.granted)))
+        async let answer = broker.callback("code=c-1&state=\(login.state)")
+        await gate.arrivals()
+        broker.time.advance(by: .seconds(300))
+        #expect(await broker.progress(login.id).text == #"{"status":"pending"}"#)
+        // As after a crash: somebody has to tell the caller in the end.
+        broker.time.advance(by: .milliseconds(1))
+        #expect(await broker.progress(login.id).text == #"{"status":"expired"}"#)
+        gate.open()
+        #expect(await answer.status == 200)
+        #expect(await broker.progress(login.id).text == #"{"status":"completed"}"#)
+    }
+
     // MARK: Waiting
 
     @Test(arguments: ["abc", "-1", "1.5", "", "1s", "0x10", "%2B5", "1%200", "%D9%A1"])
