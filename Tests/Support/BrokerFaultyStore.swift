@@ -68,7 +68,9 @@ package final class BrokerFaultyStore: RecordStore {
     package func commit(_ changes: [RecordChange]) async throws(StoreError) {
         if isAway { throw .unavailable }
         let fault = state.withLock { state -> Fault? in
-            guard let index = state.traps.firstIndex(where: { changes.contains(where: $0.concerns) }) else { return nil }
+            guard let index = state.traps.firstIndex(where: { changes.contains(where: $0.concerns) }) else {
+                return nil
+            }
             return state.traps.remove(at: index).fault
         }
         switch fault {

@@ -32,7 +32,8 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
-    @Test func `the cookie is neither Secure nor of the host prefix where the broker is reached by http`() async throws {
+    @Test func `the cookie is neither Secure nor of the host prefix where the broker is reached by http`() async throws
+    {
         let broker = try await BrokerHarness(publicBaseURL: "http://127.0.0.1:8080")
         await broker.makeTenant()
         let login = await broker.beginLogin()

@@ -168,7 +168,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant()
         let login = await broker.beginLogin()
-        store.disturb(Array(repeating: .refuse, count: 20)) { $0.replaces(.login) }
+        store.disturb(Array(repeating: .refuse, count: 18)) { $0.replaces(.login) }
         let page = await broker.callback("code=c-1&state=\(login.state)")
         #expect(page.status == 503)
         #expect(page.fields["Retry-After"] != nil)

@@ -113,7 +113,8 @@ internal import TokenBroker
     // MARK: What cannot be a response
 
     @Test(arguments: [
-        "", "&code=", "&xcode=1", "&Code=c-1", "&code=c-1&code=c-2", "&code=c-1&code=c-1", "&code=%zz", "&code=c-1&iss=a&iss=a",
+        "", "&code=", "&xcode=1", "&Code=c-1", "&code=c-1&code=c-2", "&code=c-1&code=c-1", "&code=%zz",
+        "&code=c-1&iss=a&iss=a",
         "&error=a&error=b", "&code=%ff",
     ])
     func `a response that is not one leaves the state usable`(rest: String) async throws {

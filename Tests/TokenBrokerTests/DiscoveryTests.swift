@@ -46,12 +46,18 @@ internal import TokenBroker
     }
 
     @Test(arguments: [
-        ("https://op.example", "https://op.example/.well-known/oauth-authorization-server",
-            "https://op.example/.well-known/openid-configuration"),
-        ("https://op.example/", "https://op.example/.well-known/oauth-authorization-server",
-            "https://op.example/.well-known/openid-configuration"),
-        ("https://op.example:8443/a/b/", "https://op.example:8443/.well-known/oauth-authorization-server/a/b",
-            "https://op.example:8443/a/b/.well-known/openid-configuration"),
+        (
+            "https://op.example", "https://op.example/.well-known/oauth-authorization-server",
+            "https://op.example/.well-known/openid-configuration"
+        ),
+        (
+            "https://op.example/", "https://op.example/.well-known/oauth-authorization-server",
+            "https://op.example/.well-known/openid-configuration"
+        ),
+        (
+            "https://op.example:8443/a/b/", "https://op.example:8443/.well-known/oauth-authorization-server/a/b",
+            "https://op.example:8443/a/b/.well-known/openid-configuration"
+        ),
     ])
     func `RFC 8414's address is asked first, then OpenID's`(
         issuer: String, first: String, second: String
@@ -94,12 +100,15 @@ internal import TokenBroker
         #expect(broker.log.contains { $0.contains("metadata_refused") })
     }
 
-    @Test(arguments: ["authorization_endpoint", "token_endpoint"], [
-        "", "7", #""http://op.example/x""#, #""https://u@op.example/x""#, #""https://op.example/x#f""#,
-        #""https://127.0.0.1/x""#, #""https://10.0.0.1/x""#, #""https://169.254.169.254/x""#, #""https://[::1]/x""#,
-        #""https://[::ffff:10.0.0.1]/x""#, #""https://127.1/x""#, #""https://op.example:22/x""#, #""file:///etc/passwd""#,
-        #""javascript:alert(1)""#, #""/x""#,
-    ])
+    @Test(
+        arguments: ["authorization_endpoint", "token_endpoint"],
+        [
+            "", "7", #""http://op.example/x""#, #""https://u@op.example/x""#, #""https://op.example/x#f""#,
+            #""https://127.0.0.1/x""#, #""https://10.0.0.1/x""#, #""https://169.254.169.254/x""#, #""https://[::1]/x""#,
+            #""https://[::ffff:10.0.0.1]/x""#, #""https://127.1/x""#, #""https://op.example:22/x""#,
+            #""file:///etc/passwd""#,
+            #""javascript:alert(1)""#, #""/x""#,
+        ])
     func `an endpoint that could not be configured cannot be learnt either`(
         name: String, value: String
     ) async throws {

@@ -87,7 +87,8 @@ internal import TokenBroker
 
     @Test(arguments: [
         ("{}", "/login_response_query"), (#"{"login_response_query": 7}"#, "/login_response_query"),
-        (#"{"login_response_query": ""}"#, "/login_response_query"), (#"{"login_response_query": "a=b", "x": 1}"#, "/x"),
+        (#"{"login_response_query": ""}"#, "/login_response_query"),
+        (#"{"login_response_query": "a=b", "x": 1}"#, "/x"),
     ])
     func `a body that is wrong is told where`(body: String, pointer: String) async throws {
         let broker = try await BrokerHarness()

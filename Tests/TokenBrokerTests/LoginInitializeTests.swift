@@ -16,7 +16,8 @@ internal import TokenBroker
     @Test func `the address has the parameters of the seed and a state`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
-            "t1", #"{"client_id": "c 1", "client_secret": "s", "scopes": ["w_usr", "r_usr"], "client_unique_key": "k/1"}"#)
+            "t1",
+            #"{"client_id": "c 1", "client_secret": "s", "scopes": ["w_usr", "r_usr"], "client_unique_key": "k/1"}"#)
         let answer = await broker.call(
             .post, "/login/initialize", tenant: "t1",
             body: #"""
@@ -54,7 +55,8 @@ internal import TokenBroker
         let names = BrokerHarness.parameters(of: uri).keys.sorted()
         #expect(
             names == [
-                "client_id", "code_challenge", "code_challenge_method", "redirect_uri", "response_type", "scope", "state",
+                "client_id", "code_challenge", "code_challenge_method", "redirect_uri", "response_type", "scope",
+                "state",
             ])
     }
 

@@ -23,7 +23,8 @@ internal import TokenBroker
         } else {
             #expect(answer.fields.values("Content-Type") == ["text/html; charset=utf-8"])
             #expect(answer.fields["Location"] == nil)
-            for active in ["<script", "<style", "<link", "<img", "<form", "<a ", "http:", "https:", "style=", "onload"] {
+            for active in ["<script", "<style", "<link", "<img", "<form", "<a ", "http:", "https:", "style=", "onload"]
+            {
                 #expect(!answer.text.lowercased().contains(active))
             }
         }
