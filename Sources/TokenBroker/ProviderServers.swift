@@ -100,7 +100,12 @@ package final class ProviderServers: Sendable {
             "\(origin)\(trimmed)/.well-known/openid-configuration",
         ] {
             guard let url = URLTarget(address) else { continue }
-            let pinSet = url.scheme == .https && !pins.isEmpty ? try? PinSet(parsing: pins) : nil
+            let pinSet: PinSet?
+            do throws(BrokerError) {
+                pinSet = try PinSet.inForce(pins, at: url)
+            } catch {
+                return .failure(error)
+            }
             let start = time.monotonic
             do throws(TransportError) {
                 let response = try await transport.send(
@@ -116,7 +121,7 @@ package final class ProviderServers: Sendable {
                         failure = BrokerError(.illegalConfiguration, error.detail)
                     }
                 }
-                if response.status.code >= 500 {
+                if response.status.code >= 500 || response.status.code == 429 {
                     failure = BrokerError(.retryableError, "The issuer cannot answer now.", retryAfter: 5)
                 }
             } catch {
@@ -180,8 +185,8 @@ package final class ProviderServers: Sendable {
             announcesIssuerInResponses: json["authorization_response_iss_parameter_supported"]?.bool ?? false)
     }
 
-    /// What is learnt obeys the rules of what is configured. A private address is refused here, before a code is spent
-    /// on it; one behind a name is refused by the HTTPS client, which sees what the name stands for.
+    /// What is learnt may be no less safe than what is configured. A private address is refused here, before a code is
+    /// spent on it; one behind a name is refused by the HTTPS client, which sees what the name stands for.
     private func endpoint(_ value: JSONValue?) -> String? {
         guard let text = value?.string, let url = URLTarget(text) else { return nil }
         if allowsInsecureProviders { return text }

@@ -185,15 +185,13 @@ package struct TokenEndpoint: Sendable {
         to endpoint: String, _ form: [FormEncoding.Pair], _ authorization: String?, _ server: AuthorizationServer
     ) throws(Failure) -> ClientRequest {
         guard let url = URLTarget(endpoint) else {
-            throw .failed(BrokerError(.illegalConfiguration, "The tenant's token endpoint is not a usable URL."))
+            throw .failed(BrokerError(.illegalConfiguration, "The provider's endpoint is not a usable URL."))
         }
-        var pins: PinSet?
-        // Without TLS there is no certificate to pin. The HTTPS client lets http:// through in development only.
-        if url.scheme == .https, !server.pinnedCertificates.isEmpty {
-            guard let configured = try? PinSet(parsing: server.pinnedCertificates) else {
-                throw .failed(BrokerError(.illegalConfiguration, "The tenant's pinned_certificates are not usable."))
-            }
-            pins = configured
+        let pins: PinSet?
+        do throws(BrokerError) {
+            pins = try PinSet.inForce(server.pinnedCertificates, at: url)
+        } catch {
+            throw .failed(error)
         }
         var fields: Fields = [
             "Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json",

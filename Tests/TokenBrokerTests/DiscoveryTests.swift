@@ -160,6 +160,7 @@ internal import TokenBroker
         (ScriptedTransport.Step.failure(.connectFailed), 503, "network_error"),
         (.failure(.timedOut(.firstByte, requestSent: true)), 503, "network_error"),
         (.failure(.nameNotFound), 503, "network_error"), (.json(503, ""), 503, "retryable_error"),
+        (.json(429, ""), 503, "retryable_error"),
         (.failure(.untrusted(.chain)), 502, "provider_untrusted"),
         (.failure(.forbiddenAddress), 424, "illegal_configuration"),
         (.failure(.insecureTarget), 424, "illegal_configuration"), (.json(404, ""), 424, "illegal_configuration"),
