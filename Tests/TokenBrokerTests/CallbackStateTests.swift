@@ -3,6 +3,7 @@ internal import CredentialStore
 internal import HTTPCodec
 internal import JSON
 internal import OAuth
+internal import Postgres
 internal import Testing
 internal import TokenBroker
 
@@ -57,6 +58,39 @@ internal import TokenBroker
         #expect(statuses.count { $0 == 409 } == 49)
         #expect(transport.seen.count == 1)
         #expect(await replicas[2].token() == "access-1")
+    }
+
+    @Test func `works once for fifty callbacks over three replicas on PostgreSQL`() async throws {
+        let server = try PostgresServer.shared.get()
+        var configuration = try PostgresConfiguration(server.uri(database: try await server.makeDatabase()))
+        // More at once than two slow cores serve within the defaults.
+        configuration.waitTimeout = .seconds(20)
+        configuration.statementTimeout = .seconds(20)
+        let time = ManualTime()
+        let transport = ScriptedTransport()
+        var replicas: [BrokerHarness] = []
+        for _ in 0..<3 {
+            let store = try await PostgresRecordStore.open(
+                configuration, on: PostgresServer.loop, resolver: PostgresServer.resolver)
+            replicas.append(try await BrokerHarness(store: store, transport: transport, time: time))
+        }
+        await replicas[0].makeTenant()
+        let login = await replicas[0].beginLogin()
+        transport.always(.json(200, Self.granted))
+        let statuses = await withTaskGroup(of: Int.self) { group in
+            for number in 0..<50 {
+                let replica = replicas[number % 3]
+                group.addTask { await replica.callback("code=c-1&state=\(login.state)").status }
+            }
+            return await group.reduce(into: []) { $0.append($1) }
+        }
+        #expect(statuses.count { $0 == 200 } == 1)
+        #expect(statuses.count { $0 == 409 } == 49)
+        #expect(transport.seen.count == 1)
+        for replica in replicas {
+            #expect(await replica.token() == "access-1")
+            await replica.vault.close()
+        }
     }
 
     @Test func `is good on a replica that did not begin the login`() async throws {
