@@ -36,7 +36,7 @@ internal import TokenBroker
     func `an expired token is refreshed, round after round`(
         profile: ProviderProfile, rotation: RefreshTokenRotation
     ) async throws {
-        try await EndToEnd.run(profile, configure: { $0.rotation = rotation }) { all async throws in
+        try await EndToEnd.run(profile, rotation: rotation) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
             var tokens: Set<String> = []
             for round in 1...5 {
@@ -54,7 +54,7 @@ internal import TokenBroker
 
     @Test(arguments: ProviderProfile.allCases)
     func `a token that the API refuses is refreshed before its time`(profile: ProviderProfile) async throws {
-        try await EndToEnd.run(profile, configure: { $0.rotation = Self.strict }) { all async throws in
+        try await EndToEnd.run(profile, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
             let old = try await all.token()
             all.controls.expire(.accessTokens)
@@ -79,7 +79,7 @@ internal import TokenBroker
     func `a hundred readers of an expired token cause one request and no reuse`(
         profile: ProviderProfile
     ) async throws {
-        try await EndToEnd.run(profile, configure: { $0.rotation = Self.strict }) { all async throws in
+        try await EndToEnd.run(profile, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
             for round in 1...3 {
                 Self.expire(all)
@@ -116,7 +116,7 @@ internal import TokenBroker
     func `a refresh whose answer was lost is made again within the provider's grace`(
         profile: ProviderProfile, mode: Fault.Mode
     ) async throws {
-        try await EndToEnd.run(profile, configure: { $0.rotation = Self.grace }) { all async throws in
+        try await EndToEnd.run(profile, rotation: Self.grace) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
             Self.expire(all)
             all.controls.script(Fault(.token, grant: .refreshToken, times: 2, mode: mode))
@@ -131,7 +131,7 @@ internal import TokenBroker
 
     @Test(arguments: ProviderProfile.allCases)
     func `a provider that stays away ends no session`(profile: ProviderProfile) async throws {
-        try await EndToEnd.run(profile, configure: { $0.rotation = Self.strict }) { all async throws in
+        try await EndToEnd.run(profile, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
             Self.expire(all)
             all.controls.script(Fault(.token, times: 6, status: .serviceUnavailable))
@@ -151,7 +151,7 @@ internal import TokenBroker
 
     @Test(arguments: ProviderProfile.allCases)
     func `half an answer ends no session`(profile: ProviderProfile) async throws {
-        try await EndToEnd.run(profile, configure: { $0.rotation = Self.grace }) { all async throws in
+        try await EndToEnd.run(profile, rotation: Self.grace) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
             Self.expire(all)
             all.controls.script(Fault(.token, mode: .malformed))
@@ -164,7 +164,7 @@ internal import TokenBroker
     }
 
     @Test func `a slow provider holds nobody up longer than wished, and its answer is not lost`() async throws {
-        try await EndToEnd.run(.rfc, configure: { $0.rotation = Self.strict }) { all async throws in
+        try await EndToEnd.run(.rfc, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
             Self.expire(all)
             all.controls.script(Fault(.token, answerDelay: .milliseconds(500)))
@@ -212,7 +212,7 @@ internal import TokenBroker
 
     @Test(arguments: ProviderProfile.allCases)
     func `a restart on the same directory keeps the credentials`(profile: ProviderProfile) async throws {
-        try await EndToEnd.run(profile, configure: { $0.rotation = Self.strict }) { all async throws in
+        try await EndToEnd.run(profile, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
             let before = try await all.token()
             await all.broker.close()
@@ -234,7 +234,7 @@ internal import TokenBroker
     }
 
     @Test func `a shutdown in the middle of a refresh loses nothing`() async throws {
-        try await EndToEnd.run(.rfc, configure: { $0.rotation = Self.strict }) { all async throws in
+        try await EndToEnd.run(.rfc, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
             Self.expire(all)
             let arrived = all.controls.counters.requests(.token)
