@@ -368,8 +368,10 @@ package final class CredentialsProvider: Sendable {
         while true {
             do throws(StoreError) {
                 if let snapshot = try await overwrite(id, with: record, companions) { return snapshot }
-                // An earlier try may have arrived although its answer did not.
+                // An earlier try may have arrived although its answer did not: what is in memory may be outdated.
+                let ticket = cache.ticket(id)
                 let standing = try await read(id)
+                cache.fill(id, standing, ticket, now: time.monotonic)
                 return standing.record == record ? standing : nil
             } catch .unavailable {
                 report(.unavailable, id)
@@ -438,7 +440,7 @@ package final class CredentialsProvider: Sendable {
     }
 
     /// 0.2, 0.4, 0.8, 1.6, 3.2, then every 5 seconds.
-    private static func pause(beforeTry tries: Int) -> Duration {
+    static func pause(beforeTry tries: Int) -> Duration {
         min(.milliseconds(100 << min(tries, 6)), .seconds(5))
     }
 

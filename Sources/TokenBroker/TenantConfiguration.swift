@@ -44,10 +44,20 @@ package struct TenantConfiguration: Sendable, Equatable {
         return pinnedCertificates ?? preset.pinnedCertificates
     }
 
+    /// The same registration as a public client's.
+    var withoutClientSecret: TenantConfiguration {
+        var copy = self
+        copy.client = ClientConfiguration(
+            clientID: client.clientID, clientSecret: nil, clientUniqueKey: client.clientUniqueKey, scopes: client.scopes
+        )
+        return copy
+    }
+
     /// What the endpoints are without asking the provider; nil where its metadata is needed.
     package var configuredServer: AuthorizationServer? {
         server(
-            authorization: endpoints.authorization ?? joined(loginServiceBaseURI ?? preset.loginServiceBaseURI, "authorize"),
+            authorization: endpoints.authorization
+                ?? joined(loginServiceBaseURI ?? preset.loginServiceBaseURI, "authorize"),
             token: endpoints.token ?? joined(authServiceBaseURI ?? preset.authServiceBaseURI, "oauth2/token"))
     }
 
@@ -60,7 +70,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
         if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
         if clientAuthentication == nil, let supported = metadata.clientAuthenticationMethods {
-            server?.clientAuthentication = supported.contains(preset.clientAuthentication)
+            server?.clientAuthentication =
+                supported.contains(preset.clientAuthentication)
                 ? preset.clientAuthentication : supported.first ?? preset.clientAuthentication
         }
         return server
