@@ -53,6 +53,7 @@ struct LoginRoutes {
 
     private func start(_ call: Call) async throws(BrokerError) -> Response {
         do throws(BrokerError) {
+            try call.refuseQuery()
             let id = call.parameters["login_id"] ?? ""
             guard let name = TenantName(call.parameters["tenant"] ?? ""), Self.isLoginID(id) else { throw Self.unknown }
             let started = try await broker.logins.start(tenant: name, loginID: id)

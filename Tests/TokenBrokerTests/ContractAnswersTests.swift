@@ -131,7 +131,9 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         for path in ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"] {
             await recorder.call(broker, .get, path, key: nil)
+            await recorder.call(broker, .get, path + "?verbose=true", key: nil)
         }
+        await recorder.call(broker, .get, "/login/start/t1/x?utm=1", key: nil)
         broker.broker.health.beginDraining()
         await recorder.call(broker, .get, "/readyz", key: nil)
     }
