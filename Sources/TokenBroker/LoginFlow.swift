@@ -204,9 +204,6 @@ package final class LoginFlow: Sendable {
             let secrets = try usableSecrets(of: login, for: finisher)
             try check(response.issuer, login.server)
             try checkBrowser(finisher, login, secrets)
-            if response.outcome == .incomplete {
-                throw BrokerError(.invalidRequest, "The response has neither a code nor an error.")
-            }
             let id = RefreshID()
             let run = await attempts.run(id, within: nil) {
                 await self.take(login, record, secrets, response.outcome, as: id)
@@ -252,15 +249,19 @@ package final class LoginFlow: Sendable {
         var used = login
         used.secrets = nil
         used.attempt = id.text
-        var failure: BrokerError?
-        if case .error(let errorCode) = outcome {
+        let response: Result<SecretBytes, BrokerError>
+        switch outcome {
+        case .incomplete:
+            return .failed(BrokerError(.invalidRequest, "The response has neither a code nor an error."))
+        case .code(let code):
+            response = .success(SecretBytes(utf8: code))
+            used.status = .redeeming
+        case .error(let errorCode):
             let error = BrokerError(
                 .authorizationError, "The login service reports that the login did not succeed.",
                 errorCode: errorCode)
+            response = .failure(error)
             used.status = .failed(error.code)
-            failure = error
-        } else {
-            used.status = .redeeming
         }
         let usedRecord = used.record(replacing: record)
         do throws(StoreError) {
@@ -271,11 +272,12 @@ package final class LoginFlow: Sendable {
             log.error("store_failed", LogField.credentials(login.credentialsID) + [.store(error)])
             return .failed(BrokerError(error))
         }
-        if case .code(let code) = outcome {
-            return .ended(
-                await redeem(SecretBytes(utf8: code), used, usedRecord, verifier: secrets.codeVerifier, as: id))
+        switch response {
+        case .success(let code):
+            return .ended(await redeem(code, used, usedRecord, verifier: secrets.codeVerifier, as: id))
+        case .failure(let error):
+            return .ended(end(used, .failure(error)))
         }
-        return .ended(end(used, .failure(failure ?? Self.used)))
     }
 
     /// Writes a login over the version that it was read at.
@@ -285,11 +287,9 @@ package final class LoginFlow: Sendable {
         var tries = 0
         while true {
             do throws(StoreError) {
-                try await vault.commit([.replace(record, version: version)])
-                return
-            } catch .conflict {
                 // An earlier try may have arrived although its answer did not.
-                guard tries > 0, try await vault.read(record.id)?.content == record.content else { throw .conflict }
+                if tries > 0, try await vault.read(record.id)?.content == record.content { return }
+                try await vault.commit([.replace(record, version: version)])
                 return
             } catch {
                 guard error == .unavailable, tries < Self.storeRetries else { throw error }
