@@ -54,7 +54,7 @@ let package = Package(
             "TokenBroker",
             [
                 "HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "JSON", "Reactor",
-                "CResources",
+                "Postgres", "CResources",
             ]),
         library("DevelopmentProvider", ["HTTPServer", "HTTPCodec", "Cryptography", "JSON", "Reactor"]),
         .executableTarget(
@@ -75,7 +75,10 @@ let package = Package(
                 "TokenBroker", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient", "HTTPCodec",
                 "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
             ],
-            path: "Tests/Support", exclude: ["glewlwyd", "openapi/contract.py", "openapi/fuzz", "openapi/fuzz.toml", "openapi/requirements.txt"], swiftSettings: strict),
+            path: "Tests/Support",
+            exclude: [
+                "glewlwyd", "openapi/contract.py", "openapi/fuzz", "openapi/fuzz.toml", "openapi/requirements.txt",
+            ], swiftSettings: strict),
         tests("ReactorTests", ["Reactor"]),
         tests("CryptographyTests", ["Cryptography"]),
         tests("HTTPCodecTests", ["HTTPCodec"]),

@@ -41,7 +41,8 @@ package final class Health: Sendable {
             return last.isGood ? .ready : .storeUnavailable
         }
         if let known { return known }
-        let run = await checks.run(0, within: { _ = try? await self.time.sleep(for: Self.patience) }) {
+        let patience: @Sendable () async -> Void = { _ = try? await self.time.sleep(for: Self.patience) }
+        let run = await checks.run(0, within: patience) {
             let isGood = await self.check()
             self.state.withLock { $0.lastCheck = (self.time.monotonic, isGood) }
             return isGood

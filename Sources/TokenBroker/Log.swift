@@ -4,6 +4,7 @@ package import HTTPCodec
 package import HTTPSClient
 internal import JSON
 package import OAuth
+package import Postgres
 package import Reactor
 
 package enum LogLevel: String, Sendable, CaseIterable, Comparable {
@@ -71,6 +72,7 @@ package struct LogField: Sendable {
         }
     }
 
+    package static func database(_ error: PostgresError) -> LogField { .init("database_error", error.description) }
     package static func transport(_ error: TransportError) -> LogField { .init("transport_error", "\(error)") }
     package static func system(_ error: SystemError) -> LogField { .init("system_error", error.description) }
 

@@ -37,8 +37,11 @@ struct Configuration: Sendable {
 
     init(environment: [String: String]) throws(Faults) {
         var reader = EnvironmentReader(environment)
-        let listen = reader.value("LISTEN").map { Self.address($0) } ?? SocketAddress(numericHost: "127.0.0.1", port: 8080)
-        if listen == nil { reader.fault("LISTEN", "must be a numeric address and a port, such as 127.0.0.1:8080 or [::]:8080") }
+        let listen =
+            reader.value("LISTEN").map { Self.address($0) } ?? SocketAddress(numericHost: "127.0.0.1", port: 8080)
+        if listen == nil {
+            reader.fault("LISTEN", "must be a numeric address and a port, such as 127.0.0.1:8080 or [::]:8080")
+        }
         self.listen = listen ?? SocketAddress(ip: .v4([127, 0, 0, 1]), port: 8080)
 
         let base = reader.value("PUBLIC_BASE_URL")
@@ -72,7 +75,9 @@ struct Configuration: Sendable {
                 store = .files(directory: "")
             }
             if directory != nil { reader.fault("DATA_DIR", "is not used together with DATABASE_URL") }
-            if masterKeys == nil { reader.fault("MASTER_KEYS", "is required with DATABASE_URL; token-broker keys generate makes one") }
+            if masterKeys == nil {
+                reader.fault("MASTER_KEYS", "is required with DATABASE_URL; token-broker keys generate makes one")
+            }
             if adminKey == nil { reader.fault("ADMIN_KEY", "is required with DATABASE_URL") }
         } else {
             store = .files(directory: directory ?? "/var/lib/token-broker")
@@ -93,7 +98,9 @@ struct Configuration: Sendable {
     }
 
     private static func address(_ text: String) -> SocketAddress? {
-        guard let colon = text.lastIndex(of: ":"), let port = UInt16(text[text.index(after: colon)...]) else { return nil }
+        guard let colon = text.lastIndex(of: ":"), let port = UInt16(text[text.index(after: colon)...]) else {
+            return nil
+        }
         var host = text[..<colon]
         if host.hasPrefix("["), host.hasSuffix("]") { host = host.dropFirst().dropLast() }
         return SocketAddress(numericHost: String(host), port: port)

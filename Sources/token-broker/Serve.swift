@@ -1,8 +1,8 @@
 internal import CredentialStore
 internal import Cryptography
 internal import HTTPCodec
-internal import HTTPServer
 internal import HTTPSClient
+internal import HTTPServer
 internal import OAuth
 internal import Postgres
 internal import Reactor
@@ -134,7 +134,9 @@ struct Service {
         let end = time.monotonic.advanced(by: patience)
         while true {
             do throws(StoreError) {
-                return try await PostgresRecordStore.open(database, on: loop, resolver: resolver)
+                return try await PostgresRecordStore.open(database, on: loop, resolver: resolver) { error in
+                    log.warning("database_failed", [.database(error)])
+                }
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {

@@ -1,8 +1,8 @@
 package import CredentialStore
 internal import Cryptography
 package import HTTPCodec
-package import HTTPServer
 package import HTTPSClient
+package import HTTPServer
 package import JSON
 internal import OAuth
 internal import Synchronization
