@@ -34,6 +34,7 @@ package final class Broker: Sendable {
     package let logins: LoginFlow
     package let health: Health
     private let vault: Vault
+    private let servers: ProviderServers
     private let housekeeping = Mutex<Task<Void, Never>?>(nil)
     private let serverStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
 
@@ -59,6 +60,7 @@ package final class Broker: Sendable {
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials,
             publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
         health = Health(vault: vault, time: time)
+        self.servers = servers
     }
 
     /// Begins the work that nobody asks for: removing what has expired.
@@ -77,13 +79,34 @@ package final class Broker: Sendable {
     }
 
     /// Lets what is under way come to its end: renewals and redemptions are stored by then.
-    package func finish() async {
+    ///
+    /// After `limit`, what still waits for a provider or a store that does not answer is cut short and logged: whoever
+    /// stops the process does not wait longer, and would end it without a word.
+    /// - Parameter limit: nil waits as long as it takes.
+    package func finish(within limit: Duration? = nil) async {
         housekeeping.withLock { task in
             task?.cancel()
             task = nil
         }
+        let cutOff = limit.map { limit in
+            Task {
+                do {
+                    try await self.time.sleep(for: limit)
+                } catch {
+                    return
+                }
+                self.cutShort()
+            }
+        }
         await credentials.idle()
         await logins.idle()
+        cutOff?.cancel()
+    }
+
+    private func cutShort() {
+        let count = credentials.cutShort() + logins.cutShort()
+        servers.cutShort()
+        log.error("work_cut_short", [.count(count)])
     }
 
     /// Removes a tenant with everything under it.

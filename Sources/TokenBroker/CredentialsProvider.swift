@@ -472,6 +472,14 @@ package final class CredentialsProvider: Sendable {
         await flights.idle()
     }
 
+    /// Has the renewals in flight wait for nothing any more. What a provider has granted is lost where the store does
+    /// not take it at once.
+    /// - Returns: how many there are.
+    package func cutShort() -> Int {
+        defer { flights.cancelAll() }
+        return flights.count
+    }
+
     private func report(_ error: StoreError, _ id: CredentialsID) {
         log.error("store_failed", LogField.credentials(id) + [.store(error)])
     }

@@ -460,6 +460,13 @@ package final class LoginFlow: Sendable {
         await attempts.idle()
     }
 
+    /// Has the redemptions in flight wait for nothing any more; see `CredentialsProvider.cutShort`.
+    /// - Returns: how many there are.
+    package func cutShort() -> Int {
+        defer { attempts.cancelAll() }
+        return attempts.count
+    }
+
     private static let unknown = BrokerError(
         .gone, "The login is unknown or has expired. Begin again with POST /login/initialize.")
     private static let used = BrokerError(

@@ -55,6 +55,11 @@ package final class ProviderServers: Sendable {
         return server
     }
 
+    /// Gives up the requests for metadata that are under way.
+    package func cutShort() {
+        fetches.cancelAll()
+    }
+
     private func metadata(
         of issuer: String, pins: [String], _ preset: ProviderPreset
     ) async throws(BrokerError) -> ProviderMetadata {

@@ -16,7 +16,7 @@ final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     }
 
     private struct Registry {
-        var flights: [Key: Flight] = [:]
+        var flights: [Key: (flight: Flight, task: Task<Void, Never>)] = [:]
         var idleWaiters: [CheckedContinuation<Void, Never>] = []
     }
 
@@ -26,22 +26,21 @@ final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     ///
     /// - Parameters:
     ///   - limit: suspends until it is over and ends the wait, not the work; nil waits as long as the work takes.
-    ///   - work: must end by itself; it is not cancelled with the caller.
+    ///   - work: must end by itself; it is not cancelled with the caller, but by `cancelAll`.
     /// - Returns: nil when the caller's patience or its task ended first.
     func run(
         _ key: Key, within limit: (@Sendable () async -> Void)?, _ work: @escaping @Sendable () async -> Value
     ) async -> (value: Value, isOwn: Bool)? {
         let (flight, isNew) = registry.withLock { registry in
-            if let flight = registry.flights[key] { return (flight, false) }
+            if let known = registry.flights[key] { return (known.flight, false) }
             let flight = Flight()
-            registry.flights[key] = flight
-            return (flight, true)
-        }
-        if isNew {
-            Task {
+            // Begun under the lock, so that whoever cancels finds it. It cannot land before the lock is free.
+            let task = Task {
                 let value = await work()
                 self.land(flight, key, value)
             }
+            registry.flights[key] = (flight, task)
+            return (flight, true)
         }
         guard let value = await wait(for: flight, within: limit) else { return nil }
         return (value, isNew)
@@ -57,6 +56,12 @@ final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sendable {
             }
             if isIdle { continuation.resume() }
         }
+    }
+
+    /// Cancels the work that is in flight, so that it waits for nothing any more and comes to its end.
+    func cancelAll() {
+        let tasks = registry.withLock { $0.flights.values.map(\.task) }
+        for task in tasks { task.cancel() }
     }
 
     var count: Int { registry.withLock { $0.flights.count } }

@@ -27,6 +27,9 @@ struct Service {
     /// How long a database that does not answer is waited for at the start.
     private static let patience: Duration = .seconds(60)
 
+    /// What is left for storing what providers have granted, even where callers have used up the grace.
+    private static let leastTimeToFinish: Duration = .seconds(1)
+
     /// Opens the store, checks the keys, binds.
     static func start(_ configuration: Configuration) async throws(StartFailure) -> Service {
         let time = SystemTime()
@@ -91,9 +94,10 @@ struct Service {
     func stop() async {
         log.info("draining", [])
         broker.health.beginDraining()
+        let end = MonotonicInstant.after(configuration.shutdownGrace)
         await server.drain(within: configuration.shutdownGrace)
         // A provider may have granted what is not stored yet; that comes before everything else.
-        await broker.finish()
+        await broker.finish(within: max(MonotonicInstant.now.duration(to: end), Self.leastTimeToFinish))
         await client.close()
         await vault.close()
         await server.close()
