@@ -2,16 +2,13 @@
 #include "CLinux.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 const uint32_t CLINUX_IN = EPOLLIN, CLINUX_OUT = EPOLLOUT, CLINUX_RDHUP = EPOLLRDHUP, CLINUX_HUP = EPOLLHUP,
                CLINUX_ERR = EPOLLERR, CLINUX_ET = EPOLLET, CLINUX_ONESHOT = EPOLLONESHOT;
@@ -43,10 +40,6 @@ int clinux_eventfd(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
 int clinux_accept(int listener, void *address, unsigned int *length) {
     return accept4(listener, address, length, SOCK_NONBLOCK | SOCK_CLOEXEC);
 }
-
-int clinux_pipe(int descriptors[2]) { return pipe2(descriptors, O_CLOEXEC); }
-
-int clinux_lock_exclusively(int descriptor) { return flock(descriptor, LOCK_EX | LOCK_NB); }
 
 int clinux_forbid_core_dumps(void) {
     struct rlimit none = {0, 0};

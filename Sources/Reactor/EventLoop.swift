@@ -37,8 +37,8 @@ package struct ScheduledAction: Hashable, Sendable {
 /// One thread, one epoll set: readiness, deadlines and jobs, in that order, for ever.
 ///
 /// It is the serial executor of the actors that live on it. Methods marked "loop's thread only" stop the process
-/// when called from elsewhere. This is the project's one class whose safety the compiler takes on trust: every
-/// stored property below is either immutable, in the mailbox's lock, or touched by the loop's thread alone.
+/// when called from elsewhere. Unchecked, because the compiler cannot see that every stored property below is either
+/// immutable, in a lock, or touched by the loop's thread alone.
 package final class EventLoop: SerialExecutor, @unchecked Sendable {
     private enum Item {
         case job(UnownedJob)

@@ -25,10 +25,6 @@ int clinux_epoll_wait(int epoll, struct clinux_event *events, int capacity, int 
 int clinux_eventfd(void);
 /// accept(2) that makes the new descriptor non-blocking and close-on-exec in the same call.
 int clinux_accept(int listener, void *address, unsigned int *length);
-/// pipe(2), close-on-exec.
-int clinux_pipe(int descriptors[2]);
-/// An exclusive lock on the open file that the kernel gives back when the process ends. -1 with EWOULDBLOCK if held.
-int clinux_lock_exclusively(int descriptor);
 /// Names a thread (15 bytes at most).
 int clinux_set_thread_name(unsigned long thread, const char *name);
 /// getaddrinfo's "the name exists but has no address".
