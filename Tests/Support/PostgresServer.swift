@@ -5,7 +5,7 @@ internal import Synchronization
 
 /// A PostgreSQL of the tests' own: a fresh data directory, 127.0.0.1 and a Unix-domain socket, TLS with a certificate
 /// for `localhost`. It goes when it is let go of, and at the latest when the test process ends, however that ends: a
-/// watchdog waits for that on a pipe.
+/// watchdog waits for that on a socket.
 ///
 /// Its calls run programs and wait for them.
 package final class PostgresServer: Sendable {
@@ -210,105 +210,51 @@ package final class PostgresServer: Sendable {
     }
 
     private static func run(_ command: String, log: String) throws(Failure) {
-        let status = try ChildProcess(command, log: log).wait()
+        let status = ChildProgram.exitStatus(of: try shell(command, input: .nothing, log: log))
         if status != 0 {
-            throw Failure(description: "status \(status) of: \(command)\n\(ChildProcess.text(of: log))")
-        }
-    }
-}
-
-/// Runs a command when the test process, or the owner of this object, is gone.
-private final class Watchdog: Sendable {
-    private let pipeToChild: CInt
-
-    init(whenOver command: String) throws(PostgresServer.Failure) {
-        // Signals of the terminal are for the tests; the watchdog is what must outlive them.
-        let script = "trap '' HUP INT TERM; cat > /dev/null; \(command)"
-        pipeToChild = try ChildProcess.startWithPipe(script)
-    }
-
-    deinit { _ = Glibc.close(pipeToChild) }
-}
-
-/// A shell command as a child of the test process.
-private struct ChildProcess {
-    private let process: pid_t
-
-    /// One at a time, so that no child inherits another's pipe before that is marked close-on-exec.
-    private static let spawning = Mutex(())
-
-    init(_ command: String, log: String) throws(PostgresServer.Failure) {
-        process = try Self.spawning.withLock { _ throws(PostgresServer.Failure) in
-            try Self.spawn(command, input: nil, log: log)
+            throw Failure(description: "status \(status) of: \(command)\n\(text(of: log))")
         }
     }
 
-    /// Returns the pipe's writing end.
-    static func startWithPipe(_ command: String) throws(PostgresServer.Failure) -> CInt {
-        try spawning.withLock { _ throws(PostgresServer.Failure) in
-            var ends: [CInt] = [0, 0]
-            guard unsafe pipe(&ends) == 0 else {
-                throw PostgresServer.Failure(description: "\(SystemError.last("pipe"))")
-            }
-            for end in ends { _ = fcntl(end, F_SETFD, FD_CLOEXEC) }
-            defer { _ = Glibc.close(ends[0]) }
-            _ = try spawn(command, input: ends[0], log: "/dev/null")
-            return ends[1]
+    /// Starts a shell command that writes to a log and not to the tests' own output: whoever reads that would wait for
+    /// the server to close it.
+    fileprivate static func shell(
+        _ command: String, input: ChildProgram.Stream, log: String
+    ) throws(Failure) -> pid_t {
+        do throws(SystemError) {
+            return try ChildProgram.start(
+                ["/bin/sh", "-c", command],
+                environment: ["PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"], input: input,
+                output: .file(log), errors: .file(log), leadsGroup: true)
+        } catch {
+            throw Failure(description: "\(error)")
         }
     }
 
-    /// Waits for the end; the exit status, or 128 and more for a signal.
-    func wait() -> CInt {
-        var status: CInt = 0
-        while unsafe waitpid(process, &status, 0) == -1, errno == EINTR {}
-        return status & 0x7f == 0 ? (status >> 8) & 0xff : 128 + (status & 0x7f)
-    }
-
-    static func text(of file: String) -> String {
+    private static func text(of file: String) -> String {
         guard let stream = unsafe fopen(file, "r") else { return "" }
         defer { unsafe fclose(stream) }
         var buffer = [UInt8](repeating: 0, count: 65_536)
         let count = unsafe fread(&buffer, 1, buffer.count, stream)
         return String(decoding: buffer[..<count], as: UTF8.self)
     }
+}
 
-    private static func spawn(
-        _ command: String, input: CInt?, log: String
-    ) throws(PostgresServer.Failure) -> pid_t {
-        var actions = unsafe posix_spawn_file_actions_t()
-        unsafe posix_spawn_file_actions_init(&actions)
-        defer { unsafe posix_spawn_file_actions_destroy(&actions) }
-        if let input {
-            unsafe posix_spawn_file_actions_adddup2(&actions, input, 0)
-        } else {
-            unsafe posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0)
+/// Runs a command when the test process, or the owner of this object, is gone.
+private final class Watchdog: Sendable {
+    private let channel: OwnedDescriptor
+
+    init(whenOver command: String) throws(PostgresServer.Failure) {
+        let pair: ChildProgram.SocketPair
+        do throws(SystemError) {
+            pair = try ChildProgram.SocketPair()
+        } catch {
+            throw PostgresServer.Failure(description: "\(error)")
         }
-        // Not the tests' own output: whoever reads that would wait for the server to close it.
-        unsafe posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_APPEND, 0o644)
-        unsafe posix_spawn_file_actions_adddup2(&actions, 1, 2)
-
-        var attributes = posix_spawnattr_t()
-        unsafe posix_spawnattr_init(&attributes)
-        defer { unsafe posix_spawnattr_destroy(&attributes) }
-        unsafe posix_spawnattr_setflags(&attributes, Int16(POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK))
-        var none = sigset_t()
-        unsafe sigemptyset(&none)
-        unsafe posix_spawnattr_setsigmask(&attributes, &none)
-
-        let arguments = unsafe cStrings(["sh", "-c", command])
-        let environment = unsafe cStrings(["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"])
-        let copies = unsafe arguments + environment
-        defer { for index in unsafe copies.indices { unsafe free(copies[index]) } }
-        var process = pid_t()
-        let result = unsafe posix_spawn(&process, "/bin/sh", &actions, &attributes, arguments, environment)
-        guard result == 0 else {
-            throw PostgresServer.Failure(description: "\(SystemError("posix_spawn", number: result))")
-        }
-        return process
-    }
-
-    private static func cStrings(_ strings: [String]) -> [UnsafeMutablePointer<CChar>?] {
-        unsafe strings.map { (string: String) in unsafe strdup(string) } + [nil]
+        // Signals of the terminal are for the tests; the watchdog is what must outlive them.
+        let script = "trap '' HUP INT TERM; cat > /dev/null; \(command)"
+        _ = try PostgresServer.shell(script, input: .descriptor(pair.theirs.rawValue), log: "/dev/null")
+        channel = pair.takeOurs()
     }
 }
 

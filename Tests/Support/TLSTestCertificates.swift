@@ -56,19 +56,19 @@ package struct TLSTestCertificates: Sendable {
 
     private init() throws {
         var template = Array("/tmp/token-broker-certificates.XXXXXX".utf8CString)
-        guard unsafe mkdtemp(&template) != nil else { throw TLSTestProcess.Failure(description: "mkdtemp") }
+        guard unsafe mkdtemp(&template) != nil else { throw DialogueProcess.Failure(description: "mkdtemp") }
         directory = String(decoding: template.dropLast().map { UInt8(bitPattern: $0) }, as: UTF8.self)
         unsafe setenv("TOKEN_BROKER_TEST_CERTIFICATES", directory, 1)
         atexit {
             guard let directory = unsafe getenv("TOKEN_BROKER_TEST_CERTIFICATES").map({ unsafe String(cString: $0) }),
-                let removal = try? TLSTestProcess("rm", ["-rf", directory])
+                let removal = try? DialogueProcess(["rm", "-rf", directory])
             else { return }
             _ = try? removal.readLine()
         }
-        let process = try TLSTestProcess("sh", ["-c", Self.script, "sh", directory])
+        let process = try DialogueProcess(["sh", "-c", Self.script, "sh", directory])
         let last = try process.readLine()
         if last != "done" {
-            throw TLSTestProcess.Failure(description: "openssl: \(last ?? "no output"); see \(directory)/log")
+            throw DialogueProcess.Failure(description: "openssl: \(last ?? "no output"); see \(directory)/log")
         }
     }
 
@@ -84,13 +84,13 @@ package struct TLSTestCertificates: Sendable {
 
     /// The pin (`sha256/…`) of a server's key, or of the authority called `root` or `intermediate`.
     package static func pin(of name: String) async throws -> String {
-        try await TLSTestProcess.blocking {
+        try await DialogueProcess.blocking {
             let command = """
                 openssl x509 -in "$1" -pubkey -noout | openssl pkey -pubin -outform der |
                 openssl dgst -sha256 -binary | openssl base64
                 """
-            let process = try TLSTestProcess("sh", ["-c", command, "sh", "\(shared.directory)/\(name).crt"])
-            guard let digest = try process.readLine() else { throw TLSTestProcess.Failure(description: "no digest") }
+            let process = try DialogueProcess(["sh", "-c", command, "sh", "\(shared.directory)/\(name).crt"])
+            guard let digest = try process.readLine() else { throw DialogueProcess.Failure(description: "no digest") }
             return "sha256/" + digest
         }
     }

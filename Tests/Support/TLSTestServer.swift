@@ -65,12 +65,12 @@ package final class TLSTestServer: Sendable {
     }
 
     package let port: UInt16
-    private let process: TLSTestProcess
+    private let process: DialogueProcess
 
     /// - Parameter scripts: one for each connection in order of arrival; the last one serves all further ones.
     package init(tls: TLS? = TLS(), _ scripts: [Step]...) async throws {
         let scripts = scripts.map { $0.map(Self.encode).joined(separator: ";") }
-        (process, port) = try await TLSTestProcess.blocking {
+        (process, port) = try await DialogueProcess.blocking {
             var settings = ["", "", "", "", ""]
             if let tls {
                 let certificates = TLSTestCertificates.shared
@@ -79,10 +79,10 @@ package final class TLSTestServer: Sendable {
                     tls.ciphers ?? "", tls.applicationProtocols.joined(separator: ","),
                 ]
             }
-            let process = try TLSTestProcess(
-                TLSTestProcess.python, ["-W", "ignore", "-c", Self.script] + settings + scripts)
+            let process = try DialogueProcess(
+                [DialogueProcess.python, "-W", "ignore", "-c", Self.script] + settings + scripts)
             guard let line = try process.readLine(), let port = UInt16(line) else {
-                throw TLSTestProcess.Failure(description: "the server did not start")
+                throw DialogueProcess.Failure(description: "the server did not start")
             }
             return (process, port)
         }
@@ -108,14 +108,14 @@ package final class TLSTestServer: Sendable {
 
     private func report(_ command: String) async throws -> Report {
         let process = process
-        let line = try await TLSTestProcess.blocking {
+        let line = try await DialogueProcess.blocking {
             try process.write(command)
             return try process.readLine()
         }
         let parts = (line ?? "").split(separator: " ", omittingEmptySubsequences: false).map(String.init)
         let numbers = parts.prefix(4).compactMap(Int.init)
         guard parts.count == 6, numbers.count == 4 else {
-            throw TLSTestProcess.Failure(description: "no report: \(line ?? "")")
+            throw DialogueProcess.Failure(description: "no report: \(line ?? "")")
         }
         return Report(
             connections: numbers[0], handshakes: numbers[1], resumed: numbers[2], bytes: numbers[3],

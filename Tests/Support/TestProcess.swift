@@ -5,7 +5,7 @@ internal import Synchronization
 /// A program that a test has started. It is killed when nobody holds it any more and when the test process dies.
 ///
 /// What it writes to standard output is collected, line by line; standard error is the tests' own.
-@safe package final class TestProcess: Sendable {
+package final class TestProcess: Sendable {
     package struct Failure: Error, CustomStringConvertible {
         package let description: String
     }
@@ -20,8 +20,9 @@ internal import Synchronization
         try await TestProcessSpawner.shared.start(arguments, environment)
     }
 
-    fileprivate init(_ identifier: pid_t, _ descriptor: CInt) throws {
+    fileprivate init(_ identifier: pid_t, _ descriptor: consuming OwnedDescriptor) throws {
         self.identifier = identifier
+        let descriptor = descriptor.relinquish()
         let output = TestProcessOutput()
         self.output = output
         try Thread.start(name: "test-output") { output.collect(descriptor, until: identifier) }.detach()
@@ -90,9 +91,7 @@ private final class TestProcessOutput: Sendable {
         var hasEnded = unsafe siginfo_t()
         while unsafe waitid(P_PID, id_t(identifier), &hasEnded, WEXITED | WNOWAIT) == -1, errno == EINTR {}
         change { state in
-            var status: CInt = 0
-            while unsafe waitpid(identifier, &status, 0) == -1, errno == EINTR {}
-            state.exitStatus = status & 0x7f == 0 ? (status >> 8) & 0xff : 128 + (status & 0x7f)
+            state.exitStatus = ChildProgram.exitStatus(of: identifier)
         }
     }
 
@@ -161,44 +160,11 @@ private actor TestProcessSpawner {
     }
 
     func start(_ arguments: [String], _ environment: [String: String]) throws -> TestProcess {
-        var ends: [CInt] = [-1, -1]
-        try retryingInterrupts("pipe") { unsafe pipe(&ends) }
-        // Between these two lines nobody else starts a child here; one that is started elsewhere with our writing end
-        // would only delay the end of the output.
-        for end in ends { _ = fcntl(end, F_SETFD, FD_CLOEXEC) }
-        defer { close(ends[1]) }
-
-        var actions = unsafe posix_spawn_file_actions_t()
-        unsafe posix_spawn_file_actions_init(&actions)
-        defer { unsafe posix_spawn_file_actions_destroy(&actions) }
-        unsafe posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0)
-        unsafe posix_spawn_file_actions_adddup2(&actions, ends[1], 1)
-
-        // Our threads block signals; the program must not inherit that.
-        var attributes = posix_spawnattr_t()
-        unsafe posix_spawnattr_init(&attributes)
-        defer { unsafe posix_spawnattr_destroy(&attributes) }
-        var none = sigset_t()
-        unsafe sigemptyset(&none)
-        unsafe posix_spawnattr_setsigmask(&attributes, &none)
-        unsafe posix_spawnattr_setflags(&attributes, Int16(POSIX_SPAWN_SETSIGMASK))
-
-        let command = ["/usr/bin/setpriv", "--pdeathsig", "KILL", "--"] + arguments
-        let settings = environment.merging(["PATH": "/usr/sbin:/usr/bin:/sbin:/bin"]) { given, _ in given }
-        let strings = unsafe Self.cStrings(command)
-        let variables = unsafe Self.cStrings(settings.map { "\($0.key)=\($0.value)" })
-        let copies = unsafe strings + variables
-        defer { for index in unsafe copies.indices { unsafe free(copies[index]) } }
-        var child = pid_t()
-        let result = unsafe posix_spawn(&child, command[0], &actions, &attributes, strings, variables)
-        if result != 0 {
-            close(ends[0])
-            throw TestProcess.Failure(description: "\(SystemError("posix_spawn \(arguments[0])", number: result))")
-        }
-        return try TestProcess(child, ends[0])
-    }
-
-    private static func cStrings(_ strings: [String]) -> [UnsafeMutablePointer<CChar>?] {
-        unsafe strings.map { (string: String) in unsafe strdup(string) } + [nil]
+        let pair = try ChildProgram.SocketPair()
+        let child = try ChildProgram.start(
+            ["/usr/bin/setpriv", "--pdeathsig", "KILL", "--"] + arguments,
+            environment: environment.merging(["PATH": "/usr/sbin:/usr/bin:/sbin:/bin"]) { given, _ in given },
+            output: .descriptor(pair.theirs.rawValue))
+        return try TestProcess(child, pair.takeOurs())
     }
 }

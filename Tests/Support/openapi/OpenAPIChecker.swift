@@ -21,8 +21,8 @@ package enum OpenAPIChecker {
             throw Failure(description: "\(python) is missing: run Deploy/test once, which installs it")
         }
         let script = checkout + "/Tests/Support/openapi/contract.py"
-        return try await TLSTestProcess.blocking {
-            let process = try TLSTestProcess(python, [script, command, descriptionPath] + arguments)
+        return try await DialogueProcess.blocking {
+            let process = try DialogueProcess([python, script, command, descriptionPath] + arguments)
             guard let line = try process.readLine() else {
                 throw Failure(description: "contract.py \(command) ended without an answer; see standard error")
             }
