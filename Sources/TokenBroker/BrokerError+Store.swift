@@ -16,5 +16,6 @@ extension BrokerError {
                 .internalError,
                 "A stored record cannot be opened. An operator must look at the broker's log and its master keys.")
         }
+        storeError = error
     }
 }

@@ -1,3 +1,4 @@
+package import CredentialStore
 package import HTTPCodec
 
 /// A failure as a caller sees it: one code of the contract, in plain words, with nothing secret in it.
@@ -96,6 +97,8 @@ package struct BrokerError: Error, Sendable, Equatable {
     package let faults: [Fault]
     /// For `method_not_allowed`: the methods that are.
     package let allowedMethods: [Method]
+    /// What a store reported, for the log: it says where an operator must look, and no caller is told.
+    package var storeError: StoreError?
 
     package init(
         _ code: Code, _ detail: String, errorCode: String? = nil, retryAfter: Int? = nil, faults: [Fault] = [],

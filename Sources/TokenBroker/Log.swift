@@ -63,7 +63,8 @@ package struct LogField: Sendable {
         return known.contains(method) ? method.name : "OTHER"
     }
 
-    /// These errors are enumerations of our own whose texts hold nothing from a peer.
+    /// These errors are enumerations of our own whose texts hold nothing from a peer. Those of damage name the record
+    /// or its file, storage key included: an operator has to find it.
     package static func store(_ error: StoreError) -> LogField {
         switch error {
         case .conflict: .init("store_error", "conflict")
@@ -73,6 +74,7 @@ package struct LogField: Sendable {
     }
 
     package static func database(_ error: PostgresError) -> LogField { .init("database_error", error.description) }
+    package static func fileStore(_ error: FileStoreError) -> LogField { .init("file_store_error", error.description) }
     package static func transport(_ error: TransportError) -> LogField { .init("transport_error", "\(error)") }
     package static func system(_ error: SystemError) -> LogField { .init("system_error", error.description) }
 

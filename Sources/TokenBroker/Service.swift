@@ -95,6 +95,7 @@ package struct Service: RequestHandler {
         if case .key(let key)? = caller { fields.append(.tenant(key.tenant)) }
         if let problem {
             fields.append(.code(problem.code))
+            if let error = problem.storeError { fields.append(.store(error)) }
             broker.log.info("request_failed", fields + [.outcome("failed")])
         } else {
             broker.log.info("request", fields + [.outcome("answered")])

@@ -111,7 +111,9 @@ struct Service {
         switch configuration.store {
         case .files(let directory):
             do {
-                let store = try await FileRecordStore(directory: directory)
+                let store = try await FileRecordStore(directory: directory) { error in
+                    log.warning("file_store_failed", [.fileStore(error)])
+                }
                 let keys = try await masterKeys(configuration, store, directory)
                 let adminKey = try await adminKey(configuration, store)
                 return (Vault(store: store, keyring: try Keyring(parsing: keys)), adminKey)

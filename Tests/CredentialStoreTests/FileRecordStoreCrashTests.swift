@@ -3,6 +3,8 @@ internal import Cryptography
 internal import FoundationEssentials
 internal import Glibc
 internal import OAuth
+internal import Reactor
+internal import Synchronization
 internal import Testing
 
 @testable internal import CredentialStore
@@ -56,6 +58,23 @@ internal import Testing
         Scenario(
             testDescription: "the end of a tenant", changes: [.remove(before[0].id, version: 1), .removeAll(alpha)]),
     ]
+
+    @Test func `says what the disk reported, which a store's error cannot`() async throws {
+        let directory = StoreFixtureDirectory()
+        let disk = StandInDisk()
+        let reports = Mutex<[FileStoreError]>([])
+        let store = try await FileRecordStore(directory: directory.path, fault: disk.fault) { error in
+            reports.withLock { $0.append(error) }
+        }
+        disk.fail(0..<1000, number: ENOSPC)
+        #expect(try await !succeeds(store, [.insert(Self.before[1])]))
+        await #expect(throws: StoreError.unavailable) { try await store.check() }
+        let expected = FileStoreError.system(path: directory.path, SystemError("read", number: ENOSPC))
+        #expect(reports.withLock { $0.first } == expected)
+        #expect(reports.withLock { $0.count } == 2)
+        disk.heal()
+        await store.close()
+    }
 
     private func after(_ changes: [RecordChange]) async throws -> [StoredRecord] {
         let store = MemoryRecordStore()

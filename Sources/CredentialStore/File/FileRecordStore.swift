@@ -13,15 +13,23 @@ package actor FileRecordStore: RecordStore {
     private let thread: BlockingThread
     /// Nil before the directory is open, and after it is closed.
     private var files: FileRecords?
+    private let report: @Sendable (FileStoreError) -> Void
 
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe thread.asUnownedSerialExecutor() }
 
     /// Opens the directory, which is made for this user alone where it is missing; its parent must exist.
-    package init(directory: String) async throws(FileStoreError) {
-        try await self.init(directory: directory, fault: nil)
+    /// - Parameter report: told of each error before it becomes a `StoreError`, which cannot say as much. Called on the
+    ///   store's thread; must not block.
+    package init(
+        directory: String, report: @escaping @Sendable (FileStoreError) -> Void = { _ in }
+    ) async throws(FileStoreError) {
+        try await self.init(directory: directory, fault: nil, report: report)
     }
 
-    init(directory: String, fault: FileFault?) async throws(FileStoreError) {
+    init(
+        directory: String, fault: FileFault?, report: @escaping @Sendable (FileStoreError) -> Void = { _ in }
+    ) async throws(FileStoreError) {
+        self.report = report
         do throws(SystemError) {
             thread = try BlockingThread(name: "file store")
         } catch {
@@ -33,7 +41,7 @@ package actor FileRecordStore: RecordStore {
     deinit { thread.shutDown() }
 
     private func open(_ directory: String, _ fault: FileFault?) throws(FileStoreError) {
-        files = try FileRecords(directory, fault: fault)
+        files = try FileRecords(directory, fault: fault, report: report)
     }
 
     nonisolated package var revalidateAfter: Duration? { nil }
@@ -88,6 +96,7 @@ package actor FileRecordStore: RecordStore {
         do throws(FileStoreError) {
             return try body(files)
         } catch {
+            report(error)
             throw error.storeError
         }
     }

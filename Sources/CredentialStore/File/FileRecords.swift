@@ -30,6 +30,7 @@ final class FileRecords {
     private let path: String
     private let directory: StoreDirectory
     private let lock: OwnedDescriptor
+    private let report: (FileStoreError) -> Void
     private var index = RecordIndex()
     /// The directories of tenants that are known to exist durably.
     private var knownDirectories: Set<String> = []
@@ -39,8 +40,12 @@ final class FileRecords {
     private var mustRecover = true
 
     /// Opens the directory, makes it where it is missing, and finishes what a process that died has left.
-    init(_ path: String, fault: FileFault?) throws(FileStoreError) {
+    /// - Parameter report: told of each error of the disk that `commit` throws as a `StoreError`.
+    init(
+        _ path: String, fault: FileFault?, report: @escaping (FileStoreError) -> Void
+    ) throws(FileStoreError) {
         self.path = path
+        self.report = report
         do throws(SystemError) {
             directory = try StoreDirectory(path, fault: fault)
         } catch {
@@ -127,7 +132,6 @@ final class FileRecords {
         return expired.count
     }
 
-    /// Writes a file and removes it.
     /// The text of a secret's file, without the newline at its end; nil where there is none.
     func secret(_ secret: StoreSecret) throws(FileStoreError) -> String? {
         let name = secret.rawValue
@@ -147,6 +151,7 @@ final class FileRecords {
         }
     }
 
+    /// Writes a file and removes it.
     func check() throws(FileStoreError) {
         try recoverIfNeeded()
         try checkFormat()
@@ -514,6 +519,7 @@ extension FileRecords {
         do throws(FileStoreError) {
             return try body()
         } catch {
+            report(error)
             throw error.storeError
         }
     }
