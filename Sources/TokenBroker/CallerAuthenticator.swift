@@ -1,6 +1,6 @@
 package import Cryptography
-package import HTTPServer
 internal import HTTPCodec
+package import HTTPServer
 internal import OAuth
 
 /// Finds out who calls (RFC 6750 §2.1).

@@ -47,7 +47,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// What the endpoints are without asking the provider; nil where its metadata is needed.
     package var configuredServer: AuthorizationServer? {
         server(
-            authorization: endpoints.authorization ?? joined(loginServiceBaseURI ?? preset.loginServiceBaseURI, "authorize"),
+            authorization: endpoints.authorization
+                ?? joined(loginServiceBaseURI ?? preset.loginServiceBaseURI, "authorize"),
             token: endpoints.token ?? joined(authServiceBaseURI ?? preset.authServiceBaseURI, "oauth2/token"))
     }
 
@@ -60,7 +61,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
         if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
         if clientAuthentication == nil, let supported = metadata.clientAuthenticationMethods {
-            server?.clientAuthentication = supported.contains(preset.clientAuthentication)
+            server?.clientAuthentication =
+                supported.contains(preset.clientAuthentication)
                 ? preset.clientAuthentication : supported.first ?? preset.clientAuthentication
         }
         return server
