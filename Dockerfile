@@ -4,7 +4,7 @@
 # writes, to its volume. With TOKEN_BROKER_DATABASE_URL nothing is written at all.
 #
 #     docker run --read-only --cap-drop=ALL --security-opt=no-new-privileges -p 127.0.0.1:8080:8080 \
-#         -v token-broker-data:/var/lib/token-broker token-broker
+#         -e TOKEN_BROKER_PUBLIC_BASE_URL=http://127.0.0.1:8080 -v token-broker-data:/var/lib/token-broker token-broker
 
 FROM swift:6.3-bookworm AS build
 RUN apt-get update \

@@ -75,7 +75,7 @@ let package = Package(
                 "TokenBroker", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient", "HTTPCodec",
                 "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
             ],
-            path: "Tests/Support", swiftSettings: strict),
+            path: "Tests/Support", exclude: ["glewlwyd", "openapi/contract.py", "openapi/fuzz", "openapi/fuzz.toml", "openapi/requirements.txt"], swiftSettings: strict),
         tests("ReactorTests", ["Reactor"]),
         tests("CryptographyTests", ["Cryptography"]),
         tests("HTTPCodecTests", ["HTTPCodec"]),

@@ -23,11 +23,6 @@ enum ByteClass {
 
     static func isDigit(_ byte: UInt8) -> Bool { byte >= 0x30 && byte <= 0x39 }
 
-    static func isAlpha(_ byte: UInt8) -> Bool {
-        let lower = byte | 0x20
-        return lower >= 0x61 && lower <= 0x7a
-    }
-
     /// `SP` and `HTAB`, the only members of `OWS` (RFC 9110 §5.6.3).
     static func isWhitespace(_ byte: UInt8) -> Bool { byte == 0x20 || byte == 0x09 }
 

@@ -1,6 +1,8 @@
 /// Why a message was not encoded: what was to be sent would have been read as something else. A programming error or
 /// hostile input that reached a field; sending it again cannot help.
 package enum EncodingFault: Error, Equatable, Sendable {
+    /// The status is an interim one (1xx), which is not an answer.
+    case status
     /// The method is not a token.
     case method
     /// The request target or host is empty or holds a space, a control or a byte beyond ASCII.

@@ -20,6 +20,7 @@ package enum ResponseEncoder {
         status: Status, fields: Fields, body: [UInt8], date: [UInt8], requestID: String?, connection: Connection,
         omitsBody: Bool = false, to output: inout [UInt8]
     ) throws(EncodingFault) {
+        guard status.code >= 200 else { throw .status }
         try FieldEncoding.check(fields, reserved: reserved)
         if let requestID, requestID.utf8.contains(where: ByteClass.isForbiddenControl) { throw .fieldValue }
         // Status line and the fields added below stay under 200 bytes. Behind an earlier response the array's own,

@@ -23,6 +23,12 @@ final class ClientConnection {
     /// A record's plaintext is at most 2^14 bytes (RFC 8446 §5.1).
     private var plaintext: [UInt8]
     private var received = 0
+    /// Bytes from the network since TLS last brought something that was wanted.
+    private var overhead = 0
+
+    /// The largest handshake that OpenSSL takes is below this, and so is what may come between two pieces of data:
+    /// tickets, key updates. A peer that sends more of it has nothing in mind but to keep the loop's thread busy.
+    private static let maximumOverhead = 256 << 10
 
     /// Whether a byte of the current request has been given to the kernel.
     private(set) var hasSentRequestBytes = false
@@ -56,7 +62,10 @@ final class ClientConnection {
             }
             do throws(Fault) {
                 try await transmit(tls.takeOutput(), until: deadline)
-                if isComplete { return }
+                if isComplete {
+                    overhead = 0
+                    return
+                }
                 try await receiveRecords(for: tls, until: deadline)
             } catch .lost {
                 throw .tlsFailed
@@ -160,6 +169,7 @@ final class ClientConnection {
                 switch try tls.decrypt(into: &plaintext) {
                 case .bytes(let count):
                     received = count
+                    overhead = 0
                     return .received
                 case .closed: return .finished
                 case .needsInput: break
@@ -194,6 +204,8 @@ final class ClientConnection {
     }
 
     private func give(_ count: Int, to tls: TLSSession) throws(Fault) {
+        overhead += count
+        if overhead > Self.maximumOverhead { throw .lost }
         // A span must not be borrowed from a class's stored property for longer than one access.
         let records = network
         do throws(TLSSession.Fault) {

@@ -1,7 +1,7 @@
 package import HTTPCodec
 
 /// A request to be sent once.
-package struct ClientRequest: Sendable {
+package struct ClientRequest: Sendable, CustomStringConvertible, CustomDebugStringConvertible {
     package var method: Method
     package var url: URLTarget
     /// Fields besides those that the client writes itself: Host, Content-Length and Accept-Encoding.
@@ -20,4 +20,8 @@ package struct ClientRequest: Sendable {
         self.body = body
         self.pins = pins
     }
+
+    /// Without query, fields and body, in which secrets travel.
+    package var description: String { "\(method) \(url.scheme.rawValue)://\(url.origin.authority)" }
+    package var debugDescription: String { description }
 }

@@ -219,6 +219,8 @@ actor Worker {
         }
         if connection.phase != .closed, connection.unsentBytes > 0, connection.mayWrite { flush(connection) }
         connection.isBeingServed = false
+        // Its last answer did not say so, since the drain began while that was on its way.
+        if isDraining, connection.isIdle, !connection.isQueued { return close(connection) }
         updateDeadline(connection)
     }
 
@@ -320,6 +322,7 @@ actor Worker {
         else { return }
         connection.task = nil
         connection.exchange = nil
+        if response.abortsConnection { return close(connection) }
         let closes = !exchange.keepsAlive || response.closesConnection || isDraining
         let isWritten = write(
             response, to: connection, requestID: exchange.requestID, isHead: exchange.isHead,
@@ -433,7 +436,9 @@ actor Worker {
 
     private func deadlinePassed(_ connection: Connection) {
         switch connection.wait {
-        case .firstRequest, .nextRequest, .linger, .nothing:
+        case .firstRequest, .nextRequest:
+            closeIfStillIdle(connection)
+        case .linger, .nothing:
             close(connection)
         case .head:
             fail(connection, .requestTimeout, "The head of the request took too long.")
@@ -468,6 +473,13 @@ actor Worker {
         becomeQuietIfDone()
     }
 
+    /// Closes an idle connection, unless a request has arrived on it that no event has told of yet.
+    private func closeIfStillIdle(_ connection: Connection) {
+        connection.mayHaveInput = true
+        serve(connection)
+        if connection.isIdle { close(connection) }
+    }
+
     /// Closes with a reset: a plain close would leave what the peer does not read with the kernel.
     private func abort(_ connection: Connection) {
         Socket.abortOnClose(connection.descriptor)
@@ -483,12 +495,7 @@ actor Worker {
             acceptConnections()
             stopAccepting()
             listener = nil
-            for case let connection? in connections where connection.isIdle {
-                // A request may have arrived that no event has told of yet.
-                connection.mayHaveInput = true
-                serve(connection)
-                if connection.isIdle { close(connection) }
-            }
+            for case let connection? in connections where connection.isIdle { closeIfStillIdle(connection) }
         }
         if liveConnections == 0, runningHandlers == 0 { return }
         let expiry = loop.schedule(at: deadline) {

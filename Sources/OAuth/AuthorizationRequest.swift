@@ -58,3 +58,10 @@ package struct AuthorizationRequest: Sendable {
         return endpoint + separator + FormEncoding.encode(parameters)
     }
 }
+
+/// What prints a request goes by this. The state is a secret until it is used, and whose address it is concerns nobody.
+extension AuthorizationRequest: CustomReflectable {
+    package var customMirror: Mirror {
+        Mirror(self, children: ["redirectURI": redirectURI, "codeChallenge": codeChallenge], displayStyle: .struct)
+    }
+}

@@ -43,6 +43,23 @@ package struct AuthorizationResponse: Sendable, Equatable {
     }
 }
 
+// What prints a value goes by its mirror. A code and a state are secrets until they are used, so neither is in it.
+
+extension AuthorizationResponse: CustomReflectable {
+    package var customMirror: Mirror {
+        Mirror(self, children: ["issuer": issuer as Any, "outcome": outcome], displayStyle: .struct)
+    }
+}
+
+extension AuthorizationResponse.Outcome: CustomReflectable {
+    package var customMirror: Mirror {
+        switch self {
+        case .code, .incomplete: Mirror(self, children: [], displayStyle: .enum)
+        case .error(let code): Mirror(self, children: ["error": code as Any], displayStyle: .enum)
+        }
+    }
+}
+
 /// A provider's error code as it may be repeated to a caller.
 package enum ErrorText {
     /// The text, when it is 1 to 64 characters of `[A-Za-z0-9._:-]`. Anything else could carry what must not be

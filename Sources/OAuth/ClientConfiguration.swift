@@ -38,3 +38,12 @@ package struct ClientFingerprint: Sendable, Equatable {
         self.clientSecretDigest = clientSecretDigest
     }
 }
+
+/// What prints a fingerprint goes by this. A short secret can be guessed from its digest, so that is not in it.
+extension ClientFingerprint: CustomReflectable {
+    package var customMirror: Mirror {
+        Mirror(
+            self, children: ["clientID": clientID, "scopes": scopes, "clientUniqueKey": clientUniqueKey as Any],
+            displayStyle: .struct)
+    }
+}

@@ -58,16 +58,31 @@ extension HeldCredentials {
         guard let level = json["level"]?.string.flatMap(CredentialsLevel.init(rawValue:)), level != .basic,
             let accessToken = json["access_token"]?.string,
             let expires = json["expires"]?.integer,
-            let granted = json["granted_scopes"]?.array.flatMap({ ScopeSet($0.compactMap(\.string)) }),
+            let granted = Self.scopes(json["granted_scopes"]),
             let clientID = json["client_id"]?.string,
-            let requested = json["requested_scopes"]?.array.flatMap({ ScopeSet($0.compactMap(\.string)) })
+            let requested = Self.scopes(json["requested_scopes"])
         else { return nil }
+        // Present but of another type is no older writer's record: to read on would lose a refresh token in silence.
+        for name in ["refresh_token", "user_id", "client_unique_key", "client_secret_digest"] {
+            if let member = json[name], member.string == nil { return nil }
+        }
+        var digest: [UInt8]?
+        if let text = json["client_secret_digest"]?.string {
+            guard let bytes = Base64URL.decode(text) else { return nil }
+            digest = bytes
+        }
         self.init(
             level: level, accessToken: SecretBytes(utf8: accessToken),
             refreshToken: json["refresh_token"]?.string.map(SecretBytes.init(utf8:)),
             expires: Timestamp(milliseconds: expires), grantedScopes: granted, userID: json["user_id"]?.string,
             obtainedWith: ClientFingerprint(
                 clientID: clientID, scopes: requested, clientUniqueKey: json["client_unique_key"]?.string,
-                clientSecretDigest: json["client_secret_digest"]?.string.flatMap(Base64URL.decode)))
+                clientSecretDigest: digest))
+    }
+
+    private static func scopes(_ json: JSONValue?) -> ScopeSet? {
+        guard let elements = json?.array else { return nil }
+        let tokens = elements.compactMap(\.string)
+        return tokens.count == elements.count ? ScopeSet(tokens) : nil
     }
 }

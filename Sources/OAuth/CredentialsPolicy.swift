@@ -54,6 +54,8 @@ package enum CredentialsDecision: Sendable, Equatable {
     case obtainClientCredentials
     /// The user credentials are over: no refresh token, and expired or refused. Put them away and decide again.
     case retire
+    /// What the provider has just granted is over already.
+    case expiredOnArrival
     /// `policy=local…` with nothing stored.
     case missing
     /// The caller takes no level as low as the best there is.
@@ -96,13 +98,14 @@ package struct CredentialsPolicy: Sendable {
         }
     }
 
-    /// Whether what a renewal has just brought is the answer, however short it lives: asking again would bring the
-    /// same.
+    /// Whether what a renewal has just brought is the answer. It is however short it lives, since asking again would
+    /// bring the same; but nothing is served past its expiry.
     package func serves(
-        renewed held: HeldCredentials?, canObtainClientCredentials: Bool, query: CredentialsQuery
+        renewed held: HeldCredentials?, canObtainClientCredentials: Bool, query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {
         guard let held else { return nextLevelBelowUser(canObtainClientCredentials, query) }
-        return query.lowestLevel > held.level ? .levelNotAvailable : .serve
+        if query.lowestLevel > held.level { return .levelNotAvailable }
+        return held.expires > now ? .serve : .expiredOnArrival
     }
 
     private func nextLevelBelowUser(

@@ -29,16 +29,19 @@ package struct HeldCredentials: Sendable, Equatable {
     ///
     /// What the answer leaves out is taken from what it replaces: the refresh token stays good (RFC 6749 §6), the
     /// user is the same, the scopes are those granted before. Scopes that nobody ever named are the requested ones
-    /// (RFC 6749 §5.1: absent means identical).
+    /// (RFC 6749 §5.1: absent means identical). Nothing passes between a user's credentials and the client's.
+    /// - Parameter requested: the scopes that the request named; nil for the client's.
     package init(
         granted response: TokenResponse, level: CredentialsLevel, to client: ClientConfiguration,
-        replacing previous: HeldCredentials? = nil, defaultLifetime: Duration, now: Timestamp
+        requested: ScopeSet? = nil, replacing previous: HeldCredentials? = nil, defaultLifetime: Duration,
+        now: Timestamp
     ) {
+        let previous = previous?.level == level ? previous : nil
         self.init(
             level: level, accessToken: response.accessToken,
             refreshToken: level == .user ? response.refreshToken ?? previous?.refreshToken : nil,
             expires: response.expires ?? now.advanced(by: defaultLifetime),
-            grantedScopes: response.scopes ?? previous?.grantedScopes ?? client.scopes,
+            grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? client.scopes,
             userID: level == .user ? response.userID ?? previous?.userID : nil,
             obtainedWith: client.fingerprint)
     }

@@ -47,7 +47,9 @@ package struct TokenResponse: Sendable, Equatable {
         switch members["user_id"] {
         case .integer(let number)?: userID = String(number)
         case .string(let text)? where !text.isEmpty: userID = text
-        default: userID = members["id_token"]?.string.flatMap { JSONWebToken.payload(of: $0)?["sub"]?.string }
+        default:
+            let subject = members["id_token"]?.string.flatMap { JSONWebToken.payload(of: $0)?["sub"]?.string }
+            userID = subject.flatMap { $0.isEmpty ? nil : $0 }
         }
     }
 

@@ -8,6 +8,9 @@ package import Reactor
 /// what a second one needs, as it would if libpq went through the list. Numeric hosts and Unix-domain sockets need no
 /// look-up and are passed on as they are.
 ///
+/// What libpq computes while it connects (TLS, and SCRAM's 4096 rounds of HMAC) keeps the loop's thread for some
+/// milliseconds per connection: a loop that must answer sooner should not be the one of a pool.
+///
 /// After a deadline or a cancellation the connection is closed: an answer that nobody waits for must not become the
 /// next statement's. The server ends an abandoned statement by `statement_timeout`.
 package actor PostgresConnection {
@@ -15,7 +18,7 @@ package actor PostgresConnection {
     private var handle = PostgresHandle()
     private var isExecuting = false
     private var preparesStatements: Bool
-    private var preparedNames: [PostgresStatement: String] = [:]
+    private var prepared: Set<String> = []
 
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
@@ -68,14 +71,14 @@ package actor PostgresConnection {
         guard handle.socket >= 0 else { throw .closed }
 
         if statement.isPrepared, preparesStatements,
-            preparedNames[statement] != nil || preparedNames.count < Self.preparedLimit
+            prepared.contains(statement.name) || prepared.count < Self.preparedLimit
         {
             let isOutsideTransaction = handle.isIdle
             do throws(PostgresError) {
                 return try await executePrepared(statement, parameters, until: deadline)
             } catch .server(let sqlstate) where Self.preparationFaults.contains(sqlstate) {
                 preparesStatements = false
-                preparedNames = [:]
+                prepared = []
                 // These are found before anything is executed, so that repeating is safe; but a transaction is
                 // aborted by any error, and only its owner can repeat that.
                 guard isOutsideTransaction else { throw .server(sqlstate: sqlstate) }
@@ -183,13 +186,12 @@ package actor PostgresConnection {
     private func executePrepared(
         _ statement: PostgresStatement, _ parameters: [PostgresValue], until deadline: MonotonicInstant
     ) async throws(PostgresError) -> PostgresResult {
-        let name = preparedNames[statement] ?? "s\(preparedNames.count)"
-        if preparedNames[statement] == nil {
-            guard handle.sendPrepare(name, statement.sql, parameters) else { throw lost() }
+        if !prepared.contains(statement.name) {
+            guard handle.sendPrepare(statement.name, statement.sql, parameters) else { throw lost() }
             _ = try await finish(until: deadline)
-            preparedNames[statement] = name
+            prepared.insert(statement.name)
         }
-        guard handle.sendPrepared(name, parameters) else { throw lost() }
+        guard handle.sendPrepared(statement.name, parameters) else { throw lost() }
         return try await finish(until: deadline)
     }
 

@@ -3,6 +3,9 @@ package struct PostgresStatement: Sendable, Hashable, CustomStringConvertible {
     let sql: String
     /// Whether a connection may keep the statement prepared under a name between its uses.
     let isPrepared: Bool
+    /// The name for that. It follows from the text: behind a pooler that was not declared, a session can be one in
+    /// which another client has prepared, and a name must not mean another statement there.
+    let name: String
 
     /// A literal cannot have a value spliced into it; values go into parameters.
     /// - Parameter isPrepared: worth it for what is run often; the first use costs one more round trip.
@@ -14,6 +17,9 @@ package struct PostgresStatement: Sendable, Hashable, CustomStringConvertible {
     package init(trusted sql: String, isPrepared: Bool = false) {
         self.sql = sql
         self.isPrepared = isPrepared
+        // FNV-1a, 64 bits: to tell statements of our own apart, not against an adversary.
+        let hash = sql.utf8.reduce(0xcbf2_9ce4_8422_2325 as UInt64) { ($0 ^ UInt64($1)) &* 0x100_0000_01b3 }
+        name = "token_broker_" + String(hash, radix: 16)
     }
 
     /// Statements do not appear in errors and logs, not even by interpolation.

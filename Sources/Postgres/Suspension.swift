@@ -27,6 +27,9 @@ final class Suspension<Answer: Sendable>: @unchecked Sendable {
             // Capturing the actor keeps the closure, which the standard library takes as nonisolated, on the loop.
             _ = isolation
             return await withCheckedContinuation { continuation in
+                // An answer or a cancellation may have come between the look above and here: entering the closure can
+                // take a turn of the loop.
+                if let outcome = self.outcome { return continuation.resume(returning: outcome) }
                 self.continuation = continuation
                 self.deadline = loop.schedule(at: deadline) { self.resume(.failure(overdue)) }
             }

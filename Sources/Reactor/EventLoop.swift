@@ -114,7 +114,8 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
             defer { thread = nil }
             return thread
         }
-        if !isCurrent { joinable?.join() }
+        // A thread that can be neither joined nor left to itself would keep its stack for ever.
+        if isCurrent { joinable?.detach() } else { joinable?.join() }
     }
 
     // MARK: On the loop's thread only
@@ -234,10 +235,10 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
 
     private func millisecondsToEarliestDeadline() -> CInt {
         guard let earliest = deadlines.earliest else { return -1 }
-        let remaining = earliest.nanoseconds - MonotonicInstant.now.nanoseconds
+        let remaining = MonotonicInstant.now.duration(to: earliest).nanoseconds
         if remaining <= 0 { return 0 }
         // Rounded up: waking early would spin through empty turns.
-        return CInt(clamping: (remaining + 999_999) / 1_000_000)
+        return CInt(clamping: (remaining - 1) / 1_000_000 + 1)
     }
 
     func register(

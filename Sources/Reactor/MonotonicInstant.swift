@@ -20,12 +20,14 @@ package struct MonotonicInstant: Comparable, Hashable, Sendable {
     package static func after(_ duration: Duration) -> MonotonicInstant { now.advanced(by: duration) }
 
     package func advanced(by duration: Duration) -> MonotonicInstant {
-        let (sum, overflow) = nanoseconds.addingReportingOverflow(duration.nanoseconds)
-        return overflow ? .distantFuture : MonotonicInstant(nanoseconds: sum)
+        let change = duration.nanoseconds
+        let (sum, overflow) = nanoseconds.addingReportingOverflow(change)
+        return MonotonicInstant(nanoseconds: overflow ? (change > 0 ? .max : .min) : sum)
     }
 
     package func duration(to other: MonotonicInstant) -> Duration {
-        .nanoseconds(other.nanoseconds.subtractingReportingOverflow(nanoseconds).partialValue)
+        let (difference, overflow) = other.nanoseconds.subtractingReportingOverflow(nanoseconds)
+        return .nanoseconds(overflow ? (other > self ? .max : .min) : difference)
     }
 
     package static func < (left: MonotonicInstant, right: MonotonicInstant) -> Bool {

@@ -2,13 +2,24 @@ internal import HTTPCodec
 
 /// What a client would rather have (RFC 9110 §12.5.1).
 enum Accept {
-    /// Whether JSON is preferred to HTML. A browser, and a client that takes anything, get HTML.
+    /// Whether JSON is preferred to HTML. A browser, and a client that takes anything, get HTML; of two that are equally
+    /// welcome, the one that is named counts (`application/json, */*`).
     static func prefersJSON(_ fields: Fields) -> Bool {
         let ranges = fields.list("Accept").map(Range.init)
         if ranges.isEmpty { return false }
         let json = max(
-            quality("application", "json", ranges), quality("application", "problem+json", ranges))
-        return json > quality("text", "html", ranges)
+            preference("application", "json", ranges), preference("application", "problem+json", ranges))
+        return json.quality > 0 && json > preference("text", "html", ranges)
+    }
+
+    private struct Preference: Comparable {
+        var quality = 0.0
+        /// 2 for a media type by its name, 1 for `type/*`, 0 for `*/*`.
+        var precision = 0
+
+        static func < (left: Preference, right: Preference) -> Bool {
+            (left.quality, left.precision) < (right.quality, right.precision)
+        }
     }
 
     private struct Range {
@@ -29,14 +40,16 @@ enum Accept {
         }
     }
 
-    /// The most specific range that fits decides.
-    private static func quality(_ type: String, _ subtype: String, _ ranges: [Range]) -> Double {
+    /// The most precise range that fits decides.
+    private static func preference(_ type: String, _ subtype: String, _ ranges: [Range]) -> Preference {
         let fits: (Range) -> Int? = { range in
             if range.type == type, range.subtype == subtype { return 2 }
             if range.type == type, range.subtype == "*" { return 1 }
             return range.type == "*" && range.subtype == "*" ? 0 : nil
         }
-        let best = ranges.compactMap { range in fits(range).map { ($0, range.quality) } }.max { $0.0 < $1.0 }
-        return best?.1 ?? 0
+        let fitting = ranges.compactMap { range in
+            fits(range).map { Preference(quality: range.quality, precision: $0) }
+        }
+        return fitting.max { $0.precision < $1.precision } ?? Preference()
     }
 }

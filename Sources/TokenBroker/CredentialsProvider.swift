@@ -66,7 +66,7 @@ package final class CredentialsProvider: Sendable {
                 snapshot.record.held, version: snapshot.version,
                 canObtainClientCredentials: tenant.canObtainClientCredentials, query: query, now: time.now)
             switch decision {
-            case .serve, .serveBasic, .missing, .levelNotAvailable:
+            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
                 return try answer(decision, snapshot, tenant, outcome)
             case .refresh, .obtainClientCredentials, .retire:
                 let (owner, asked) = (tenant, query)
@@ -83,9 +83,11 @@ package final class CredentialsProvider: Sendable {
                     if renewed.record.held == nil { query.policy = .localValid }
                     let decision = policy.serves(
                         renewed: renewed.record.held,
-                        canObtainClientCredentials: tenant.canObtainClientCredentials, query: query)
-                    if decision == .serve || decision == .levelNotAvailable {
+                        canObtainClientCredentials: tenant.canObtainClientCredentials, query: query, now: time.now)
+                    switch decision {
+                    case .serve, .levelNotAvailable, .expiredOnArrival:
                         return try answer(decision, renewed, tenant, outcome)
+                    default: break
                     }
                 case .overtaken:
                     guard let current = try await tenants.currentTenant(id.tenant) else { throw Broker.noSuchTenant }
@@ -119,6 +121,8 @@ package final class CredentialsProvider: Sendable {
             Answer(snapshot: snapshot, tenant: tenant, level: .basic, outcome: .basic)
         case .missing:
             throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.")
+        case .expiredOnArrival:
+            throw BrokerError(.tokenResponseError, "The provider's new token has expired already.")
         case .levelNotAvailable, .refresh, .obtainClientCredentials, .retire:
             throw BrokerError(
                 .levelNotAvailable, "The best credentials under this storage key are of a lower level than asked for.")
@@ -182,7 +186,7 @@ package final class CredentialsProvider: Sendable {
         let outcome: Metrics.Renewal
         do throws(BrokerError) {
             switch decision {
-            case .serve, .serveBasic, .missing, .levelNotAvailable:
+            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
                 return .success(.overtaken)
             case .refresh:
                 (result, outcome) = (.success(try await refresh(id, of: tenant, current, refreshID)), .succeeded)
@@ -241,7 +245,15 @@ package final class CredentialsProvider: Sendable {
         } catch {
             switch error {
             case .failed(let reason): throw reason
-            case .sessionEnded: return try await retire(id, of: tenant, current, aside: held)
+            case .sessionEnded(let answer):
+                // A refusal of another client than the one that logged the user in says nothing about the session.
+                if held.obtainedWith != client.fingerprint {
+                    throw BrokerError(
+                        .unexpectedError,
+                        "The provider refused to refresh credentials that another configuration of the tenant obtained.",
+                        errorCode: answer.error)
+                }
+                return try await retire(id, of: tenant, current, aside: held)
             }
         }
         let renewed = HeldCredentials(
@@ -271,8 +283,9 @@ package final class CredentialsProvider: Sendable {
             }
         }
         let obtained = HeldCredentials(
-            granted: response, level: .client, to: client, defaultLifetime: server.preset.defaultLifetime,
-            now: time.now)
+            granted: response, level: .client, to: client,
+            requested: server.preset.scopesClientCredentials ? client.scopes : .empty,
+            defaultLifetime: server.preset.defaultLifetime, now: time.now)
         return try await publish(
             CredentialRecord(held: obtained, quarantined: current.record.quarantined), id, of: tenant,
             replacing: current)
@@ -466,7 +479,7 @@ package final class CredentialsProvider: Sendable {
     }
 
     /// 0.2, 0.4, 0.8, 1.6, 3.2, then every 5 seconds.
-    private static func pause(beforeTry tries: Int) -> Duration {
+    static func pause(beforeTry tries: Int) -> Duration {
         min(.milliseconds(100 << min(tries, 6)), .seconds(5))
     }
 

@@ -83,9 +83,8 @@ struct CredentialsRoutes {
     /// `Prefer: wait=N` (RFC 7240 §4.3), up to ten minutes; nil without it. Other preferences are let pass.
     private static func patience(_ fields: Fields) throws(BrokerError) -> Duration? {
         for preference in fields.list("Prefer") {
-            let parts = preference.prefix { $0 != ";" }.split(
-                separator: "=", maxSplits: 1, omittingEmptySubsequences: false)
-            guard Fields.equal(parts[0].filter { $0 != " " }, "wait") else { continue }
+            let parts = preference.prefix { $0 != ";" }.split(separator: "=", maxSplits: 1)
+            guard let name = parts.first, Fields.equal(name.filter { $0 != " " }, "wait") else { continue }
             let text = parts.count == 2 ? parts[1].filter { $0 != " " && $0 != "\"" } : ""
             guard !text.isEmpty, text.utf8.allSatisfy(\.isDigit) else {
                 throw BrokerError(.invalidRequest, "Prefer: wait takes a whole number of seconds.")

@@ -53,8 +53,11 @@ package final class LoginFlow: Sendable {
     private let time: any Time
     private let metrics: Metrics
     private let log: Log
-    private let redemptions = SingleFlight<RecordID, Ended>()
+    private let attempts = SingleFlight<RefreshID, Attempt>()
     private let endings = Signals<RecordID>()
+
+    /// 0.2, 0.4, 0.8, 1.6 and 3.2 seconds lie between the tries.
+    private static let storeRetries = 5
 
     /// - Parameter publicBaseURL: without a slash at its end.
     package init(
@@ -81,7 +84,12 @@ package final class LoginFlow: Sendable {
     package func begin(_ parameters: Parameters, of tenant: Tenant) async throws(BrokerError) -> Begun {
         let configuration = tenant.configuration
         let redirectURI = parameters.redirectURI ?? callbackURI
-        guard redirectURI == callbackURI || configuration.allowedRedirectURIs.contains(redirectURI) else {
+        // RFC 9700 §2.1: exactly the same. Equality of strings is Unicode's, which knows several spellings of a text.
+        guard
+            ([callbackURI] + configuration.allowedRedirectURIs).contains(where: {
+                $0.utf8.elementsEqual(redirectURI.utf8)
+            })
+        else {
             throw BrokerError(
                 .illegalArgument, "The redirect_uri is not one of the tenant's allowed_redirect_uris.")
         }
@@ -182,7 +190,7 @@ package final class LoginFlow: Sendable {
 
     /// Finishes a login: uses the state, redeems the code, stores the credentials.
     ///
-    /// Once the state is used the rest goes on without the caller.
+    /// From the moment when the state is being used, everything goes on without the caller.
     /// - Throws: what keeps the login from being finished at all; the state stays usable then, except where it is
     ///   unknown, over or used already.
     package func finish(
@@ -191,7 +199,36 @@ package final class LoginFlow: Sendable {
         guard let state = response.state else {
             throw BrokerError(.invalidRequest, "The response has no state.")
         }
-        guard let (record, login) = try await find(state: state) else { throw Self.unknown }
+        while true {
+            guard let (record, login) = try await find(state: state) else { throw Self.unknown }
+            let secrets = try usableSecrets(of: login, for: finisher)
+            try check(response.issuer, login.server)
+            try checkBrowser(finisher, login, secrets)
+            let id = RefreshID()
+            let run = await attempts.run(id, within: nil) {
+                await self.take(login, record, secrets, response.outcome, as: id)
+            }
+            switch run?.value {
+            case .ended(let ended)?: return ended
+            case .failed(let error)?: throw error
+            case .overtaken?: continue
+            case nil: throw BrokerError(.retryableError, "The request ended before the login did.", retryAfter: 1)
+            }
+        }
+    }
+
+    /// What an attempt to use a state came to.
+    private enum Attempt: Sendable {
+        case ended(Ended)
+        /// The state could not be used.
+        case failed(BrokerError)
+        /// Another callback took the state, or a start bound the login: the next look tells which.
+        case overtaken
+    }
+
+    private func usableSecrets(
+        of login: PendingLogin, for finisher: Finisher
+    ) throws(BrokerError) -> PendingLogin.Secrets {
         if case .caller(let tenant, let storageKeys) = finisher {
             // Another tenant's login is as unknown as one that never was.
             guard login.tenant == tenant else { throw Self.unknown }
@@ -201,62 +238,81 @@ package final class LoginFlow: Sendable {
         }
         if login.expires <= time.now { throw Self.unknown }
         guard login.status == .pending, let secrets = login.secrets else { throw Self.used }
-        try check(response.issuer, login.server)
-        try checkBrowser(finisher, login, secrets)
+        return secrets
+    }
 
-        var claimed = login
-        claimed.secrets = nil
-        let failure: BrokerError?
-        let code: SecretBytes?
-        switch response.outcome {
+    /// Marks the state as used, then does what the response asks for.
+    private func take(
+        _ login: PendingLogin, _ record: OpenRecord, _ secrets: PendingLogin.Secrets,
+        _ outcome: AuthorizationResponse.Outcome, as id: RefreshID
+    ) async -> Attempt {
+        var used = login
+        used.secrets = nil
+        used.attempt = id.text
+        let response: Result<SecretBytes, BrokerError>
+        switch outcome {
         case .incomplete:
-            throw BrokerError(.invalidRequest, "The response has neither a code nor an error.")
+            return .failed(BrokerError(.invalidRequest, "The response has neither a code nor an error."))
+        case .code(let code):
+            response = .success(SecretBytes(utf8: code))
+            used.status = .redeeming
         case .error(let errorCode):
             let error = BrokerError(
                 .authorizationError, "The login service reports that the login did not succeed.",
                 errorCode: errorCode)
-            (failure, code) = (error, nil)
-            claimed.status = .failed(error.code)
-        case .code(let text):
-            (failure, code) = (nil, SecretBytes(utf8: text))
-            claimed.status = .redeeming
+            response = .failure(error)
+            used.status = .failed(error.code)
         }
-        let used = claimed
         let usedRecord = used.record(replacing: record)
         do throws(StoreError) {
-            try await vault.commit([.replace(usedRecord, version: record.version)])
+            try await replace(usedRecord, version: record.version)
         } catch .conflict {
-            // Another callback took the state, or a start bound the login: the next look tells which.
-            return try await finish(response, by: finisher)
+            return .overtaken
         } catch {
-            throw BrokerError(error)
+            log.error("store_failed", LogField.credentials(login.credentialsID) + [.store(error)])
+            return .failed(BrokerError(error))
         }
-        if let failure {
-            report(used, .failure(failure))
-            return Ended(
-                loginID: login.id, credentialsID: login.credentialsID, returnTo: login.returnTo,
-                result: .failure(failure))
+        switch response {
+        case .success(let code):
+            return .ended(await redeem(code, used, usedRecord, verifier: secrets.codeVerifier, as: id))
+        case .failure(let error):
+            return .ended(end(used, .failure(error)))
         }
-        let run = await redemptions.run(login.recordID, within: nil) {
-            await self.redeem(code!, used, usedRecord, verifier: secrets.codeVerifier)
+    }
+
+    /// Writes a login over the version that it was read at.
+    ///
+    /// A store that is away is asked again for a few seconds: somebody waits, and a code grows old meanwhile.
+    private func replace(_ record: OpenRecord, version: Int64) async throws(StoreError) {
+        var tries = 0
+        while true {
+            do throws(StoreError) {
+                // An earlier try may have arrived although its answer did not.
+                if tries > 0, try await vault.read(record.id)?.content == record.content { return }
+                try await vault.commit([.replace(record, version: version)])
+                return
+            } catch {
+                guard error == .unavailable, tries < Self.storeRetries else { throw error }
+            }
+            tries += 1
+            do {
+                try await time.sleep(for: CredentialsProvider.pause(beforeTry: tries))
+            } catch {
+                throw .unavailable
+            }
         }
-        guard let run else {
-            throw BrokerError(.retryableError, "The request ended before the login did.", retryAfter: 1)
-        }
-        return run.value
     }
 
     private func redeem(
-        _ code: SecretBytes, _ login: PendingLogin, _ record: OpenRecord, verifier: SecretBytes
+        _ code: SecretBytes, _ login: PendingLogin, _ record: OpenRecord, verifier: SecretBytes, as id: RefreshID
     ) async -> Ended {
         let client = login.configuration.client
-        let result: Result<HeldCredentials, BrokerError>
         do throws(BrokerError) {
             let response: TokenResponse
             do throws(TokenEndpoint.Failure) {
                 response = try await endpoint.request(
                     .authorizationCode(code: code, redirectURI: login.redirectURI, codeVerifier: verifier),
-                    for: client, at: login.server, as: RefreshID())
+                    for: client, at: login.server, as: id)
             } catch {
                 switch error {
                 case .failed(let reason): throw reason
@@ -268,22 +324,36 @@ package final class LoginFlow: Sendable {
             let held = HeldCredentials(
                 granted: response, level: .user, to: client,
                 defaultLifetime: login.server.preset.defaultLifetime, now: time.now)
-            var completed = login
-            completed.status = .completed
-            let completedRecord = completed.record(replacing: record)
-            let stored = try await credentials.settle(login: held, for: login.credentialsID) {
-                () async throws(StoreError) in
-                guard try await self.vault.read(login.recordID)?.version == record.version else { return nil }
-                return [.replace(completedRecord, version: record.version)]
-            }
-            guard stored != nil else {
-                throw BrokerError(.gone, "The tenant was deleted before the login ended.")
-            }
-            result = .success(held)
+            try await store(held, of: login, over: record)
+            return end(login, .success(held))
         } catch {
-            result = .failure(error)
             await markFailed(login, record, error)
+            return end(login, .failure(error))
         }
+    }
+
+    /// Stores the credentials and the login's completion, both or none.
+    private func store(
+        _ held: HeldCredentials, of login: PendingLogin, over record: OpenRecord
+    ) async throws(BrokerError) {
+        var completed = login
+        completed.status = .completed
+        let completedRecord = completed.record(replacing: record)
+        var hasArrived = false
+        let stored = try await credentials.settle(login: held, for: login.credentialsID) {
+            () async throws(StoreError) in
+            let standing = try await self.vault.read(login.recordID)
+            if standing?.version == record.version { return [.replace(completedRecord, version: record.version)] }
+            // Where an earlier try arrived although its answer did not, the credentials may have been renewed since.
+            hasArrived = standing?.content == completedRecord.content
+            return nil
+        }
+        guard stored != nil || hasArrived else {
+            throw BrokerError(.gone, "The tenant was deleted before the login ended.")
+        }
+    }
+
+    private func end(_ login: PendingLogin, _ result: Result<HeldCredentials, BrokerError>) -> Ended {
         report(login, result)
         return Ended(
             loginID: login.id, credentialsID: login.credentialsID, returnTo: login.returnTo, result: result)
@@ -295,7 +365,7 @@ package final class LoginFlow: Sendable {
         var failed = login
         failed.status = .failed(error.code)
         do throws(StoreError) {
-            try await vault.commit([.replace(failed.record(replacing: record), version: record.version)])
+            try await replace(failed.record(replacing: record), version: record.version)
         } catch {
             log.warning("login_outcome_not_stored", LogField.credentials(login.credentialsID) + [.store(error)])
         }
@@ -318,7 +388,7 @@ package final class LoginFlow: Sendable {
     private func check(_ issuer: String?, _ server: AuthorizationServer) throws(BrokerError) {
         guard let expected = server.issuer else { return }
         if let issuer {
-            if issuer == expected { return }
+            if issuer.utf8.elementsEqual(expected.utf8) { return }
             throw BrokerError(.invalidRequest, "The response comes from another issuer than the login was begun with.")
         }
         if server.announcesIssuerInResponses {
@@ -376,8 +446,8 @@ package final class LoginFlow: Sendable {
             case .pending, .redeeming: break
             }
             let now = time.now
-            if login.expires <= now { return .expired }
-            let remaining = min(time.monotonic.duration(to: end), now.duration(to: login.expires))
+            if login.end <= now { return .expired }
+            let remaining = min(time.monotonic.duration(to: end), now.duration(to: login.end))
             if remaining <= .zero || Task.isCancelled { return .pending }
             // Another replica's login does not signal here, so a shared store is looked at besides.
             let limit = vault.revalidateAfter == nil ? remaining : min(remaining, .seconds(1))
@@ -387,7 +457,7 @@ package final class LoginFlow: Sendable {
 
     /// Suspends until no code is being redeemed.
     package func idle() async {
-        await redemptions.idle()
+        await attempts.idle()
     }
 
     private static let unknown = BrokerError(

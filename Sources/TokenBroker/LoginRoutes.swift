@@ -52,10 +52,10 @@ struct LoginRoutes {
     }
 
     private func start(_ call: Call) async throws(BrokerError) -> Response {
-        guard let name = TenantName(call.parameters["tenant"] ?? "") else { return LoginPage.failed(Self.unknown) }
-        let id = call.parameters["login_id"] ?? ""
-        guard Self.isLoginID(id) else { return LoginPage.failed(Self.unknown) }
         do throws(BrokerError) {
+            try call.refuseQuery()
+            let id = call.parameters["login_id"] ?? ""
+            guard let name = TenantName(call.parameters["tenant"] ?? ""), Self.isLoginID(id) else { throw Self.unknown }
             let started = try await broker.logins.start(tenant: name, loginID: id)
             var response = LoginPage.redirect(to: started.loginURI)
             if let cookie = started.cookie {
@@ -68,8 +68,12 @@ struct LoginRoutes {
             }
             return response
         } catch {
-            return Accept.prefersJSON(call.request.fields) ? error.response : LoginPage.failed(error)
+            return Self.failed(error, call)
         }
+    }
+
+    private static func failed(_ error: BrokerError, _ call: Call) -> Response {
+        Accept.prefersJSON(call.request.fields) ? error.response : LoginPage.failed(error)
     }
 
     private func callback(_ call: Call) async throws(BrokerError) -> Response {
@@ -79,19 +83,28 @@ struct LoginRoutes {
     /// response_mode=form_post. A cross-site POST brings no SameSite=Lax cookie, so a bound login takes one more turn:
     /// the browser is sent to the same address with GET, and brings the cookie.
     private func formPost(_ call: Call) async throws(BrokerError) -> Response {
-        let type = call.request.fields["Content-Type"]?.lowercased().prefix { $0 != ";" }
-        guard type == "application/x-www-form-urlencoded",
+        let type = (call.request.fields["Content-Type"] ?? "").prefix { $0 != ";" }.filter { $0 != " " && $0 != "\t" }
+        guard Fields.equal(type, "application/x-www-form-urlencoded"),
             let text = String(validating: call.request.body, as: UTF8.self)
         else {
             throw BrokerError(
                 .unsupportedMediaType, "Send the response as Content-Type: application/x-www-form-urlencoded.")
         }
-        if let response = try? AuthorizationResponse(query: text), try await broker.logins.isBound(response),
-            let pairs = try? FormEncoding.decode(text)
-        {
-            return LoginPage.redirect(to: broker.logins.callbackURI + "?" + FormEncoding.encode(pairs))
+        do throws(BrokerError) {
+            if try await broker.logins.isBound(try Self.response(text)) {
+                return LoginPage.redirect(to: broker.logins.callbackURI + "?" + Self.protocolParameters(of: text))
+            }
+        } catch {
+            return Self.failed(error, call)
         }
         return try await finish(call, query: text)
+    }
+
+    /// A form holds what no address has room for; what the callback does not read stays behind.
+    private static func protocolParameters(of form: String) -> String {
+        let names = ["code", "error", "iss", "state"]
+        let pairs = (try? FormEncoding.decode(form)) ?? []
+        return FormEncoding.encode(pairs.filter { names.contains($0.name) })
     }
 
     private func finish(_ call: Call, query: String) async throws(BrokerError) -> Response {
@@ -101,7 +114,7 @@ struct LoginRoutes {
             ended = try await broker.logins.finish(
                 try Self.response(query), by: .browser(cookies: Self.cookies(call.request.fields)))
         } catch {
-            return wantsJSON ? error.response : LoginPage.failed(error)
+            return Self.failed(error, call)
         }
         switch ended.result {
         case .success(let held):
@@ -177,7 +190,8 @@ struct LoginRoutes {
     }
 
     private static func adding(_ pairs: [FormEncoding.Pair], to uri: String) -> String {
-        uri + (uri.contains("?") ? "&" : "?") + FormEncoding.encode(pairs)
+        let separator = uri.contains("?") ? (uri.hasSuffix("?") ? "" : "&") : "?"
+        return uri + separator + FormEncoding.encode(pairs)
     }
 
     /// RFC 6265 §4.2.1. The first of a name counts: a browser sends the most specific first.

@@ -22,10 +22,12 @@ struct OperationRoutes {
     }
 
     private func live(_ call: Call) async throws(BrokerError) -> Response {
-        Self.state(.ok, "live")
+        try call.refuseQuery()
+        return Self.state(.ok, "live")
     }
 
     private func ready(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
         switch await broker.health.readiness() {
         case .ready: return Self.state(.ok, "ready")
         case .draining: return Self.state(.serviceUnavailable, "draining")
@@ -40,6 +42,7 @@ struct OperationRoutes {
     }
 
     private func metrics(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
         var gauges: [(name: String, type: String, help: String, value: Int)] = []
         if let server = broker.currentServerStatistics {
             gauges = [
@@ -57,6 +60,7 @@ struct OperationRoutes {
     }
 
     private func openAPI(_ call: Call) async throws(BrokerError) -> Response {
-        Response(.ok, fields: ["Content-Type": "application/yaml"], body: OpenAPIDescription.bytes)
+        try call.refuseQuery()
+        return Response(.ok, fields: ["Content-Type": "application/yaml"], body: OpenAPIDescription.bytes)
     }
 }

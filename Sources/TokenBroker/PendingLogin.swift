@@ -25,6 +25,9 @@ struct PendingLogin: Sendable {
     static let validity: Duration = .seconds(600)
     /// How long after that the outcome can still be asked for.
     static let memory: Duration = .seconds(3600)
+    /// How long after its state a login whose code is being redeemed is still told as pending: six requests of 20 s
+    /// and the waits between them take less. One that a crash interrupted is told as expired then.
+    static let longestRedemption: Duration = .seconds(300)
 
     let id: String
     let tenant: TenantName
@@ -39,6 +42,11 @@ struct PendingLogin: Sendable {
     /// Whether the browser has to show its cookie.
     var isBound: Bool
     var status = Status.pending
+    /// Names the attempt that used the state, so that it knows its own mark again.
+    var attempt: String?
+
+    /// When a login that has no outcome yet is over.
+    var end: Timestamp { status == .redeeming ? expires.advanced(by: Self.longestRedemption) : expires }
 
     var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
 
@@ -70,7 +78,11 @@ extension PendingLogin {
             json.member("redirect_uri", redirectURI)
             json.memberIfPresent("return_to", returnTo)
             json.name("configuration")
-            json.object { configuration.encode(to: &$0, revealingSecret: true) }
+            json.object { json in
+                // The client secret goes with the others: what is left only tells the outcome.
+                let configuration = secrets == nil ? configuration.withoutClientSecret : configuration
+                configuration.encode(to: &json, revealingSecret: true)
+            }
             json.name("server")
             json.object { json in
                 json.member("authorization", server.authorizationEndpoint)
@@ -82,6 +94,7 @@ extension PendingLogin {
             }
             json.member("expires", expires.milliseconds)
             json.member("bound", isBound)
+            json.memberIfPresent("attempt", attempt)
             if let secrets {
                 json.member("login_uri", secrets.loginURI)
                 json.member("code_verifier", secrets.codeVerifier.revealedText)
@@ -126,6 +139,7 @@ extension PendingLogin {
             clientAuthentication: authentication, pinnedCertificates: configuration.effectivePins)
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
+        attempt = json["attempt"]?.string
         if let loginURI = json["login_uri"]?.string, let verifier = json["code_verifier"]?.string,
             let binding = json["binding"]?.string
         {

@@ -7,6 +7,12 @@ internal import Synchronization
 
 /// Where a tenant's provider is: from the configuration, completed by the provider's metadata where that is needed.
 package final class ProviderServers: Sendable {
+    /// What was learnt without pins, or under others, is nothing that a tenant with pins may rely on.
+    private struct Source: Hashable {
+        let issuer: String
+        let pins: [String]
+    }
+
     private struct Known {
         var metadata: ProviderMetadata
         var until: MonotonicInstant
@@ -14,14 +20,16 @@ package final class ProviderServers: Sendable {
 
     /// How long metadata is believed. After it, a provider that does not answer leaves the old in use.
     private static let validity: Duration = .seconds(3600)
+    /// How long such a provider is left alone: nobody waits for it in vain more often than that.
+    private static let pauseAfterFailure: Duration = .seconds(60)
 
     private let transport: any ProviderTransport
     private let allowsInsecureProviders: Bool
     private let time: any Time
     private let metrics: Metrics
     private let log: Log
-    private let known = Mutex<[String: Known]>([:])
-    private let fetches = SingleFlight<String, Result<ProviderMetadata, BrokerError>>()
+    private let known = Mutex<[Source: Known]>([:])
+    private let fetches = SingleFlight<Source, Result<ProviderMetadata, BrokerError>>()
 
     package init(
         transport: any ProviderTransport, allowsInsecureProviders: Bool, time: any Time, metrics: Metrics, log: Log
@@ -50,23 +58,29 @@ package final class ProviderServers: Sendable {
     private func metadata(
         of issuer: String, pins: [String], _ preset: ProviderPreset
     ) async throws(BrokerError) -> ProviderMetadata {
-        let held = known.withLock { $0[issuer] }
+        let source = Source(issuer: issuer, pins: pins)
+        let held = known.withLock { $0[source] }
         if let held, held.until > time.monotonic { return held.metadata }
-        let outcome = await fetches.run(issuer, within: nil) { await self.fetch(issuer, pins, preset) }
+        let outcome = await fetches.run(source, within: nil) { await self.fetch(issuer, pins, preset) }
         switch outcome?.value {
         case .success(let metadata)?:
-            let until = time.monotonic.advanced(by: Self.validity)
-            known.withLock { known in
-                // An operator's few issuers; beyond them, forgetting costs a fetch.
-                if known.count >= 4096 { known = [:] }
-                known[issuer] = Known(metadata: metadata, until: until)
-            }
+            keep(metadata, of: source, for: Self.validity)
             return metadata
         case .failure(let error)?:
-            if let held { return held.metadata }
-            throw error
+            guard let held else { throw error }
+            keep(held.metadata, of: source, for: Self.pauseAfterFailure)
+            return held.metadata
         case nil:
             throw BrokerError(.retryableError, "The request ended before the provider's metadata was there.")
+        }
+    }
+
+    private func keep(_ metadata: ProviderMetadata, of source: Source, for duration: Duration) {
+        let until = time.monotonic.advanced(by: duration)
+        known.withLock { known in
+            // An operator's few issuers; beyond them, forgetting costs a fetch.
+            if known.count >= 4096 { known = [:] }
+            known[source] = Known(metadata: metadata, until: until)
         }
     }
 
@@ -86,7 +100,12 @@ package final class ProviderServers: Sendable {
             "\(origin)\(trimmed)/.well-known/openid-configuration",
         ] {
             guard let url = URLTarget(address) else { continue }
-            let pinSet = url.scheme == .https && !pins.isEmpty ? try? PinSet(parsing: pins) : nil
+            let pinSet: PinSet?
+            do throws(BrokerError) {
+                pinSet = try PinSet.inForce(pins, at: url)
+            } catch {
+                return .failure(error)
+            }
             let start = time.monotonic
             do throws(TransportError) {
                 let response = try await transport.send(
@@ -94,10 +113,15 @@ package final class ProviderServers: Sendable {
                 metrics.providerAnswered(
                     provider: preset.name, endpoint: "metadata", code: String(response.status.code),
                     took: start.duration(to: time.monotonic))
-                if response.status == .ok, let metadata = parse(response.body, issuer: issuer) {
-                    return .success(metadata)
+                if response.status == .ok {
+                    do throws(Unusable) {
+                        return .success(try parse(response.body, issuer: issuer))
+                    } catch {
+                        log.warning("metadata_refused", [.provider(preset), .outcome(error.reason)])
+                        failure = BrokerError(.illegalConfiguration, error.detail)
+                    }
                 }
-                if response.status.code >= 500 {
+                if response.status.code >= 500 || response.status.code == 429 {
                     failure = BrokerError(.retryableError, "The issuer cannot answer now.", retryAfter: 5)
                 }
             } catch {
@@ -123,12 +147,36 @@ package final class ProviderServers: Sendable {
         return .failure(failure)
     }
 
-    /// Nil when the document is not about this issuer (RFC 8414 §3.3: identical, octet by octet) or lacks an endpoint.
-    private func parse(_ body: [UInt8], issuer: String) -> ProviderMetadata? {
-        guard let json = try? JSONValue(parsing: body), json["issuer"]?.string == issuer,
-            let authorization = endpoint(json["authorization_endpoint"]),
+    /// Why a document is not taken for an issuer's metadata.
+    private enum Unusable: Error {
+        case notMetadata
+        case otherIssuer
+        case endpoints
+
+        var reason: StaticString {
+            switch self {
+            case .notMetadata: "not_metadata"
+            case .otherIssuer: "other_issuer"
+            case .endpoints: "endpoints_missing_or_forbidden"
+            }
+        }
+
+        var detail: String {
+            switch self {
+            case .notMetadata: "The issuer publishes no metadata; name its endpoints."
+            case .otherIssuer: "The metadata at the issuer's address is another issuer's."
+            case .endpoints: "The issuer's metadata lacks an endpoint, or names one that may not be configured either."
+            }
+        }
+    }
+
+    private func parse(_ body: [UInt8], issuer: String) throws(Unusable) -> ProviderMetadata {
+        guard let json = try? JSONValue(parsing: body), let named = json["issuer"]?.string else { throw .notMetadata }
+        // RFC 8414 §3.3: identical. Octet by octet, since equality of strings is Unicode's.
+        guard named.utf8.elementsEqual(issuer.utf8) else { throw .otherIssuer }
+        guard let authorization = endpoint(json["authorization_endpoint"]),
             let token = endpoint(json["token_endpoint"])
-        else { return nil }
+        else { throw .endpoints }
         return ProviderMetadata(
             issuer: issuer, authorizationEndpoint: authorization, tokenEndpoint: token,
             revocationEndpoint: endpoint(json["revocation_endpoint"]),
@@ -137,10 +185,12 @@ package final class ProviderServers: Sendable {
             announcesIssuerInResponses: json["authorization_response_iss_parameter_supported"]?.bool ?? false)
     }
 
-    /// What is learnt obeys the rules of what is configured.
+    /// What is learnt may be no less safe than what is configured. A private address is refused here, before a code is
+    /// spent on it; one behind a name is refused by the HTTPS client, which sees what the name stands for.
     private func endpoint(_ value: JSONValue?) -> String? {
-        guard let text = value?.string, let url = URLTarget(text), url.scheme == .https || allowsInsecureProviders
-        else { return nil }
-        return text
+        guard let text = value?.string, let url = URLTarget(text) else { return nil }
+        if allowsInsecureProviders { return text }
+        let isPrivate = SocketAddress(numericHost: url.host, port: url.port).map { !$0.isGloballyRoutable } ?? false
+        return url.scheme == .https && !isPrivate ? text : nil
     }
 }

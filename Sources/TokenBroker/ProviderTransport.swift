@@ -6,3 +6,16 @@ package protocol ProviderTransport: Sendable {
 }
 
 extension HTTPSClient: ProviderTransport {}
+
+extension PinSet {
+    /// The pins of a tenant for a call to `url`; nil where there are none, and for http://, which has no certificate to
+    /// pin and which the HTTPS client lets through in development only.
+    static func inForce(_ texts: [String], at url: URLTarget) throws(BrokerError) -> PinSet? {
+        if texts.isEmpty || url.scheme == .http { return nil }
+        do {
+            return try PinSet(parsing: texts)
+        } catch {
+            throw BrokerError(.illegalConfiguration, "The tenant's pinned_certificates are not usable.")
+        }
+    }
+}

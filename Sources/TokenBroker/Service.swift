@@ -52,6 +52,8 @@ package struct Service: RequestHandler {
             switch status.code {
             case 413: .payloadTooLarge
             case 503: .retryableError
+            // The request asked for what this server does not do; nothing went wrong in it.
+            case 501, 505: .invalidRequest
             case 500...: .internalError
             default: .invalidRequest
             }

@@ -30,8 +30,8 @@ extension TenantConfiguration {
                 clientID: clientID ?? "", clientSecret: secret.map(SecretBytes.init(utf8:)),
                 clientUniqueKey: uniqueKey, scopes: ScopeSet(scopes ?? []) ?? .empty))
 
-        loginServiceBaseURI = Self.providerURI(&reader, "login_service_base_uri", rules)
-        authServiceBaseURI = Self.providerURI(&reader, "auth_service_base_uri", rules)
+        loginServiceBaseURI = Self.providerURI(&reader, "login_service_base_uri", rules, isBase: true)
+        authServiceBaseURI = Self.providerURI(&reader, "auth_service_base_uri", rules, isBase: true)
         if preset.loginServiceBaseURI == nil {
             if loginServiceBaseURI != nil { reader.note("login_service_base_uri", "is not used with this provider") }
             if authServiceBaseURI != nil { reader.note("auth_service_base_uri", "is not used with this provider") }
@@ -44,7 +44,7 @@ extension TenantConfiguration {
         if certificatePinning == true, effectivePins.isEmpty {
             reader.note("certificate_pinning", "needs pinned_certificates with this provider")
         }
-        issuer = Self.providerURI(&reader, "issuer", rules)
+        issuer = Self.providerURI(&reader, "issuer", rules, isBase: true)
         endpoints =
             reader.object("endpoints") { reader in
                 var endpoints = Endpoints()
@@ -74,8 +74,9 @@ extension TenantConfiguration {
     }
 
     /// An address that the broker itself will call or send a browser to.
+    /// - Parameter isBase: paths are put behind it, so it has no query; an issuer has none either (RFC 8414 §2).
     private static func providerURI(
-        _ reader: inout ObjectReader, _ name: String, _ rules: AddressRules
+        _ reader: inout ObjectReader, _ name: String, _ rules: AddressRules, isBase: Bool = false
     ) -> String? {
         guard let text = reader.string(name) else { return nil }
         guard let url = URLTarget(text) else {
@@ -84,6 +85,10 @@ extension TenantConfiguration {
         }
         if url.scheme == .http, !rules.allowsInsecureProviders {
             reader.note(name, "must be an https URL")
+            return nil
+        }
+        if isBase, text.contains("?") {
+            reader.note(name, "must not have a query")
             return nil
         }
         return text

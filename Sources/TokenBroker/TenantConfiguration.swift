@@ -44,6 +44,15 @@ package struct TenantConfiguration: Sendable, Equatable {
         return pinnedCertificates ?? preset.pinnedCertificates
     }
 
+    /// The same registration as a public client's.
+    var withoutClientSecret: TenantConfiguration {
+        var copy = self
+        copy.client = ClientConfiguration(
+            clientID: client.clientID, clientSecret: nil, clientUniqueKey: client.clientUniqueKey, scopes: client.scopes
+        )
+        return copy
+    }
+
     /// What the endpoints are without asking the provider; nil where its metadata is needed.
     package var configuredServer: AuthorizationServer? {
         server(

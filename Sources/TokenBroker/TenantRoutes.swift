@@ -50,8 +50,8 @@ struct TenantRoutes {
     private func put(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
         guard let name = TenantName(call.parameters["tenant"] ?? "") else {
-            throw BrokerError(
-                .invalidRequest,
+            throw BrokerError.invalidRequest(
+                "tenant",
                 "A tenant's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
         let configuration = try TenantConfiguration(

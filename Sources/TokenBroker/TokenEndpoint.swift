@@ -184,15 +184,14 @@ package struct TokenEndpoint: Sendable {
     private static func message(
         to endpoint: String, _ form: [FormEncoding.Pair], _ authorization: String?, _ server: AuthorizationServer
     ) throws(Failure) -> ClientRequest {
-        let pins = server.pinnedCertificates
         guard let url = URLTarget(endpoint) else {
-            throw .failed(BrokerError(.illegalConfiguration, "The tenant's token endpoint is not a usable URL."))
+            throw .failed(BrokerError(.illegalConfiguration, "The provider's endpoint is not a usable URL."))
         }
-        let pinSet: PinSet?
-        do {
-            pinSet = pins.isEmpty ? nil : try PinSet(parsing: pins)
+        let pins: PinSet?
+        do throws(BrokerError) {
+            pins = try PinSet.inForce(server.pinnedCertificates, at: url)
         } catch {
-            throw .failed(BrokerError(.illegalConfiguration, "The tenant's pinned certificates are not usable."))
+            throw .failed(error)
         }
         var fields: Fields = [
             "Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json",
@@ -201,8 +200,7 @@ package struct TokenEndpoint: Sendable {
         if let authorization { fields.append("Authorization", authorization) }
         return ClientRequest(
             method: .post, url: url, fields: fields, body: Array(FormEncoding.encode(form).utf8),
-            // Without TLS there is no certificate to pin. The HTTPS client lets http:// through in development only.
-            pins: url.scheme == .https ? pinSet : nil)
+            pins: pins)
     }
 
     /// What a caller is told when the provider says nothing about it.

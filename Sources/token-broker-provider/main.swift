@@ -1,12 +1,11 @@
 internal import DevelopmentProvider
-internal import Glibc
 internal import HTTPServer
 internal import Reactor
 
 /// Ends the process with a line on the error stream.
-func fail(_ reason: String, status: CInt) -> Never {
-    StandardStream.error.write("token-broker-provider: \(reason)\n")
-    exit(status)
+func fail(_ reason: String, status: Int32) -> Never {
+    Console.printError("token-broker-provider: \(reason)")
+    Console.exit(status)
 }
 
 let options: ProviderOptions
@@ -16,11 +15,12 @@ do {
     fail(error.description + " --help lists the options.", status: 2)
 }
 if options.wantsHelp {
-    StandardStream.output.write(ProviderOptions.help)
-    exit(0)
+    Console.print(ProviderOptions.help)
+    Console.exit(0)
 }
 
-let signals = TerminationSignals()
+// Before any thread is started: threads inherit which signals are blocked.
+Signals.prepare()
 let provider = DevelopmentProvider(options.configuration)
 let server: Server
 do {
@@ -30,9 +30,19 @@ do {
 }
 let baseURL = options.publicBaseURL ?? BaseURL("http://\(server.address)")
 if let baseURL { provider.configure { $0.baseURL = baseURL } }
-StandardStream.output.write(provider.announcement(address: server.address.description) + "\n")
+Console.print(provider.announcement(address: server.address.description))
 
-await signals.wait()
-await server.drain(within: .seconds(2))
-await server.close()
-exit(0)
+Signals.next()
+stop(server)
+Signals.next()
+Console.exit(130)
+
+/// Ends the server beside the main thread, which waits for a second signal and must not be needed for anything else:
+/// a task of the top level would wait for it.
+nonisolated func stop(_ server: Server) {
+    Task {
+        await server.drain(within: .seconds(2))
+        await server.close()
+        Console.exit(0)
+    }
+}

@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import HTTPCodec
 internal import HTTPServer
 internal import HTTPSClient
 internal import OAuth
@@ -70,6 +71,7 @@ struct Service {
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
         serverConfiguration.maximumConnections = configuration.maximumConnections
+        serverConfiguration.limits.bodyBytes = 1 << 20
         let server: Server
         do throws(SystemError) {
             server = try Server(configuration: serverConfiguration, handler: TokenBroker.Service(broker))

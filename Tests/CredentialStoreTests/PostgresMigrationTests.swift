@@ -9,13 +9,19 @@ internal import Testing
     private static var soon: MonotonicInstant { .after(.seconds(60)) }
 
     private static func pool(_ database: String) throws -> PostgresPool {
-        PostgresServer.pool(try PostgresConfiguration(PostgresServer.shared.get().uri(database: database)))
+        PostgresServer.pool(try configuration(database))
+    }
+
+    private static func configuration(
+        _ database: String, user: String = "postgres", password: String = PostgresServer.password
+    ) throws -> PostgresConfiguration {
+        try PostgresServer.configuration(
+            PostgresServer.shared.get().uri(database: database, user: user, password: password))
     }
 
     private static func open(_ database: String) async throws -> PostgresRecordStore {
         try await PostgresRecordStore.open(
-            try PostgresConfiguration(PostgresServer.shared.get().uri(database: database)), on: PostgresServer.loop,
-            resolver: PostgresServer.resolver)
+            try configuration(database), on: PostgresServer.loop, resolver: PostgresServer.resolver)
     }
 
     private static func versions(_ pool: PostgresPool) async throws -> [Int64?] {
@@ -125,7 +131,7 @@ internal import Testing
             _ = try await pool.execute(PostgresStatement(trusted: statement), until: Self.soon)
         }
         let store = try await PostgresRecordStore.open(
-            try PostgresConfiguration(server.uri(database: database, user: role, password: "plain")),
+            try Self.configuration(database, user: role, password: "plain"),
             on: PostgresServer.loop, resolver: PostgresServer.resolver)
         try await store.check()
         await store.close()

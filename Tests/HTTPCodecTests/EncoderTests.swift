@@ -26,7 +26,7 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
                 + "Content-Length: 2\r\nX-Request-ID: 7f\r\n\r\nhi")
     }
 
-    @Test(arguments: [204, 304, 100])
+    @Test(arguments: [204, 304])
     func `gives an answer that has no content no length either`(code: Int) throws {
         let text = try response(Status(code), body: "ignored")
         #expect(!text.contains("Content-Length"))
@@ -62,6 +62,10 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
     @Test(arguments: ["content-length", "Transfer-Encoding", "Connection", "DATE", "x-request-id"])
     func `refuses fields that it writes itself`(name: String) {
         #expect(throws: EncodingFault.reservedField) { try response(.ok, fields: [name: "x"]) }
+    }
+
+    @Test(arguments: [100, 101, 199]) func `refuses an interim status`(code: Int) {
+        #expect(throws: EncodingFault.status) { try response(Status(code)) }
     }
 
     @Test func `a fault leaves the output as it was`() {

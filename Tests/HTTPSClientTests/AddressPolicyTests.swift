@@ -36,7 +36,7 @@ final class ScriptedLookUp: Sendable {
     ])
     func `a literal outside the public internet is refused`(host: String) async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))])
-        try await withClient({ $0.allowsInsecureTargets = false }) { client in
+        try await withClient([set(\.allowsInsecureTargets, false)]) { client in
             #expect(await client.failure(server.url(host: host)) == .forbiddenAddress)
         }
         // The one connection that the server has accepted is the one made here, after the refusal.
@@ -50,7 +50,7 @@ final class ScriptedLookUp: Sendable {
     func `a name that resolves there is refused`(address: String) async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))])
         let lookUp = ScriptedLookUp(.success([address]))
-        try await withClient({ $0.allowsInsecureTargets = false }, lookUp: lookUp.addresses) { client in
+        try await withClient([set(\.allowsInsecureTargets, false)], lookUp: lookUp.addresses) { client in
             #expect(await client.failure(server.url(host: "auth.example.test")) == .forbiddenAddress)
         }
         #expect(lookUp.hosts == ["auth.example.test"])
@@ -118,7 +118,7 @@ final class ScriptedLookUp: Sendable {
     @Test func `plain HTTP is refused before anything is connected`() async throws {
         let server = try await TLSTestServer(tls: nil, [.serve(answer("{}"))])
         let url = "http://localhost:\(server.port)/"
-        try await withClient({ $0.allowsInsecureTargets = false }) { client in
+        try await withClient([set(\.allowsInsecureTargets, false)]) { client in
             #expect(await client.failure(url) == .insecureTarget)
         }
         try await withClient { client in

@@ -6,7 +6,7 @@ import Testing
 
 /// Runs `body` with a client that trusts the test root and finds every name at 127.0.0.1, on a loop of its own.
 func withClient<R>(
-    _ configure: (inout HTTPSClientConfiguration) -> Void = { _ in },
+    _ changes: [(inout HTTPSClientConfiguration) -> Void] = [],
     lookUp: @escaping HTTPSClient.AddressLookUp = { (_, port) in [SocketAddress(ip: .v4([127, 0, 0, 1]), port: port)] },
     _ body: (HTTPSClient) async throws -> R
 ) async throws -> R {
@@ -18,7 +18,7 @@ func withClient<R>(
     configuration.tlsHandshakeTimeout = .seconds(20)
     configuration.firstByteTimeout = .seconds(20)
     configuration.exchangeTimeout = .seconds(30)
-    configure(&configuration)
+    for change in changes { change(&configuration) }
     let loop = try EventLoop(name: "test-client")
     let client = try HTTPSClient(configuration: configuration, loop: loop, lookUp: lookUp)
     let result: Result<R, any Error>
@@ -30,6 +30,13 @@ func withClient<R>(
     await client.close()
     loop.shutDown()
     return try result.get()
+}
+
+/// A change of one setting, for `withClient`.
+func set<Value>(
+    _ setting: WritableKeyPath<HTTPSClientConfiguration, Value>, _ value: Value
+) -> (inout HTTPSClientConfiguration) -> Void {
+    { $0[keyPath: setting] = value }
 }
 
 extension HTTPSClient {

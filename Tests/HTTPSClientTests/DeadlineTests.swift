@@ -11,7 +11,7 @@ import Testing
             for await _ in releases {}
             throw .temporary
         }
-        try await withClient({ $0.connectTimeout = .milliseconds(100) }, lookUp: lookUp) { client in
+        try await withClient([set(\.connectTimeout, .milliseconds(100))], lookUp: lookUp) { client in
             #expect(
                 await client.failure("https://good.example.test/")
                     == .timedOut(.nameResolution, requestSent: false))
@@ -28,7 +28,7 @@ import Testing
         let address = try Socket.localAddress(of: listener.rawValue)
         let filler = Filler(loop: loop)
         await filler.fill(address)
-        try await withClient({ $0.connectTimeout = .milliseconds(200) }) { client in
+        try await withClient([set(\.connectTimeout, .milliseconds(200))]) { client in
             #expect(
                 await client.failure("https://localhost:\(address.port)/") == .timedOut(.connect, requestSent: false))
         }
@@ -47,16 +47,25 @@ import Testing
         ] as [[TLSTestServer.Step]])
     func `a stalled handshake`(script: [TLSTestServer.Step]) async throws {
         let server = try await TLSTestServer(script)
-        try await withClient({ $0.tlsHandshakeTimeout = .milliseconds(200) }) { client in
+        try await withClient([set(\.tlsHandshakeTimeout, .milliseconds(200))]) { client in
             let failure = await client.failure(server.url())
             #expect(failure == .timedOut(.tlsHandshake, requestSent: false))
             #expect(failure?.requestMayHaveBeenProcessed == false)
         }
     }
 
+    @Test func `a handshake that is kept busy and gets nowhere`() async throws {
+        // HelloRequest, which a client ignores while it is in a handshake (RFC 5246 §7.4.1.1).
+        let helloRequest = "\u{16}\u{3}\u{3}\u{0}\u{4}\u{0}\u{0}\u{0}\u{0}"
+        let server = try await TLSTestServer([.withoutHandshake, .flood(String(repeating: helloRequest, count: 1000))])
+        try await withClient { client in
+            #expect(await client.failure(server.url()) == .tlsFailed)
+        }
+    }
+
     @Test func `a silent server`() async throws {
         let server = try await TLSTestServer([.hold])
-        try await withClient({ $0.firstByteTimeout = .milliseconds(200) }) { client in
+        try await withClient([set(\.firstByteTimeout, .milliseconds(200))]) { client in
             let failure = await client.failure(server.url())
             #expect(failure == .timedOut(.firstByte, requestSent: true))
             #expect(failure?.requestMayHaveBeenProcessed == true)
@@ -74,7 +83,7 @@ import Testing
     ])
     func `an answer in drips`(text: String) async throws {
         let server = try await TLSTestServer([.read, .drip(text, milliseconds: 20), .hold])
-        try await withClient({ $0.exchangeTimeout = .seconds(2) }) { client in
+        try await withClient([set(\.exchangeTimeout, .seconds(2))]) { client in
             let start = MonotonicInstant.now
             #expect(await client.failure(server.url()) == .timedOut(.response, requestSent: true))
             #expect(start.duration(to: .now) < .seconds(10))
@@ -85,7 +94,7 @@ import Testing
 
     @Test func `a server that does not read a large request`() async throws {
         let server = try await TLSTestServer([.await, .hold])
-        try await withClient({ $0.firstByteTimeout = .milliseconds(500) }) { client in
+        try await withClient([set(\.firstByteTimeout, .milliseconds(500))]) { client in
             let body = String(repeating: "x", count: 64 << 20)
             await #expect(throws: TransportError.timedOut(.sendRequest, requestSent: true)) {
                 _ = try await client.post(server.url(), body)
@@ -96,7 +105,7 @@ import Testing
 
     @Test func `waiting for a free connection can be cancelled`() async throws {
         let server = try await TLSTestServer([.read, .await, .send(answer("{}")), .hold])
-        try await withClient({ $0.maximumConnectionsPerOrigin = 1 }) { client in
+        try await withClient([set(\.maximumConnectionsPerOrigin, 1)]) { client in
             async let first = client.post(server.url())
             _ = try await server.report(afterRequests: 1)
             let short = Task { () -> TransportError? in await client.failure(server.url()) }
@@ -112,15 +121,16 @@ import Testing
 
     @Test func `waiting for a free connection ends with the exchange's time`() async throws {
         let server = try await TLSTestServer([.hold])
-        try await withClient({
-            $0.maximumConnectionsPerOrigin = 1
-            $0.exchangeTimeout = .seconds(2)
-        }) { client in
+        try await withClient([set(\.maximumConnectionsPerOrigin, 1), set(\.exchangeTimeout, .seconds(2))]) { client in
             async let first = client.failure(server.url())
             async let second = client.failure(server.url())
             let failures = await [first, second]
             #expect(failures.contains(.timedOut(.firstByte, requestSent: true)))
-            #expect(failures.contains(.timedOut(.connectionSlot, requestSent: false)))
+            // The slot may become free with the last microsecond of the second's time, which is then too short.
+            #expect(
+                failures.contains { failure in
+                    if case .timedOut(_, requestSent: false) = failure { true } else { false }
+                })
         }
     }
 

@@ -52,10 +52,7 @@ import Testing
         let server = try await TLSTestServer(
             [.read, .send(answer(String(repeating: "x", count: 1000))), .hold],
             [.read, .send(answer(String(repeating: "x", count: 1001))), .hold])
-        try await withClient({
-            $0.maximumBodyBytes = 1000
-            $0.maximumIdleConnections = 0
-        }) { client in
+        try await withClient([set(\.maximumBodyBytes, 1000), set(\.maximumIdleConnections, 0)]) { client in
             let response = try await client.post(server.url())
             #expect(response.body.count == 1000)
             #expect(await client.failure(server.url()) == .responseTooLarge)
@@ -144,6 +141,16 @@ import Testing
         }
     }
 
+    @Test func `neither request nor answer shows its secrets when it is printed`() throws {
+        let url = try #require(URLTarget("https://localhost:9999/canary?canary"))
+        let request = ClientRequest(
+            method: .post, url: url, fields: ["Authorization": "canary"], body: Array("canary".utf8))
+        let response = ClientResponse(status: .ok, fields: ["Set-Cookie": "canary"], body: Array("canary".utf8))
+        #expect(
+            "\(request) \(String(reflecting: request))" == "POST https://localhost:9999 POST https://localhost:9999")
+        #expect("\(response) \(String(reflecting: response))" == "200, 6 bytes 200, 6 bytes")
+    }
+
     @Test func `a field value cannot smuggle a line`() async throws {
         try await withClient { client in
             let url = try #require(URLTarget("https://localhost:9999/"))
@@ -166,12 +173,12 @@ import Testing
 
     @Test(arguments: [true, false])
     func `a peer that resets while a request is sent ends the exchange and not the process`(isTLS: Bool) async throws {
-        let server = try await TLSTestServer(tls: isTLS ? .init() : nil, [.reset])
+        let server = try await TLSTestServer(tls: isTLS ? .init() : nil, [.readSome, .reset])
         try await withClient { client in
             let url = isTLS ? server.url() : "http://localhost:\(server.port)/"
-            for _ in 0..<5 {
+            for _ in 0..<2 {
                 do throws(TransportError) {
-                    _ = try await client.post(url, String(repeating: "x", count: 32 << 20))
+                    _ = try await client.post(url, String(repeating: "x", count: 8 << 20))
                     Issue.record("there is no answer")
                 } catch .connectionLost {
                 } catch {
@@ -185,7 +192,7 @@ import Testing
 @Suite(.serialized) struct `Connections that are kept` {
     @Test func `many callers get their own answers over few connections`() async throws {
         let server = try await TLSTestServer([.echo])
-        try await withClient({ $0.maximumConnectionsPerOrigin = 3 }) { client in
+        try await withClient([set(\.maximumConnectionsPerOrigin, 3)]) { client in
             try await withThrowingTaskGroup(of: Bool.self) { group in
                 for index in 0..<60 {
                     group.addTask { try await client.post(server.url(), "token-\(index)").text == "token-\(index)" }
@@ -228,9 +235,6 @@ import Testing
             // What the server has written, or its end, is at the client's socket now.
             if case .send = event[0] {
                 _ = try await server.report(afterRequests: 2)
-            } else if case .close = event[0], isTLS {
-                // close_notify is sent first and answered only when the client looks.
-                _ = try await server.report(afterRequests: 1)
             } else {
                 _ = try await server.report(afterEnds: 1)
             }
@@ -256,7 +260,7 @@ import Testing
 
     @Test func `an idle connection is closed after its time`() async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))])
-        try await withClient({ $0.idleTimeout = .milliseconds(50) }) { client in
+        try await withClient([set(\.idleTimeout, .milliseconds(50))]) { client in
             _ = try await client.post(server.url())
             let report = try await server.report(afterEnds: 1)
             #expect(report.connections == 1)
@@ -269,7 +273,7 @@ import Testing
         let (first, second) = (
             try await TLSTestServer([.serve(answer("1"))]), try await TLSTestServer([.serve(answer("2"))])
         )
-        try await withClient({ $0.maximumIdleConnections = 1 }) { client in
+        try await withClient([set(\.maximumIdleConnections, 1)]) { client in
             _ = try await client.post(first.url())
             _ = try await client.post(second.url())
             _ = try await first.report(afterEnds: 1)

@@ -83,7 +83,9 @@ import Testing
 
     @Test func `a root that is not configured is not trusted`() async throws {
         let server = try await TLSTestServer([.hold])
-        let failure = try await withClient({ $0.trustedCAFile = nil }) { client in await client.failure(server.url()) }
+        let failure = try await withClient([set(\.trustedCAFile, String?.none)]) { client in
+            await client.failure(server.url())
+        }
         #expect(failure == .untrusted(.chain))
         #expect(try await server.report(afterEnds: 1).bytes == 0)
     }
@@ -147,7 +149,7 @@ import Testing
             [.withoutHandshake, .send("HTTP/1.1 400 Bad Request\r\n\r\n"), .hold],
             [.withoutHandshake, .sendBytes([0x16, 0x03, 0x03, 0xff, 0xff]), .hold],
             [.withoutHandshake, .cut],
-            [.withoutHandshake, .reset],
+            [.withoutHandshake, .readSome, .reset],
         ] as [[TLSTestServer.Step]])
     func `a server that does not speak TLS fails the handshake`(script: [TLSTestServer.Step]) async throws {
         let server = try await TLSTestServer(script)

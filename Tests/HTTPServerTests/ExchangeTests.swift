@@ -102,7 +102,7 @@ import Testing
     }
 
     @Test func `content larger than one read arrives whole`() async throws {
-        try await withServer({ $0.limits.bodyBytes = 1_000_000 }) { server in
+        try await withServer(configured { $0.limits.bodyBytes = 1_000_000 }) { server in
             let client = try HTTPRawClient(server.address)
             let body = (0..<1_000_000).map { UInt8(truncatingIfNeeded: $0 &* 31 >> 3) }
             try await client.send(Array("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n".utf8) + body)
@@ -389,7 +389,7 @@ import Testing
             used.withLock { _ = $0.insert(index ?? -1) }
             return Response(.ok)
         }
-        try await withServer({ $0.loopCount = 3 }, handler: handler) { server in
+        try await withServer(configured { $0.loopCount = 3 }, handler: handler) { server in
             loops.withLock { $0 = server.loops }
             for _ in 0..<60 {
                 let client = try HTTPRawClient(server.address)

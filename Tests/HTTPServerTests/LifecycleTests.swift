@@ -68,6 +68,22 @@ import Testing
         }
     }
 
+    @Test func `draining waits for answers that are on their way, and closes behind them`() async throws {
+        let body = [UInt8](repeating: 0x61, count: 8 << 20)
+        let handler: @Sendable (Request) async -> Response = { _ in Response(.ok, body: body) }
+        try await withServer(handler: handler) { server in
+            let client = try HTTPRawClient(server.address, receiveBufferBytes: 4096)
+            let idle = try HTTPRawClient(server.address)
+            try await client.send(get("/"))
+            await eventually { server.statistics.requests == 1 }
+            async let drained: Void = server.drain(within: .seconds(30))
+            #expect(try await idle.rest() == "")
+            let text = try await client.rest()
+            #expect(text.utf8.count > body.count)
+            await drained
+        }
+    }
+
     @Test func `when the grace ends, what is left is reset and its handler cancelled`() async throws {
         let (begun, cancelled) = (HTTPLatch(), HTTPLatch())
         let handler: @Sendable (Request) async -> Response = { _ in
@@ -145,7 +161,7 @@ import Testing
     /// In a process of its own, since the limit on descriptors is the process's.
     @Test func `without descriptors accepting pauses, does not spin, and recovers`() async throws {
         await #expect(processExitsWith: .success) {
-            try await withServer({ $0.idleGrace = .seconds(60) }) { server in
+            try await withServer(configured { $0.idleGrace = .seconds(60) }) { server in
                 let first = try HTTPRawClient(server.address)
                 try await first.send(get("/"))
                 _ = try await first.response()
@@ -177,6 +193,32 @@ import Testing
                 precondition(unsafe setrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit) == 0)
                 let late = try await third.response().text
                 precondition(late == "GET /third\n")
+            }
+        }
+    }
+
+    @Test func `a second server on the same port is refused`() async throws {
+        try await withServer { server in
+            let error = #expect(throws: SystemError.self) {
+                _ = try Server(
+                    configuration: ServerConfiguration(address: server.address), handler: HTTPClosureHandler(echo))
+            }
+            #expect(error?.number == EADDRINUSE)
+        }
+    }
+
+    @Test func `an aborted exchange ends the connection without a byte, warm and after a wait`() async throws {
+        let handler: @Sendable (Request) async -> Response = { request in
+            if request.path == "/slow" { await Task.yield() }
+            var response = Response(.ok)
+            response.abortsConnection = true
+            return response
+        }
+        try await withServer(handler: handler) { server in
+            for path in ["/warm", "/slow"] {
+                let client = try HTTPRawClient(server.address)
+                try await client.send(get(path))
+                #expect(try await client.rest() == "")
             }
         }
     }

@@ -55,7 +55,7 @@ import Testing
     }
 
     @Test func `what is dropped after a last answer is bounded`() async throws {
-        try await withServer({ $0.lingerBytes = 100_000 }) { server in
+        try await withServer(configured { $0.lingerBytes = 100_000 }) { server in
             let client = try HTTPRawClient(server.address)
             try await client.send("nonsense\r\n")
             await #expect(throws: HTTPRawClient.Failure.reset) {
@@ -66,7 +66,7 @@ import Testing
     }
 
     @Test func `a client that does not close after a last answer is closed`() async throws {
-        try await withServer({ $0.lingerTimeout = .milliseconds(100) }) { server in
+        try await withServer(configured { $0.lingerTimeout = .milliseconds(100) }) { server in
             let client = try HTTPRawClient(server.address)
             try await client.send("nonsense\r\n")
             #expect(try await client.rest().hasPrefix("HTTP/1.1 400 "))
@@ -144,7 +144,7 @@ import Testing
     }
 
     @Test func `a head has to be complete in time, however steadily it comes`() async throws {
-        try await withServer({ $0.headTimeout = .milliseconds(200) }) { server in
+        try await withServer(configured { $0.headTimeout = .milliseconds(200) }) { server in
             let client = try HTTPRawClient(server.address)
             let begin = MonotonicInstant.now
             let response = try await drip(client, after: "GET / HTTP/1.1\r\nX: ")
@@ -156,7 +156,7 @@ import Testing
     }
 
     @Test func `content has to be complete in time, however steadily it comes`() async throws {
-        try await withServer({ $0.bodyTimeout = .milliseconds(200) }) { server in
+        try await withServer(configured { $0.bodyTimeout = .milliseconds(200) }) { server in
             let client = try HTTPRawClient(server.address)
             let response = try await drip(client, after: "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n")
             #expect(response.status == .requestTimeout)
@@ -165,7 +165,7 @@ import Testing
     }
 
     @Test func `an idle connection is closed without a word`() async throws {
-        try await withServer({ $0.idleTimeout = .milliseconds(100) }) { server in
+        try await withServer(configured { $0.idleTimeout = .milliseconds(100) }) { server in
             let client = try HTTPRawClient(server.address)
             try await client.send(get("/"))
             _ = try await client.response()
@@ -174,14 +174,14 @@ import Testing
     }
 
     @Test func `a connection that never says anything is closed without a word`() async throws {
-        try await withServer({ $0.headTimeout = .milliseconds(100) }) { server in
+        try await withServer(configured { $0.headTimeout = .milliseconds(100) }) { server in
             let client = try HTTPRawClient(server.address)
             #expect(try await client.rest() == "")
         }
     }
 
     @Test func `time-outs of requests do not count while a handler works`() async throws {
-        let adjust: (inout ServerConfiguration) -> Void = {
+        let configuration = configured {
             $0.headTimeout = .milliseconds(50)
             $0.bodyTimeout = .milliseconds(50)
             $0.idleTimeout = .milliseconds(50)
@@ -192,7 +192,7 @@ import Testing
             try? await loop?.sleep(until: .after(.milliseconds(300)))
             return Response(.ok)
         }
-        try await withServer(adjust, handler: handler) { server in
+        try await withServer(configuration, handler: handler) { server in
             loop.withLock { $0 = server.loops.first }
             let client = try HTTPRawClient(server.address)
             try await client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
@@ -206,7 +206,7 @@ import Testing
     {
         let body = [UInt8](repeating: 0x61, count: 32_768)
         let handler: @Sendable (Request) async -> Response = { _ in Response(.ok, body: body) }
-        try await withServer({ $0.writeTimeout = .milliseconds(300) }, handler: handler) { server in
+        try await withServer(configured { $0.writeTimeout = .milliseconds(300) }, handler: handler) { server in
             let client = try HTTPRawClient(server.address, receiveBufferBytes: 4096)
             // 64 MiB of answers are asked for.
             try await client.send(String(repeating: get("/"), count: 2048))
@@ -258,7 +258,7 @@ import Testing
             }
             return Response(.ok)
         }
-        try await withServer({ $0.maximumConnections = 1 }, handler: handler) { server in
+        try await withServer(configured { $0.maximumConnections = 1 }, handler: handler) { server in
             let first = try HTTPRawClient(server.address)
             try await first.send(get("/slow"))
             await begun.wait()
@@ -281,11 +281,11 @@ import Testing
     }
 
     @Test func `beyond the limit the connection that was idle for longest gives way`() async throws {
-        let adjust: (inout ServerConfiguration) -> Void = {
+        let configuration = configured {
             $0.maximumConnections = 2
             $0.idleGrace = .zero
         }
-        try await withServer(adjust) { server in
+        try await withServer(configuration) { server in
             var clients: [HTTPRawClient] = []
             for _ in 0..<2 {
                 let client = try HTTPRawClient(server.address)
@@ -307,7 +307,7 @@ import Testing
     }
 
     @Test func `a crowd of refused connections is dropped without spinning`() async throws {
-        try await withServer({ $0.maximumConnections = 1 }) { server in
+        try await withServer(configured { $0.maximumConnections = 1 }) { server in
             let first = try HTTPRawClient(server.address)
             try await first.send("GET / HTTP/1.1\r\n")
             await eventually { server.statistics.connectionsOpen == 1 }

@@ -6,13 +6,10 @@ import Testing
 
 /// Runs `body` against a server on loopback, and closes the server whatever comes of it.
 func withServer(
-    _ adjust: (inout ServerConfiguration) -> Void = { _ in },
+    _ configuration: ServerConfiguration = configured { _ in },
     handler: @escaping @Sendable (Request) async -> Response = echo,
     _ body: (Server) async throws -> Void
 ) async throws {
-    let loopback = try #require(SocketAddress(numericHost: "127.0.0.1", port: 0))
-    var configuration = ServerConfiguration(address: loopback, loopCount: 1)
-    adjust(&configuration)
     let server = try Server(configuration: configuration, handler: HTTPClosureHandler(handler))
     do {
         try await body(server)
@@ -21,6 +18,14 @@ func withServer(
         await server.close()
         throw error
     }
+}
+
+/// A server on loopback with one loop, adjusted.
+func configured(_ adjust: (inout ServerConfiguration) -> Void) -> ServerConfiguration {
+    let loopback = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0)
+    var configuration = ServerConfiguration(address: loopback, loopCount: 1)
+    adjust(&configuration)
+    return configuration
 }
 
 /// Answers with what it was asked.

@@ -9,7 +9,7 @@ internal import Testing
         adjust: (inout PostgresConfiguration) -> Void = { _ in }
     ) async throws -> PostgresConnection {
         let server = try PostgresServer.shared.get()
-        var configuration = try PostgresConfiguration(
+        var configuration = try PostgresServer.configuration(
             server.uri(database: "postgres", user: user, password: password, parameters: parameters))
         adjust(&configuration)
         return try await PostgresServer.connect(configuration)
@@ -19,7 +19,7 @@ internal import Testing
         await #expect(throws: PostgresError.self) { try await body() }
     }
 
-    private static var soon: MonotonicInstant { .after(.seconds(20)) }
+    private static var soon: MonotonicInstant { .after(.seconds(60)) }
 
     // MARK: Values
 
@@ -207,6 +207,20 @@ internal import Testing
         await connection.close()
     }
 
+    @Test func `a name never means another client's statement`() async throws {
+        // As behind a pooler: a session in which somebody else's statements are prepared.
+        let connection = try await Self.connect()
+        let statement = PostgresStatement("SELECT $1 + 1", isPrepared: true)
+        _ = try await connection.execute(statement, [.integer(1)], until: Self.soon)
+        _ = try await connection.execute(PostgresStatement("DEALLOCATE ALL"), until: Self.soon)
+        let other = PostgresStatement("SELECT $1 + 2", isPrepared: true)
+        let prepared = try await connection.execute(other, [.integer(1)], until: Self.soon)
+        #expect(try prepared.first?.integer(0) == 3)
+        let result = try await connection.execute(statement, [.integer(1)], until: Self.soon)
+        #expect(try result.first?.integer(0) == 2)
+        await connection.close()
+    }
+
     @Test func `in a transaction a vanished statement is the transaction's error, once`() async throws {
         let connection = try await Self.connect()
         let statement = PostgresStatement("SELECT $1 + 1", isPrepared: true)
@@ -315,7 +329,7 @@ internal import Testing
     @Test func `an unknown database is refused with its SQLSTATE`() async throws {
         let server = try PostgresServer.shared.get()
         let error = await Self.failure {
-            _ = try await PostgresServer.connect(PostgresConfiguration(server.uri(database: "absent")))
+            _ = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: "absent")))
         }
         #expect(error?.sqlstate == "3D000")
     }
@@ -324,12 +338,12 @@ internal import Testing
         let server = try PostgresServer.shared.get()
         let uri = server.uri(database: "postgres", port: try PostgresServer.freePort())
         let start = MonotonicInstant.now
-        let error = await Self.failure { _ = try await PostgresServer.connect(PostgresConfiguration(uri)) }
+        let error = await Self.failure { _ = try await PostgresServer.connect(PostgresServer.configuration(uri)) }
         guard case .connectionFailed(nil, _) = error else {
             Issue.record("connected")
             return
         }
-        #expect(start.duration(to: .now) < .seconds(4))
+        #expect(start.duration(to: .now) < .seconds(20))
     }
 
     @Test func `a server that never answers meets the connect deadline`() async throws {
@@ -338,7 +352,7 @@ internal import Testing
         await relay.start()
         await relay.set(.swallow)
         let relayPort = relay.port
-        var configuration = try PostgresConfiguration(server.uri(database: "postgres", port: relayPort))
+        var configuration = try PostgresServer.configuration(server.uri(database: "postgres", port: relayPort))
         configuration.connectTimeout = .milliseconds(200)
         let silent = configuration
         let error = await Self.failure { _ = try await PostgresServer.connect(silent) }
@@ -349,7 +363,8 @@ internal import Testing
     @Test func `a Unix-domain socket is used without a look-up`() async throws {
         let server = try PostgresServer.shared.get()
         let connection = try await PostgresServer.connect(
-            PostgresConfiguration("host=\(server.socketDirectory) port=\(server.port) user=postgres dbname=postgres"))
+            PostgresServer.configuration(
+                "host=\(server.socketDirectory) port=\(server.port) user=postgres dbname=postgres"))
         let result = try await connection.execute(
             PostgresStatement("SELECT inet_server_addr() IS NULL"), until: Self.soon)
         #expect(try result.first?.boolean(0) == true)
@@ -359,7 +374,7 @@ internal import Testing
     @Test func `a name is looked up, and each of its addresses tried`() async throws {
         let server = try PostgresServer.shared.get()
         let connection = try await PostgresServer.connect(
-            PostgresConfiguration(
+            PostgresServer.configuration(
                 "host=localhost port=\(server.port) user=postgres password=\(PostgresServer.password) dbname=postgres "
                     + "sslmode=disable"))
         _ = try await connection.execute(PostgresStatement("SELECT 1"), until: Self.soon)
@@ -368,7 +383,7 @@ internal import Testing
 
     @Test func `a name that does not exist is an error that names it to operators only`() async throws {
         let error = await Self.failure {
-            _ = try await PostgresServer.connect(PostgresConfiguration("host=absent.invalid user=postgres"))
+            _ = try await PostgresServer.connect(PostgresServer.configuration("host=absent.invalid user=postgres"))
         }
         guard case .connectionFailed = error else {
             Issue.record("connected")
@@ -385,10 +400,10 @@ internal import Testing
         await relay.set(.swallow)
         let relayPort = relay.port
         let closed = try PostgresServer.freePort()
-        var configuration = try PostgresConfiguration(
+        var configuration = try PostgresServer.configuration(
             "host=absent.invalid,127.0.0.1,127.0.0.1,localhost port=1,\(relayPort),\(closed),\(server.port) "
                 + "user=postgres password=\(PostgresServer.password) dbname=postgres sslmode=disable")
-        configuration.connectTimeout = .seconds(8)
+        configuration.connectTimeout = .seconds(12)
         let connection = try await PostgresServer.connect(configuration)
         await connection.close()
         await relay.close()
@@ -396,7 +411,7 @@ internal import Testing
         let readOnly = "-cdefault_transaction_read_only%3Don"
         let error = await Self.failure {
             _ = try await PostgresServer.connect(
-                PostgresConfiguration(
+                PostgresServer.configuration(
                     "postgresql://postgres:\(PostgresServer.password)@127.0.0.1:\(server.port),127.0.0.1:\(closed)/"
                         + "postgres?sslmode=disable&options=\(readOnly)"))
         }
@@ -413,7 +428,7 @@ internal import Testing
         let relayPort = relay.port
         let error = await Self.failure {
             _ = try await PostgresServer.connect(
-                PostgresConfiguration(
+                PostgresServer.configuration(
                     "host=127.0.0.1,127.0.0.1 port=\(server.port),\(relayPort) user=postgres password=wrong "
                         + "dbname=postgres sslmode=disable"))
         }
@@ -427,7 +442,7 @@ internal import Testing
     @Test func `a certificate of the right authority for the right host is accepted`() async throws {
         let server = try PostgresServer.shared.get()
         let connection = try await PostgresServer.connect(
-            PostgresConfiguration(
+            PostgresServer.configuration(
                 "host=localhost port=\(server.port) user=postgres password=\(PostgresServer.password) dbname=postgres "
                     + "sslmode=verify-full sslrootcert=\(server.authority)"))
         let value = (0..<300_000).map { UInt8(truncatingIfNeeded: $0) }
@@ -443,7 +458,7 @@ internal import Testing
         let server = try PostgresServer.shared.get()
         let error = await Self.failure {
             _ = try await PostgresServer.connect(
-                PostgresConfiguration(
+                PostgresServer.configuration(
                     "host=database.example hostaddr=127.0.0.1 port=\(server.port) user=postgres "
                         + "password=\(PostgresServer.password) sslmode=verify-full sslrootcert=\(server.authority)"))
         }
@@ -458,7 +473,7 @@ internal import Testing
         let server = try PostgresServer.shared.get()
         let error = await Self.failure {
             _ = try await PostgresServer.connect(
-                PostgresConfiguration(
+                PostgresServer.configuration(
                     "host=localhost port=\(server.port) user=postgres password=\(PostgresServer.password) "
                         + "sslmode=verify-full sslrootcert=\(server.otherAuthority)"))
         }

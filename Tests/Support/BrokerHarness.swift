@@ -2,6 +2,7 @@ package import CredentialStore
 internal import Cryptography
 package import HTTPCodec
 package import HTTPServer
+package import HTTPSClient
 package import JSON
 internal import OAuth
 internal import Synchronization
@@ -23,6 +24,12 @@ package final class BrokerHarness: Sendable {
         package var json: JSONValue { (try? JSONValue(parsing: body)) ?? .null }
         /// The problem's code, or nil.
         package var code: String? { json["code"]?.string }
+
+        package init(_ response: ClientResponse) {
+            status = response.status.code
+            fields = response.fields
+            body = response.body
+        }
 
         package init(_ response: Response) {
             status = response.status.code

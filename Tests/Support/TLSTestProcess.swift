@@ -29,7 +29,7 @@ internal import Reactor
         unsafe posix_spawn_file_actions_adddup2(&actions, ends[1], 1)
         var pointers: [UnsafeMutablePointer<CChar>?] = unsafe ([executable] + arguments).map { unsafe strdup($0) }
         unsafe pointers.append(nil)
-        defer { unsafe pointers.forEach { unsafe free($0) } }
+        defer { for index in unsafe pointers.indices { unsafe free(pointers[index]) } }
         var identifier = pid_t()
         let result = unsafe posix_spawnp(&identifier, executable, &actions, nil, pointers, environ)
         guard result == 0 else {

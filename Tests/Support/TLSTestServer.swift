@@ -6,6 +6,8 @@ package final class TLSTestServer: Sendable {
         case withoutHandshake
         /// Reads one request, head and body.
         case read
+        /// Reads whatever comes first.
+        case readSome
         case send(String)
         case sendBytes([UInt8])
         /// Sends the text byte by byte, so many milliseconds apart.
@@ -125,6 +127,7 @@ package final class TLSTestServer: Sendable {
         switch step {
         case .withoutHandshake: "plain"
         case .read: "read"
+        case .readSome: "more"
         case .send(let text): "send " + hexadecimal(Array(text.utf8))
         case .sendBytes(let bytes): "send " + hexadecimal(bytes)
         case .drip(let text, let milliseconds): "drip \(hexadecimal(Array(text.utf8))) \(milliseconds)"
@@ -225,6 +228,8 @@ package final class TLSTestServer: Sendable {
                 data = bytes.fromhex(arguments[0]) if arguments else b""
                 if name == "read":
                     self.read()
+                elif name == "more":
+                    self.more()
                 elif name == "send":
                     self.connection.sendall(data)
                 elif name == "drip":
@@ -251,8 +256,9 @@ package final class TLSTestServer: Sendable {
                         self.more()
                 elif name == "close":
                     if context:
-                        self.connection.settimeout(5)
-                        self.connection = self.connection.unwrap()
+                        # Sends close_notify and does not wait for the client's.
+                        self.connection.setblocking(False)
+                        self.connection.unwrap()
                     raise Gone()
                 elif name == "cut":
                     raise Gone()

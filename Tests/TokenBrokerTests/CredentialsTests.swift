@@ -216,7 +216,7 @@ internal import TokenBroker
     @Test(arguments: [
         (#""expires_in": 100"#, 100), (#""expires_in": "100""#, 100), (#""expires_in": 100.9"#, 100),
         (#""x": 1"#, 3600), (#""expires_in": null"#, 3600), (#""expires_in": "soon""#, 3600),
-        (#""expires_in": 0"#, 0), (#""expires_in": -1"#, 0), (#""expires_in": 1e12"#, 315_360_000),
+        (#""expires_in": 1"#, 1), (#""expires_in": 1e12"#, 315_360_000),
         (#""expires_in": 1000000000000"#, 315_360_000),
     ])
     func `the lifetime is what the provider says, within bounds, or the preset's`(
@@ -226,6 +226,16 @@ internal import TokenBroker
         await broker.makeTenant("t1", Self.withSecret)
         broker.transport.enqueue(.json(200, #"{"access_token": "a1", \#(member)}"#))
         #expect(await broker.get("min_ttl=0").json["expires_in"] == .integer(seconds))
+    }
+
+    @Test(arguments: [#""expires_in": 0"#, #""expires_in": -1"#, #""expires_in": "0""#])
+    func `a new token that has expired already is given to nobody`(member: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.withSecret)
+        broker.transport.enqueue(.json(200, #"{"access_token": "a1", \#(member)}"#))
+        let answer = await broker.get("min_ttl=0")
+        #expect((answer.status, answer.code) == (502, "token_response_error"))
+        #expect(broker.transport.seen.count == 1)
     }
 
     @Test func `a token without expires_in lives as long as it says itself`() async throws {

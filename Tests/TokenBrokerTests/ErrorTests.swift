@@ -102,12 +102,27 @@ internal import TokenBroker
         }
     }
 
+    @Test func `every answer but the operational ones may be kept by nobody`() async throws {
+        let broker = try await BrokerHarness()
+        broker.time.holdSleeps()
+        await broker.makeTenant()
+        let operational = ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"]
+        let operations = Service.operations(of: broker.broker).filter { $0.path != "/events" }
+        for operation in operations where !operational.contains(operation.path) {
+            let path = operation.path.replacing("{tenant}", with: "t1").replacing(/\{[a-z_]+\}/, with: "x")
+            for key in [BrokerHarness.adminKey, nil] {
+                let answer = await broker.call(Method(operation.method), path, key: key, tenant: "t1")
+                #expect(answer.fields.values("Cache-Control") == ["no-store"], "\(operation)")
+            }
+        }
+    }
+
     // MARK: Faults of HTTP itself
 
     @Test(arguments: [
         (400, "invalid_request"), (408, "invalid_request"), (411, "invalid_request"), (413, "payload_too_large"),
         (414, "invalid_request"), (417, "invalid_request"), (431, "invalid_request"), (500, "internal_error"),
-        (501, "internal_error"), (503, "retryable_error"), (505, "internal_error"),
+        (501, "invalid_request"), (503, "retryable_error"), (505, "invalid_request"),
     ])
     func `a request that HTTP refuses gets a problem with HTTP's status`(status: Int, code: String) async throws {
         let broker = try await BrokerHarness()

@@ -102,6 +102,49 @@ internal import TokenBroker
         #expect(await answer.text == #"{"status":"draining"}"#)
     }
 
+    @Test func `the description of the API needs no key`() async throws {
+        let broker = try await Self.make()
+        let answer = await broker.call(.get, "/openapi.yaml", key: nil)
+        #expect(answer.status == 200)
+        #expect(answer.fields["Content-Type"] == "application/yaml")
+        #expect(answer.text.hasPrefix("openapi: 3.1."))
+    }
+
+    @Test func `what has expired is removed without being asked for`() async throws {
+        let store = MemoryRecordStore()
+        let broker = try await BrokerHarness(store: store)
+        broker.time.holdSleeps()
+        await broker.makeTenant()
+        for seconds in [30, 600] {
+            _ = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"], "expires_in": \#(seconds)}"#)
+        }
+        broker.broker.start()
+        await broker.time.sleepers(atLeast: 1)
+        #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).count == 2)
+        #expect(broker.time.slept == [.seconds(60)])
+        broker.time.advance(by: .seconds(60))
+        await broker.time.sleepers(atLeast: 1)
+        #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).count == 1)
+        await broker.broker.finish()
+    }
+
+    @Test func `a store that is away while what has expired is removed is tried again`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        await broker.makeTenant()
+        _ = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"], "expires_in": 1}"#)
+        broker.time.advance(by: .seconds(2))
+        store.setDown(true)
+        broker.broker.start()
+        await broker.time.sleepers(atLeast: 1)
+        #expect(broker.log.contains { $0.contains("store_failed") })
+        store.setDown(false)
+        broker.time.advance(by: .seconds(60))
+        await broker.time.sleepers(atLeast: 1)
+        #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).isEmpty)
+        await broker.broker.finish()
+    }
+
     @Test(arguments: ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"])
     func `a probe takes GET and HEAD`(path: String) async throws {
         let broker = try await Self.make()

@@ -135,6 +135,15 @@ internal import TokenBroker
         #expect(answer.json["expires"] == .string(expires))
     }
 
+    @Test func `a token that tells its expiry is believed where none is given`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        // exp: 2026-11-21T09:10:00Z.
+        let token = "e30.eyJleHAiOjE3OTUyNTIyMDB9.c2ln"
+        let answer = await Self.put(broker, #"{"credentials": {"client_id": "c1", "token": "\#(token)"}}"#)
+        #expect(answer.json["expires"] == .string("2026-11-21T09:10:00Z"))
+    }
+
     @Test(arguments: [
         ("{}", ["/credentials"]), (#"{"credentials": null}"#, ["/credentials"]),
         (#"{"credentials": {}}"#, ["/credentials/client_id", "/credentials/token"]),

@@ -71,6 +71,12 @@ final class FileRecords {
         try recover()
     }
 
+    deinit {
+        // A child process that is being started has a copy of every descriptor for a moment, which would keep the lock
+        // past the close of ours.
+        _ = flock(lock.rawValue, LOCK_UN)
+    }
+
     // MARK: What a store does
 
     func read(_ id: RecordID) throws(FileStoreError) -> StoredRecord? {

@@ -1,0 +1,206 @@
+import BrokerTesting
+import DevelopmentProvider
+import FoundationEssentials
+import HTTPCodec
+import JSON
+import Testing
+
+/// What an operator sees of `token-broker`: starts, refusals to start, stops.
+@Suite(.timeLimit(.minutes(3)))
+struct `The program` {
+    private let directory = StoreFixtureDirectory()
+
+    @Test func `a first start makes keys for itself, and a later one finds its credentials with them`() async throws {
+        let port = try PostgresServer.freePort()
+        let variables = ["DATA_DIR": directory.path, "ADMIN_KEY": ""]
+        var process = try await start(port, variables)
+        let key = try text("admin.key")
+        #expect(key.hasPrefix("tba_") && key.utf8.count == 47)
+        for name in ["admin.key", "master.keys"] {
+            let attributes = try FileManager.default.attributesOfItem(atPath: directory.path + "/" + name)
+            #expect((attributes[.posixPermissions] as? Int) == 0o600)
+        }
+        let broker = try BrokerClient(port: port)
+        #expect(try await broker.call(.put, "/tenants/t1", key: key, body: #"{"client_id": "c1"}"#).status == 201)
+        #expect(await process.terminate() == 0)
+        process = try await start(port, variables)
+        #expect(try await broker.call(.get, "/tenants/t1", key: key).status == 200)
+        #expect(await process.terminate() == 0)
+    }
+
+    @Test func `a second process on the same directory is refused`() async throws {
+        let process = try await start(try PostgresServer.freePort(), ["DATA_DIR": directory.path])
+        let second = try await run(["TOKEN_BROKER_DATA_DIR": directory.path])
+        #expect(second.status == 1)
+        #expect(second.output.contains("is in use by another process"))
+        await process.terminate()
+    }
+
+    @Test func `a second process on the same port is refused`() async throws {
+        let port = try PostgresServer.freePort()
+        let process = try await start(port, ["DATA_DIR": directory.path])
+        let other = StoreFixtureDirectory()
+        let second = try await run([
+            "TOKEN_BROKER_DATA_DIR": other.path, "TOKEN_BROKER_LISTEN": "127.0.0.1:\(port)",
+        ])
+        #expect(second.status == 1)
+        #expect(second.output.contains("cannot listen"))
+        await process.terminate()
+    }
+
+    @Test(arguments: [
+        (#"k1:HwAHBgUEAwIBAAECAwQFBgcICQoLDA0ODxAREhMUFRY="#, "another key 'k1'"),
+        (#"k2:HwAHBgUEAwIBAAECAwQFBgcICQoLDA0ODxAREhMUFRY="#, "which TOKEN_BROKER_MASTER_KEYS lacks"),
+    ])
+    func `a start with the wrong key is refused and overwrites nothing`(keys: String, text: String) async throws {
+        let port = try PostgresServer.freePort()
+        let right = ["DATA_DIR": directory.path, "MASTER_KEYS": BrokerHarness.masterKeys]
+        let process = try await start(port, right)
+        let broker = try BrokerClient(port: port)
+        #expect(try await broker.call(.put, "/tenants/t1", body: #"{"client_id": "c1"}"#).status == 201)
+        #expect(await process.terminate() == 0)
+
+        let wrong = try await run(["TOKEN_BROKER_DATA_DIR": directory.path, "TOKEN_BROKER_MASTER_KEYS": keys])
+        #expect(wrong.status == 1)
+        #expect(wrong.output.contains(text))
+        #expect(!wrong.output.contains(keys.dropFirst(3)))
+
+        let again = try await start(port, right)
+        #expect(try await broker.call(.get, "/tenants/t1").status == 200)
+        #expect(await again.terminate() == 0)
+    }
+
+    @Test func `records without their own key file are not given new keys`() async throws {
+        let process = try await start(try PostgresServer.freePort(), ["DATA_DIR": directory.path])
+        #expect(await process.terminate() == 0)
+        try FileManager.default.removeItem(atPath: directory.path + "/master.keys")
+        let next = try await run(["TOKEN_BROKER_DATA_DIR": directory.path])
+        #expect(next.status == 1)
+        #expect(next.output.contains("its file master.keys is missing"))
+        #expect(!FileManager.default.fileExists(atPath: directory.path + "/master.keys"))
+    }
+
+    @Test func `every fault of the configuration is told at once, by its variable's name, and nothing is opened`()
+        async throws
+    {
+        let result = try await run(
+            [
+                "TOKEN_BROKER_LISTEN": "localhost", "TOKEN_BROKER_DATABASE_URL": "nonsense",
+                "TOKEN_BROKER_MASTER_KEYS": "k1:dG9vIHNob3J0", "TOKEN_BROKER_LOG_LEVEL": "loud",
+                "TOKEN_BROKER_EVENT_LOOPS": "0", "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS": "yes",
+                "TOKEN_BROKER_ADMIN_KEY": "a-key", "TOKEN_BROKER_ADMIN_KEY_FILE": "/nowhere",
+                "TOKEN_BROKER_PUBLIC_BASE_URL": "ftp://x", "TOKEN_BROKER_TRUSTED_CA_FILE": "/nowhere",
+                "TOKEN_BROKER_DATA_DIR": directory.path,
+            ])
+        #expect(result.status == 78)
+        for name in [
+            "LISTEN", "DATABASE_URL", "MASTER_KEYS", "LOG_LEVEL", "EVENT_LOOPS", "ALLOW_INSECURE_PROVIDERS",
+            "ADMIN_KEY", "PUBLIC_BASE_URL", "TRUSTED_CA_FILE", "DATA_DIR",
+        ] {
+            #expect(result.output.contains("TOKEN_BROKER_\(name) "), "\(name): \(result.output)")
+        }
+        #expect(!result.output.contains("dG9vIHNob3J0"))
+        #expect(!result.output.contains("a-key"))
+        #expect(!FileManager.default.fileExists(atPath: directory.path))
+    }
+
+    @Test func `secrets come from files as well`() async throws {
+        let port = try PostgresServer.freePort()
+        let files = StoreFixtureDirectory()
+        try FileManager.default.createDirectory(atPath: files.path, withIntermediateDirectories: true)
+        try Data((BrokerHarness.masterKeys + "\n").utf8).write(to: URL(filePath: files.path + "/keys"))
+        try Data((BrokerHarness.adminKey + "\n").utf8).write(to: URL(filePath: files.path + "/admin"))
+        let process = try await start(
+            port,
+            [
+                "DATA_DIR": directory.path, "MASTER_KEYS_FILE": files.path + "/keys",
+                "ADMIN_KEY_FILE": files.path + "/admin", "ADMIN_KEY": "",
+            ])
+        let broker = try BrokerClient(port: port)
+        #expect(try await broker.call(.get, "/tenants").status == 200)
+        #expect(await process.terminate() == 0)
+    }
+
+    @Test(
+        arguments: [
+            (["--help"], 0, "TOKEN_BROKER_MASTER_KEYS"), (["--version"], 0, "token-broker "),
+            (["config", "check"], 0, "The configuration is good."), (["keys", "generate"], 0, "k1:"),
+            (["keys", "generate", "2026-11"], 0, "2026-11:"), (["keys", "generate", "a b"], 64, ""),
+            (["unknown"], 64, "see token-broker --help"), (["healthcheck"], 1, ""),
+        ] as [([String], Int32, String)])
+    func `commands say what they do`(arguments: [String], status: Int32, text: String) async throws {
+        let port = try PostgresServer.freePort()
+        let result = try await run(["TOKEN_BROKER_LISTEN": "127.0.0.1:\(port)"], arguments)
+        #expect(result.status == status)
+        #expect(result.output.contains(text), "\(result.output)")
+    }
+
+    @Test func `SIGTERM lets a refresh under way end, and stores what it brought`() async throws {
+        let provider = try RunningProvider(Self.configuration)
+        let port = try PostgresServer.freePort()
+        let variables = ["DATA_DIR": directory.path, "ALLOW_INSECURE_PROVIDERS": "true"]
+        var process = try await start(port, variables)
+        let broker = try BrokerClient(port: port)
+        try await broker.makeTenant(at: provider)
+        try await broker.logIn(at: provider)
+        let before = try await broker.call(.get, "/credentials", tenant: "t1")
+
+        provider.provider.script(Fault(.token, delay: .seconds(1)))
+        async let refreshed = broker.call(.get, "/credentials?policy=local_force_refresh", tenant: "t1")
+        try await provider.provider.waitForRequests(1, at: .token, grant: .refreshToken)
+        #expect(await process.terminate() == 0)
+        let answer = try await refreshed
+        #expect(answer.status == 200)
+        #expect(answer.fields["ETag"] != before.fields["ETag"])
+
+        process = try await start(port, variables)
+        let after = try await broker.call(.get, "/credentials", tenant: "t1")
+        #expect(after.json["token"] == answer.json["token"])
+        #expect(await process.terminate() == 0)
+        await provider.close()
+    }
+
+    @Test func `a hundred callers of an expired token cause one request at the provider`() async throws {
+        let provider = try RunningProvider(Self.configuration)
+        let port = try PostgresServer.freePort()
+        let process = try await start(port, ["DATA_DIR": directory.path, "ALLOW_INSECURE_PROVIDERS": "true"])
+        let broker = try BrokerClient(port: port)
+        try await broker.makeTenant(at: provider)
+        provider.provider.configure { $0.accessTokenLifetime = .seconds(30) }
+        try await broker.logIn(at: provider)
+        provider.provider.configure { $0.accessTokenLifetime = .seconds(3600) }
+        let answers = try await withThrowingTaskGroup(of: BrokerHarness.Answer.self) { group in
+            for _ in 0..<100 { group.addTask { try await broker.call(.get, "/credentials", tenant: "t1") } }
+            return try await group.reduce(into: []) { $0.append($1) }
+        }
+        #expect(answers.allSatisfy { $0.status == 200 })
+        #expect(Set(answers.compactMap { $0.json["token"]?.string }).count == 1)
+        #expect(provider.provider.requests.count { $0.endpoint == .token && $0.grant == "refresh_token" } == 1)
+        #expect(await process.terminate() == 0)
+        await provider.close()
+    }
+
+    // MARK: Running it
+
+    private static let configuration = ProviderConfiguration(profile: .tidal, clients: [ProviderClient("c1")])
+
+    private func start(_ port: UInt16, _ variables: [String: String]) async throws -> TestProcess {
+        try await BrokerProcess.start(port: port, variables)
+    }
+
+    /// Runs the program to its end; both its outputs.
+    private func run(
+        _ environment: [String: String], _ arguments: [String] = []
+    ) async throws -> (status: Int32, output: String) {
+        let command = [BrokerProcess.program("token-broker")] + arguments
+        let process = try await TestProcess.start(
+            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh"] + command, environment: environment)
+        let status = await process.exitStatus()
+        return (status, process.lines.joined(separator: "\n"))
+    }
+
+    private func text(_ name: String) throws -> String {
+        let data = try Data(contentsOf: URL(filePath: directory.path + "/" + name))
+        return String(decoding: data, as: UTF8.self).filter { !$0.isNewline }
+    }
+}

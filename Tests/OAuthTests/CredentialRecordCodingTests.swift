@@ -1,0 +1,104 @@
+import Cryptography
+import JSON
+import OAuth
+import Testing
+
+@Suite struct `Credential record coding` {
+    static let full = Sample.held(
+        refreshToken: "r\"1\\\n\u{0}\u{2028}ä\u{1f511}", expires: Timestamp(milliseconds: 1_795_255_200_123),
+        scopes: ["b", "a"], userID: "u\"1",
+        obtainedWith: Sample.client(uniqueKey: "k", scopes: ["c"]).fingerprint)
+
+    static let bare = Sample.held(
+        .client, refreshToken: nil, expires: Timestamp(milliseconds: -1), scopes: [], userID: nil,
+        obtainedWith: Sample.client(secret: nil, uniqueKey: nil, scopes: []).fingerprint)
+
+    @Test(arguments: [
+        CredentialRecord(held: nil), CredentialRecord(held: full), CredentialRecord(held: bare),
+        CredentialRecord(held: nil, quarantined: QuarantinedCredentials(credentials: full, until: Sample.now)),
+        CredentialRecord(held: bare, quarantined: QuarantinedCredentials(credentials: full, until: .latest)),
+    ])
+    func `what was written is read again`(record: CredentialRecord) {
+        #expect(CredentialRecord(decoding: record.encoded) == record)
+    }
+
+    @Test func `a record with nothing in it is an empty object`() {
+        #expect(CredentialRecord(held: nil).encoded == Array("{}".utf8))
+    }
+
+    @Test func `what may be missing is left out`() throws {
+        let json = try JSONValue(parsing: CredentialRecord(held: Self.bare).encoded)
+        #expect(
+            json["held"]?.object?.keys.sorted() == [
+                "access_token", "client_id", "expires", "granted_scopes", "level", "requested_scopes",
+            ])
+    }
+
+    @Test func `the client secret is not in it`() {
+        let text = String(decoding: CredentialRecord(held: Self.full).encoded, as: UTF8.self)
+        #expect(!text.contains("secret-1"))
+    }
+
+    static let members: [String: JSONValue] = [
+        "level": .string("user"), "access_token": .string("at"), "expires": .integer(1000),
+        "granted_scopes": .array([.string("a")]), "client_id": .string("c"), "requested_scopes": .array([]),
+    ]
+
+    private func decode(_ held: [String: JSONValue]) -> CredentialRecord? {
+        CredentialRecord(decoding: JSONWriter.object { $0.member("held", .object(held)) })
+    }
+
+    @Test func `a writer that knew no optional member is understood`() {
+        #expect(
+            decode(Self.members)?.held
+                == Sample.held(
+                    token: "at", refreshToken: nil, expires: Timestamp(milliseconds: 1000), userID: nil,
+                    obtainedWith: ClientFingerprint(
+                        clientID: "c", scopes: .empty, clientUniqueKey: nil, clientSecretDigest: nil)))
+    }
+
+    @Test func `a writer that knew more members is understood`() {
+        var held = Self.members
+        held["added_later"] = .object(["x": .array([.null])])
+        let bytes = JSONWriter.object { json in
+            json.member("added_later", 1)
+            json.member("held", .object(held))
+        }
+        #expect(CredentialRecord(decoding: bytes) == decode(Self.members))
+    }
+
+    @Test(arguments: members.keys.sorted())
+    func `a member that every writer knew must be there and of its type`(name: String) {
+        var held = Self.members
+        held[name] = nil
+        #expect(decode(held) == nil)
+        held[name] = .bool(true)
+        #expect(decode(held) == nil)
+        held[name] = .null
+        #expect(decode(held) == nil)
+    }
+
+    @Test(
+        arguments: [
+            ("level", .string("basic")), ("level", .string("USER")), ("expires", .number(0.5)),
+            ("granted_scopes", .array([.string("a b")])), ("requested_scopes", .array([.string("")])),
+            ("granted_scopes", .array([.integer(1)])), ("requested_scopes", .array([.null])),
+            ("refresh_token", .integer(1)), ("refresh_token", .null), ("user_id", .integer(1)),
+            ("client_unique_key", .bool(false)), ("client_secret_digest", .string("*")),
+            ("client_secret_digest", .integer(1)),
+        ] as [(String, JSONValue)])
+    func `a member with a value that no writer wrote spoils the record`(name: String, value: JSONValue) {
+        var held = Self.members
+        held[name] = value
+        #expect(decode(held) == nil)
+    }
+
+    @Test(arguments: [
+        "", "null", "[]", "{", "{} x", #"{"held":{}}"#, #"{"held":null}"#, #"{"held":[]}"#, #"{"quarantined":{}}"#,
+        #"{"quarantined":null}"#, #"{"quarantined":{"until":1}}"#, #"{"quarantined":{"until":1,"credentials":{}}}"#,
+        #"{"quarantined":{"until":"1","credentials":{"level":"user"}}}"#, #"{"held":{},"held":{}}"#,
+    ])
+    func `what is no record is refused`(text: String) {
+        #expect(CredentialRecord(decoding: Array(text.utf8)) == nil)
+    }
+}

@@ -1,0 +1,84 @@
+import Cryptography
+import OAuth
+import Testing
+
+@Suite struct `Held credentials` {
+    private func response(_ members: String = "") -> TokenResponse {
+        TokenResponse(body: Array((#"{"access_token":"at-2""# + members + "}").utf8), receivedAt: Sample.now)!
+    }
+
+    private func granted(
+        _ members: String = "", level: CredentialsLevel = .user, to client: ClientConfiguration = Sample.client(),
+        replacing previous: HeldCredentials? = nil
+    ) -> HeldCredentials {
+        HeldCredentials(
+            granted: response(members), level: level, to: client, replacing: previous,
+            defaultLifetime: .seconds(3600), now: Sample.now)
+    }
+
+    @Test func `a grant's own words hold`() {
+        let held = granted(
+            #","refresh_token":"rt-2","expires_in":60,"scope":"x","user_id":7"#, replacing: Sample.held())
+        #expect(
+            held
+                == HeldCredentials(
+                    level: .user, accessToken: SecretBytes(utf8: "at-2"), refreshToken: SecretBytes(utf8: "rt-2"),
+                    expires: Sample.now.advanced(by: .seconds(60)), grantedScopes: ScopeSet(["x"])!, userID: "7",
+                    obtainedWith: Sample.client().fingerprint))
+    }
+
+    @Test func `what a refresh leaves out stays known (T45)`() {
+        let held = granted(replacing: Sample.held(scopes: ["s"], userID: "42"))
+        #expect(held.accessToken.revealedText == "at-2")
+        #expect(held.refreshToken?.revealedText == "refresh-1")
+        #expect(held.grantedScopes.values == ["s"])
+        #expect(held.userID == "42")
+    }
+
+    @Test func `of three refreshes each keeps or replaces the refresh token`() {
+        var held = Sample.held(refreshToken: "rt-1")
+        held = granted(replacing: held)
+        #expect(held.refreshToken?.revealedText == "rt-1")
+        held = granted(#","refresh_token":"rt-2""#, replacing: held)
+        #expect(held.refreshToken?.revealedText == "rt-2")
+        held = granted(#","refresh_token":null"#, replacing: held)
+        #expect(held.refreshToken?.revealedText == "rt-2")
+    }
+
+    @Test func `a login takes nothing from before`() {
+        let held = granted()
+        #expect(held.refreshToken == nil)
+        #expect(held.userID == nil)
+        #expect(held.grantedScopes.values == ["a", "b"])
+    }
+
+    @Test func `a grant that names no lifetime lives for the default one`() {
+        #expect(granted().expires == Sample.now.advanced(by: .seconds(3600)))
+        #expect(granted(#","expires_in":0"#).expires == Sample.now)
+    }
+
+    @Test func `client credentials have neither user nor refresh token`() {
+        let held = granted(#","refresh_token":"rt-2","user_id":7"#, level: .client)
+        #expect(held.level == .client)
+        #expect(held.refreshToken == nil)
+        #expect(held.userID == nil)
+    }
+
+    @Test func `client credentials take nothing from the user's`() {
+        let held = granted(level: .client, replacing: Sample.held(.user, scopes: ["users-own"]))
+        #expect(held.refreshToken == nil)
+        #expect(held.userID == nil)
+        #expect(held.grantedScopes.values == ["a", "b"])
+    }
+
+    @Test func `a user's take nothing from client credentials`() {
+        let held = granted(replacing: Sample.held(.client, refreshToken: nil, scopes: ["clients-own"], userID: nil))
+        #expect(held.grantedScopes.values == ["a", "b"])
+    }
+
+    @Test func `the configuration of the grant is remembered, not that of before`() {
+        let client = Sample.client(id: "client-2", secret: "secret-2", uniqueKey: "k", scopes: ["c"])
+        let held = granted(to: client, replacing: Sample.held())
+        #expect(held.obtainedWith == client.fingerprint)
+    }
+}

@@ -1,0 +1,59 @@
+import Cryptography
+import OAuth
+import Testing
+
+@Suite struct Redaction {
+    static let canary = "canary-8c1f"
+
+    static let configuration = Sample.client(secret: canary)
+    static let held = Sample.held(token: canary, refreshToken: canary)
+
+    static let values: [any Sendable] = [
+        configuration, held, CredentialRecord(held: held),
+        CredentialRecord(held: nil, quarantined: QuarantinedCredentials(credentials: held, until: .latest)),
+        PKCE(codeVerifier: SecretBytes(utf8: canary)),
+        TokenRequest.authorizationCode(
+            code: SecretBytes(utf8: canary), redirectURI: "https://app.example/",
+            codeVerifier: SecretBytes(utf8: canary)),
+        TokenRequest.refresh(SecretBytes(utf8: canary)),
+        TokenResponse(
+            body: Array(#"{"access_token":"\#(canary)","refresh_token":"\#(canary)"}"#.utf8), receivedAt: Sample.now),
+        try? AuthorizationResponse(query: "code=\(canary)&state=\(canary)"),
+        AuthorizationResponse.Outcome.code(canary),
+        AuthorizationRequest(
+            redirectURI: "https://app.example/", state: canary, codeChallenge: "ch",
+            customParameters: ["a": "b"]),
+    ]
+
+    @Test(arguments: values.indices)
+    func `nothing that prints a value shows what it hides`(index: Int) {
+        let value = Self.values[index]
+        var dumped = ""
+        dump(value, to: &dumped)
+        for text in ["\(value)", String(describing: value), String(reflecting: value), dumped, "\([value])"] {
+            #expect(!text.contains(Self.canary))
+        }
+    }
+
+    @Test func `the digest of a secret is not shown either`() throws {
+        let fingerprint = Self.configuration.fingerprint
+        let digest = try #require(fingerprint.clientSecretDigest)
+        var dumped = ""
+        dump(fingerprint, to: &dumped)
+        for text in ["\(fingerprint)", String(reflecting: fingerprint), "\(Self.held)", dumped] {
+            #expect(!text.contains("\(digest[0]), \(digest[1]), \(digest[2])"))
+            #expect(!text.contains("- \(digest[0])\n"))
+        }
+    }
+
+    @Test func `what is left says what happened`() throws {
+        #expect("\(try AuthorizationResponse(query: "error=access_denied&state=s"))".contains("access_denied"))
+        #expect("\(try AuthorizationResponse(query: "state=s"))".contains("incomplete"))
+    }
+
+    @Test func `a fault tells no value`() {
+        #expect(throws: AuthorizationResponse.Fault.repeatedParameter("code")) {
+            try AuthorizationResponse(query: "code=\(Self.canary)&code=\(Self.canary)")
+        }
+    }
+}

@@ -1,0 +1,72 @@
+import Glibc
+import Reactor
+
+/// An actor that lives on a loop, as the users of `ready` do.
+actor LoopActor {
+    let loop: EventLoop
+    nonisolated var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
+
+    init(_ loop: EventLoop) { self.loop = loop }
+
+    /// Runs `body` on the loop's thread.
+    @discardableResult
+    func run<R: Sendable>(_ body: (EventLoop) async throws -> R) async rethrows -> R { try await body(loop) }
+
+    /// Why `body` failed on the loop's thread. The macros of Swift Testing would run it elsewhere.
+    func failure(_ body: (EventLoop) async throws -> Void) async -> (any Error)? {
+        do {
+            try await body(loop)
+            return nil
+        } catch {
+            return error
+        }
+    }
+
+    /// Runs `body` on the loop's thread in one piece.
+    func runAtOnce<R: Sendable>(_ body: @Sendable (EventLoop) throws -> R) rethrows -> R { try body(loop) }
+}
+
+/// Runs `body` with a loop that ends afterwards.
+@discardableResult
+func withLoop<R: Sendable>(_ body: (LoopActor) async throws -> R) async throws -> R {
+    let loop = try EventLoop(name: "test-loop")
+    let actor = LoopActor(loop)
+    let result: Result<R, any Error>
+    do {
+        result = .success(try await body(actor))
+    } catch {
+        result = .failure(error)
+    }
+    loop.shutDown()
+    return try result.get()
+}
+
+/// Two connected stream sockets that do not block.
+final class SocketPair: Sendable {
+    let near: CInt
+    let far: CInt
+
+    init() throws {
+        var ends: [CInt] = [-1, -1]
+        let type = CInt(SOCK_STREAM.rawValue) | CInt(SOCK_NONBLOCK.rawValue) | CInt(SOCK_CLOEXEC.rawValue)
+        try retryingInterrupts("socketpair") { unsafe socketpair(AF_UNIX, type, 0, &ends) }
+        (near, far) = (ends[0], ends[1])
+    }
+
+    deinit {
+        close(near)
+        close(far)
+    }
+
+    /// Makes `near` readable.
+    func say() {
+        var byte: UInt8 = 1
+        _ = unsafe send(far, &byte, 1, CInt(MSG_NOSIGNAL))
+    }
+
+    /// Takes in what was said.
+    func hear() {
+        var bytes = [UInt8](repeating: 0, count: 64)
+        _ = unsafe recv(near, &bytes, bytes.count, 0)
+    }
+}

@@ -1,0 +1,204 @@
+internal import Glibc
+internal import Reactor
+internal import Synchronization
+
+/// A program that a test has started. It is killed when nobody holds it any more and when the test process dies.
+///
+/// What it writes to standard output is collected, line by line; standard error is the tests' own.
+@safe package final class TestProcess: Sendable {
+    package struct Failure: Error, CustomStringConvertible {
+        package let description: String
+    }
+
+    private let identifier: pid_t
+    private let output: TestProcessOutput
+
+    /// - Parameters:
+    ///   - arguments: the program's path and what follows it.
+    ///   - environment: all of it; nothing is inherited but a PATH.
+    package static func start(_ arguments: [String], environment: [String: String] = [:]) async throws -> TestProcess {
+        try await TestProcessSpawner.shared.start(arguments, environment)
+    }
+
+    fileprivate init(_ identifier: pid_t, _ descriptor: CInt) throws {
+        self.identifier = identifier
+        let output = TestProcessOutput()
+        self.output = output
+        try Thread.start(name: "test-output") { output.collect(descriptor, until: identifier) }.detach()
+    }
+
+    deinit {
+        output.signal(SIGKILL, to: identifier)
+    }
+
+    /// The lines written so far.
+    package var lines: [String] { output.lines }
+
+    /// The first line, past or future, that fits.
+    /// - Throws: when the program ends without one.
+    package func line(where fits: @escaping @Sendable (String) -> Bool) async throws -> String {
+        if let line = await output.line(where: fits) { return line }
+        throw Failure(description: "the program ended; it wrote:\n" + lines.joined(separator: "\n"))
+    }
+
+    /// SIGTERM. Returns the exit status, or 128 and the number of the signal that ended the program.
+    @discardableResult
+    package func terminate() async -> Int32 {
+        output.signal(SIGTERM, to: identifier)
+        return await output.exitStatus()
+    }
+
+    /// SIGKILL: the program has no say in it. Returns when it is gone.
+    package func kill() async {
+        output.signal(SIGKILL, to: identifier)
+        _ = await output.exitStatus()
+    }
+
+    /// Waits for the program to end by itself.
+    package func exitStatus() async -> Int32 { await output.exitStatus() }
+}
+
+/// What a child has written, and how it ended.
+private final class TestProcessOutput: Sendable {
+    private struct State {
+        var lines: [String] = []
+        var exitStatus: CInt?
+        var waiters: [CheckedContinuation<Void, Never>] = []
+    }
+
+    private let state = Mutex(State())
+
+    var lines: [String] { state.withLock { $0.lines } }
+
+    /// Reads to the end of the output, then takes the exit status. Blocks its thread.
+    func collect(_ descriptor: CInt, until identifier: pid_t) {
+        var unfinished: [UInt8] = []
+        var buffer = [UInt8](repeating: 0, count: 65_536)
+        while true {
+            let count = unsafe read(descriptor, &buffer, buffer.count)
+            if count == -1, errno == EINTR { continue }
+            if count <= 0 { break }
+            unfinished += buffer[..<count]
+            while let end = unfinished.firstIndex(of: UInt8(ascii: "\n")) {
+                let line = String(decoding: unfinished[..<end], as: UTF8.self)
+                unfinished.removeSubrange(...end)
+                change { $0.lines.append(line) }
+            }
+        }
+        close(descriptor)
+        // The status is taken while the state is locked: a signal is never sent to a number that is free again.
+        var hasEnded = unsafe siginfo_t()
+        while unsafe waitid(P_PID, id_t(identifier), &hasEnded, WEXITED | WNOWAIT) == -1, errno == EINTR {}
+        change { state in
+            var status: CInt = 0
+            while unsafe waitpid(identifier, &status, 0) == -1, errno == EINTR {}
+            state.exitStatus = status & 0x7f == 0 ? (status >> 8) & 0xff : 128 + (status & 0x7f)
+        }
+    }
+
+    func signal(_ number: CInt, to identifier: pid_t) {
+        state.withLock { state in
+            if state.exitStatus == nil { _ = Glibc.kill(identifier, number) }
+        }
+    }
+
+    func line(where fits: (String) -> Bool) async -> String? {
+        var seen = 0
+        while true {
+            let (found, isOver) = state.withLock { state in
+                defer { seen = state.lines.count }
+                return (state.lines[seen...].first(where: fits), state.exitStatus != nil)
+            }
+            if found != nil || isOver { return found }
+            await changed(from: seen)
+        }
+    }
+
+    func exitStatus() async -> CInt {
+        while true {
+            if let status = state.withLock({ $0.exitStatus }) { return status }
+            await changed(from: nil)
+        }
+    }
+
+    /// Suspends until something is new; at once when more lines than `count` are there.
+    private func changed(from count: Int?) async {
+        await withCheckedContinuation { continuation in
+            let isNew = state.withLock { state in
+                if state.exitStatus != nil || count.map({ state.lines.count > $0 }) ?? false { return true }
+                state.waiters.append(continuation)
+                return false
+            }
+            if isNew { continuation.resume() }
+        }
+    }
+
+    private func change(_ body: (inout State) -> Void) {
+        let waiters = state.withLock { state in
+            body(&state)
+            defer { state.waiters = [] }
+            return state.waiters
+        }
+        for waiter in waiters { waiter.resume() }
+    }
+}
+
+/// Starts all programs from one thread that never ends: the kernel's death signal to a child is sent when the thread
+/// that started it ends.
+private actor TestProcessSpawner {
+    static let shared = TestProcessSpawner()
+
+    private nonisolated let thread: BlockingThread
+
+    nonisolated var unownedExecutor: UnownedSerialExecutor { unsafe thread.asUnownedSerialExecutor() }
+
+    private init() {
+        do {
+            thread = try BlockingThread(name: "test-spawner")
+        } catch {
+            preconditionFailure("the tests cannot run: \(error)")
+        }
+    }
+
+    func start(_ arguments: [String], _ environment: [String: String]) throws -> TestProcess {
+        var ends: [CInt] = [-1, -1]
+        try retryingInterrupts("pipe") { unsafe pipe(&ends) }
+        // Between these two lines nobody else starts a child here; one that is started elsewhere with our writing end
+        // would only delay the end of the output.
+        for end in ends { _ = fcntl(end, F_SETFD, FD_CLOEXEC) }
+        defer { close(ends[1]) }
+
+        var actions = unsafe posix_spawn_file_actions_t()
+        unsafe posix_spawn_file_actions_init(&actions)
+        defer { unsafe posix_spawn_file_actions_destroy(&actions) }
+        unsafe posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0)
+        unsafe posix_spawn_file_actions_adddup2(&actions, ends[1], 1)
+
+        // Our threads block signals; the program must not inherit that.
+        var attributes = posix_spawnattr_t()
+        unsafe posix_spawnattr_init(&attributes)
+        defer { unsafe posix_spawnattr_destroy(&attributes) }
+        var none = sigset_t()
+        unsafe sigemptyset(&none)
+        unsafe posix_spawnattr_setsigmask(&attributes, &none)
+        unsafe posix_spawnattr_setflags(&attributes, Int16(POSIX_SPAWN_SETSIGMASK))
+
+        let command = ["/usr/bin/setpriv", "--pdeathsig", "KILL", "--"] + arguments
+        let settings = environment.merging(["PATH": "/usr/sbin:/usr/bin:/sbin:/bin"]) { given, _ in given }
+        let strings = unsafe Self.cStrings(command)
+        let variables = unsafe Self.cStrings(settings.map { "\($0.key)=\($0.value)" })
+        let copies = unsafe strings + variables
+        defer { for index in unsafe copies.indices { unsafe free(copies[index]) } }
+        var child = pid_t()
+        let result = unsafe posix_spawn(&child, command[0], &actions, &attributes, strings, variables)
+        if result != 0 {
+            close(ends[0])
+            throw TestProcess.Failure(description: "\(SystemError("posix_spawn \(arguments[0])", number: result))")
+        }
+        return try TestProcess(child, ends[0])
+    }
+
+    private static func cStrings(_ strings: [String]) -> [UnsafeMutablePointer<CChar>?] {
+        unsafe strings.map { (string: String) in unsafe strdup(string) } + [nil]
+    }
+}

@@ -1,0 +1,102 @@
+internal import BrokerTesting
+internal import HTTPCodec
+internal import JSON
+internal import Testing
+internal import TokenBroker
+
+/// RFC 9207.
+@Suite struct `The issuer of a response` {
+    private static let issuer = "https://op.example/K"
+
+    /// A tenant of the issuer whose metadata says whether `iss` is sent.
+    private static func broker(announces: String) async throws -> BrokerHarness {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"provider": "oidc", "client_id": "c1", "issuer": "\#(issuer)"}"#)
+        broker.transport.enqueue(
+            .json(
+                200,
+                #"""
+                {"issuer": "\#(issuer)", "authorization_endpoint": "https://op.example/auth",
+                 "token_endpoint": "https://op.example/token"\#(announces)}
+                """#))
+        return broker
+    }
+
+    private static let announcing = #", "authorization_response_iss_parameter_supported": true"#
+
+    /// Exactly one request was made: the metadata's.
+    private static func nothingWasRedeemed(_ broker: BrokerHarness) -> Bool { broker.transport.seen.count == 1 }
+
+    @Test(arguments: [announcing, ""])
+    func `is right`(announces: String) async throws {
+        let broker = try await Self.broker(announces: announces)
+        let login = await broker.beginLogin()
+        broker.transport.enqueue(.json(200, BrokerHarness.token("access-1")))
+        let answer = await broker.callback("code=c-1&state=\(login.state)&iss=https%3A%2F%2Fop.example%2FK")
+        #expect(answer.status == 200)
+    }
+
+    @Test(arguments: [
+        "https://evil.example/K", "https://op.example/K/", "https://OP.example/K", "https://op.example/k",
+        "https://op.example", "http://op.example/K", "", "https://op.example/%4B", " https://op.example/K",
+        // Equal to the right one for Unicode, but not octet by octet.
+        "https://op.example/\u{212A}",
+    ])
+    func `is wrong, and the state stays usable`(other: String) async throws {
+        for announces in [Self.announcing, ""] {
+            let broker = try await Self.broker(announces: announces)
+            let login = await broker.beginLogin()
+            let iss = FormEncoding.percentEncode(other)
+            let answer = await broker.callback("code=c-1&state=\(login.state)&iss=\(iss)", accept: "application/json")
+            #expect(answer.status == 400)
+            #expect(answer.code == "invalid_request")
+            #expect(Self.nothingWasRedeemed(broker))
+            broker.transport.enqueue(.json(200, BrokerHarness.token("access-1")))
+            let right = FormEncoding.percentEncode(Self.issuer)
+            #expect(await broker.callback("code=c-1&state=\(login.state)&iss=\(right)").status == 200)
+        }
+    }
+
+    @Test func `is wrong beside an error too`() async throws {
+        let broker = try await Self.broker(announces: "")
+        let login = await broker.beginLogin()
+        let answer = await broker.callback("error=access_denied&state=\(login.state)&iss=x", accept: "application/json")
+        #expect(answer.status == 400)
+        #expect(answer.code == "invalid_request")
+        #expect(await broker.progress(login.id).json["status"]?.string == "pending")
+    }
+
+    @Test func `is missing where the provider announces it`() async throws {
+        let broker = try await Self.broker(announces: Self.announcing)
+        let login = await broker.beginLogin()
+        for query in ["code=c-1", "error=access_denied"] {
+            let answer = await broker.callback("\(query)&state=\(login.state)", accept: "application/json")
+            #expect(answer.status == 400)
+            #expect(answer.code == "invalid_request")
+        }
+        #expect(Self.nothingWasRedeemed(broker))
+        #expect(await broker.progress(login.id).json["status"]?.string == "pending")
+    }
+
+    @Test(arguments: ["", #", "authorization_response_iss_parameter_supported": false"#])
+    func `may be missing elsewhere`(announces: String) async throws {
+        let broker = try await Self.broker(announces: announces)
+        let login = await broker.beginLogin()
+        broker.transport.enqueue(.json(200, BrokerHarness.token("access-1")))
+        #expect(await broker.callback("code=c-1&state=\(login.state)").status == 200)
+    }
+
+    @Test func `is compared with a configured one too`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1",
+            #"""
+            {"provider": "oidc", "client_id": "c1", "issuer": "https://op.example",
+             "endpoints": {"authorization": "https://op.example/auth", "token": "https://op.example/token"}}
+            """#)
+        let login = await broker.beginLogin()
+        #expect(await broker.callback("code=c-1&state=\(login.state)&iss=https%3A%2F%2Fevil.example").status == 400)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("access-1")))
+        #expect(await broker.callback("code=c-1&state=\(login.state)&iss=https%3A%2F%2Fop.example").status == 200)
+    }
+}

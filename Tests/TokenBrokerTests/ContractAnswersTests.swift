@@ -1,0 +1,448 @@
+internal import BrokerTesting
+internal import CredentialStore
+internal import HTTPCodec
+internal import HTTPSClient
+internal import JSON
+internal import Testing
+internal import TokenBroker
+
+/// Brings every answer about that openapi.yaml describes, and holds each against its description.
+@Suite struct `Contract of answers` {
+    private let recorder = ExchangeRecorder()
+
+    @Test func `every answer is as described, and every described answer occurs`() async throws {
+        try await strangersAndBadRequests()
+        try await failingStore(.unavailable)
+        try await failingStore(.damaged("a record"))
+        try await refusals()
+        try await operation()
+        try await tenantsAndKeys()
+        try await beginningLogins()
+        try await endingLogins()
+        try await endingUnusableLogins()
+        try await boundLogins()
+        try await progress()
+        try await credentials()
+        try await failingRenewals()
+        try await settingAndRemovingCredentials()
+
+        let faults = try await recorder.faults().filter { $0 != Self.raceOnly }
+        #expect(faults == [])
+    }
+
+    /// A posted response for a login that is bound is redirected; it meets another browser's binding only where the
+    /// login is bound between the two looks at it.
+    private static let raceOnly = "POST /login/callback: 403 is described and was not seen"
+
+    // MARK: Every operation
+
+    /// A call that would succeed if what it is about existed.
+    private struct Sample {
+        let method: Method
+        let target: String
+        var body: String?
+        var fields: Fields = [:]
+    }
+
+    /// One sample of each operation.
+    private static func samples(_ broker: BrokerHarness) -> [Sample] {
+        Service.operations(of: broker.broker).map { operation in
+            let target = operation.path.replacing("{tenant}", with: "t9")
+                .replacing("{login_id}", with: String(repeating: "A", count: 22))
+                .replacing("{id}", with: String(repeating: "0", count: 24))
+            var sample = Sample(method: Method(operation.method), target: target)
+            switch "\(operation.method) \(operation.path)" {
+            case "PUT /tenants/{tenant}": sample.body = #"{"client_id": "c1"}"#
+            case "POST /tenants/{tenant}/api-keys": sample.body = #"{"name": "k", "permissions": ["login"]}"#
+            case "POST /login/initialize": sample.body = "{}"
+            case "POST /login/finalize": sample.body = #"{"login_response_query": "code=c&state=s"}"#
+            case "PUT /credentials": sample.body = #"{"credentials": {"client_id": "c1", "token": "t"}}"#
+            case "POST /login/callback":
+                sample.body = "code=c&state=s"
+                sample.fields = ["Content-Type": "application/x-www-form-urlencoded"]
+            case "GET /login/callback":
+                return Sample(method: .get, target: target + "?code=c&state=s")
+            default: break
+            }
+            return sample
+        }
+    }
+
+    private func strangersAndBadRequests() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let eventsKey = await broker.makeKey("t1", #"{"name": "k", "permissions": ["events"]}"#)
+        for sample in Self.samples(broker) {
+            await recorder.call(
+                broker, sample.method, sample.target, key: eventsKey, body: sample.body, fields: sample.fields)
+            let answer = await recorder.call(
+                broker, sample.method, sample.target, key: nil, body: sample.body, fields: sample.fields)
+            if answer.status != 401 { continue }
+            await recorder.call(broker, sample.method, sample.target + "?misspelt=1", tenant: "t1", body: sample.body)
+            if sample.method != .put || sample.target != "/tenants/t9" {
+                let answer = await recorder.call(
+                    broker, sample.method, sample.target, tenant: "nobody", body: sample.body)
+                #expect(answer.status == 404 || sample.target == "/tenants")
+            }
+        }
+        for sample in Self.samples(broker) where sample.body != nil {
+            await recorder.call(
+                broker, sample.method, sample.target, tenant: "t1", body: sample.body,
+                fields: ["Content-Type": "text/plain"])
+            recorder.refuse(broker, sample.method, sample.target, .contentTooLarge)
+        }
+        await recorder.call(broker, .put, "/tenants/%FF", body: #"{"client_id": "c1"}"#)
+        await recorder.call(broker, .put, "/tenants/No", body: #"{"client_id": "c1"}"#)
+        await recorder.call(broker, .get, "/login/start/%FF/x", key: nil)
+        await recorder.call(broker, .put, "/credentials", tenant: "t1", body: #"{"a": 1, "a": 2}"#)
+        await recorder.call(broker, .put, "/credentials", tenant: "t1", body: "[")
+        await recorder.call(broker, .put, "/credentials", tenant: "t1", body: "[]")
+        await recorder.call(broker, .get, "/credentials", tenant: "t1", fields: ["Prefer": "wait=soon"])
+        await recorder.call(broker, .get, "/credentials")
+        let key = await broker.makeKey()
+        await recorder.call(broker, .get, "/credentials", key: key, tenant: "t2")
+    }
+
+    private func failingStore(_ error: StoreError) async throws {
+        let store = FailingRecordStore()
+        let broker = try await BrokerHarness(store: store)
+        store.fail(error)
+        for sample in Self.samples(broker) {
+            await recorder.call(
+                broker, sample.method, sample.target, tenant: "t9", body: sample.body, fields: sample.fields)
+        }
+    }
+
+    /// What the server refuses, and what no operation is there for.
+    private func refusals() async throws {
+        let broker = try await BrokerHarness()
+        for status in Set(RequestFault.allCases.map(\.status)).union([.requestTimeout, .serviceUnavailable]) {
+            recorder.refuse(broker, .get, "/credentials/unknown", status)
+        }
+        await recorder.call(broker, .get, "/nothing")
+        await recorder.call(broker, .get, "/")
+        await recorder.call(broker, Method("PATCH"), "/credentials")
+        await recorder.call(broker, .get, "/login/initialize")
+        await recorder.call(broker, .head, "/login/callback", key: nil)
+        await recorder.call(broker, .head, "/login/start/t1/x", key: nil)
+    }
+
+    private func operation() async throws {
+        let broker = try await BrokerHarness()
+        for path in ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"] {
+            await recorder.call(broker, .get, path, key: nil)
+            await recorder.call(broker, .get, path + "?verbose=true", key: nil)
+        }
+        await recorder.call(broker, .get, "/login/start/t1/x?utm=1", key: nil)
+        broker.broker.health.beginDraining()
+        await recorder.call(broker, .get, "/readyz", key: nil)
+    }
+
+    // MARK: Tenants and keys
+
+    private func tenantsAndKeys() async throws {
+        let broker = try await BrokerHarness()
+        await recorder.call(broker, .put, "/tenants/t1", body: #"{"client_id": "c1"}"#)
+        await recorder.call(
+            broker, .put, "/tenants/t1",
+            body: #"""
+                {"provider": "tidal", "client_id": "c1", "client_secret": "s", "client_unique_key": "u",
+                 "scopes": ["r_usr", "w_usr"], "login_service_base_uri": "https://login.example",
+                 "auth_service_base_uri": "https://auth.example/v1", "certificate_pinning": true,
+                 "pinned_certificates": ["sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI="],
+                 "issuer": "https://auth.example",
+                 "endpoints": {"authorization": "https://a.example/", "token": "https://t.example/",
+                               "device_authorization": "https://d.example/", "revocation": "https://r.example/",
+                               "jwks": "https://j.example/"},
+                 "token_endpoint_auth_method": "client_secret_basic",
+                 "allowed_redirect_uris": ["app:/callback", "https://app.example/callback"],
+                 "allowed_return_uris": ["https://app.example/done"], "browser_binding": "required"}
+                """#)
+        await recorder.call(
+            broker, .put, "/tenants/t2",
+            body: #"""
+                {"provider": null, "client_id": "c1", "client_secret": null, "client_unique_key": null,
+                 "scopes": null, "login_service_base_uri": null, "certificate_pinning": null,
+                 "pinned_certificates": null, "issuer": null, "endpoints": null,
+                 "token_endpoint_auth_method": null, "allowed_redirect_uris": null, "allowed_return_uris": null,
+                 "browser_binding": null}
+                """#)
+        await recorder.call(broker, .get, "/tenants/t1")
+        let page = await recorder.call(broker, .get, "/tenants?limit=1")
+        let cursor = try #require(page.json["next_cursor"]?.string)
+        await recorder.call(broker, .get, "/tenants?limit=1&cursor=\(cursor)")
+
+        let key = await recorder.call(
+            broker, .post, "/tenants/t1/api-keys",
+            body: #"""
+                {"name": "k", "permissions": ["login", "login", "credentials:read", "credentials:write", "events"],
+                 "storage_keys": ["b", "a", "a"], "expires_in": 60}
+                """#)
+        await recorder.call(
+            broker, .post, "/tenants/t1/api-keys",
+            body: #"{"name": "k", "permissions": ["login"], "storage_keys": null, "expires_in": null}"#)
+        let id = try #require(key.json["id"]?.string)
+        await recorder.call(broker, .get, "/tenants/t1/api-keys?limit=1")
+        await recorder.call(broker, .get, "/tenants/t1/api-keys")
+        await recorder.call(broker, .get, "/tenants/t1/api-keys/\(id)")
+        await recorder.call(broker, .delete, "/tenants/t1/api-keys/\(id)")
+        await recorder.call(broker, .get, "/tenants/t1/api-keys/\(id)")
+        await recorder.call(broker, .delete, "/tenants/t1")
+    }
+
+    // MARK: Logins
+
+    private func beginningLogins() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1",
+            #"""
+            {"client_id": "c1", "allowed_redirect_uris": ["app:/back"], "allowed_return_uris": ["https://a.example/b"]}
+            """#)
+        let bodies: [String?] = [
+            nil,
+            #"""
+            {"storage_key": "a", "redirect_uri": "app:/back", "return_to": "https://a.example/b?c=d",
+             "login_config": {"language": "sv", "email": "e@example.org", "custom_parameters": {"a": "b"}}}
+            """#,
+            #"{"storage_key": null, "login_config": {"language": null, "email": null, "custom_parameters": null}}"#,
+            #"{"redirect_uri": "app:/other"}"#, #"{"return_to": "https://a.example/other"}"#,
+            #"{"login_config": {"custom_parameters": {"State": "x"}}}"#, #"{"storage_key": "no key"}"#,
+        ]
+        for body in bodies { await recorder.call(broker, .post, "/login/initialize", tenant: "t1", body: body) }
+        await broker.makeTenant("t2", #"{"client_id": "c1", "browser_binding": "required"}"#)
+        await recorder.call(broker, .post, "/login/initialize", tenant: "t2")
+        await broker.makeTenant(
+            "t3", #"{"client_id": "c1", "provider": "oidc", "issuer": "https://login.example"}"#)
+        let metadata = #"""
+            {"issuer": "https://login.example", "authorization_endpoint": "https://login.example/a",
+             "token_endpoint": "https://login.example/t"}
+            """#
+        let steps: [ScriptedTransport.Step] = [
+            .json(404, "{}"), .json(503, "{}"), .failure(.connectFailed), .failure(.untrusted(.chain)),
+            .json(200, metadata),
+        ]
+        for step in steps {
+            broker.transport.always(step)
+            await recorder.call(broker, .post, "/login/initialize", tenant: "t3")
+        }
+    }
+
+    /// The ways in which a response can reach the broker.
+    private enum Way: CaseIterable {
+        case finalize
+        case page
+        case json
+        case form
+        case formJSON
+    }
+
+    @discardableResult
+    private func end(
+        _ broker: BrokerHarness, _ response: String, _ way: Way, key: String = BrokerHarness.adminKey
+    ) async -> BrokerHarness.Answer {
+        let html = "text/html,application/xhtml+xml,*/*;q=0.8"
+        let form = "application/x-www-form-urlencoded"
+        switch way {
+        case .finalize:
+            return await recorder.call(
+                broker, .post, "/login/finalize", key: key, tenant: "t1",
+                body: #"{"login_response_query": "\#(response)"}"#)
+        case .page:
+            return await recorder.call(
+                broker, .get, "/login/callback?\(response)", key: nil, fields: ["Accept": html])
+        case .json:
+            return await recorder.call(
+                broker, .get, "/login/callback?\(response)", key: nil, fields: ["Accept": "application/json"])
+        case .form:
+            return await recorder.call(
+                broker, .post, "/login/callback", key: nil, body: response,
+                fields: ["Accept": html, "Content-Type": form])
+        case .formJSON:
+            return await recorder.call(
+                broker, .post, "/login/callback", key: nil, body: response,
+                fields: ["Accept": "application/json", "Content-Type": form])
+        }
+    }
+
+    private func endingLogins() async throws {
+        let steps: [(ScriptedTransport.Step, BrokerError.Code?)] = [
+            (.json(200, BrokerHarness.token("a", refresh: "r", scope: "r_usr", userID: 1)), nil),
+            (.json(400, #"{"error": "invalid_grant"}"#), .unexpectedError),
+            (.json(200, "{}"), .tokenResponseError),
+            (.failure(.untrusted(.pin)), .providerUntrusted),
+            (.failure(.insecureTarget), .illegalConfiguration),
+            (.failure(.connectionLost(requestSent: true)), .networkError),
+            (.json(503, "{}"), .retryableError),
+        ]
+        for way in Way.allCases {
+            for (step, code) in steps {
+                let broker = try await BrokerHarness()
+                await broker.makeTenant(
+                    "t1", #"{"client_id": "c1", "allowed_return_uris": ["https://a.example/b"]}"#)
+                broker.transport.always(step)
+                for body in ["{}", #"{"return_to": "https://a.example/b?c=d"}"#] {
+                    let login = await broker.beginLogin(body: body)
+                    let answer = await end(broker, "code=c&state=\(login.state)", way)
+                    #expect(
+                        answer.status == 303 || answer.fields["Content-Type"]?.hasPrefix("text/html") == true
+                            || answer.code == code?.rawValue)
+                    await end(broker, "code=c&state=\(login.state)", way)
+                    await recorder.call(broker, .get, "/login/start/t1/\(login.id)", key: nil)
+                    await recorder.call(broker, .get, "/login/\(login.id)", tenant: "t1")
+                }
+            }
+        }
+    }
+
+    private func endingUnusableLogins() async throws {
+        for way in Way.allCases {
+            let broker = try await BrokerHarness()
+            await broker.makeTenant("t1", #"{"client_id": "c1", "issuer": "https://login.example"}"#)
+            let login = await broker.beginLogin()
+            for response in [
+                "code=c", "state=\(login.state)", "code=c&state=\(login.state)&iss=https://other.example",
+                "code=c&code=c&state=\(login.state)", "code=c&state=unknown",
+                "error=access_denied&state=\(login.state)",
+            ] {
+                await end(broker, response, way)
+            }
+        }
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let narrowed = await broker.makeKey(
+            "t1", #"{"name": "k", "permissions": ["login"], "storage_keys": ["other"]}"#)
+        let login = await broker.beginLogin()
+        let answer = await end(broker, "code=c&state=\(login.state)", .finalize, key: narrowed)
+        #expect(answer.code == "forbidden")
+    }
+
+    private func boundLogins() async throws {
+        for publicBaseURL in ["https://broker.example", "http://127.0.0.1:8080"] {
+            let broker = try await BrokerHarness(publicBaseURL: publicBaseURL)
+            await broker.makeTenant()
+            for way in Way.allCases {
+                let login = await broker.beginLogin()
+                let start = await recorder.call(broker, .get, "/login/start/t1/\(login.id)", key: nil)
+                #expect(start.fields["Set-Cookie"] != nil)
+                await end(broker, "code=c&state=\(login.state)", way)
+            }
+            let login = await broker.beginLogin()
+            await recorder.call(broker, .get, "/login/start/T/\(login.id)", key: nil)
+            broker.time.advance(by: .seconds(600))
+            for accepted in ["text/html", "application/json"] {
+                await recorder.call(
+                    broker, .get, "/login/start/t1/\(login.id)", key: nil, fields: ["Accept": accepted])
+            }
+        }
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "browser_binding": "off"}"#)
+        let login = await broker.beginLogin()
+        let start = await recorder.call(broker, .get, "/login/start/t1/\(login.id)", key: nil)
+        #expect(start.fields["Set-Cookie"] == nil)
+    }
+
+    private func progress() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let login = await broker.beginLogin()
+        await recorder.call(broker, .get, "/login/\(login.id)?wait=90", tenant: "t1")
+        broker.time.advance(by: .seconds(600))
+        await recorder.call(broker, .get, "/login/\(login.id)", tenant: "t1")
+        await recorder.call(broker, .get, "/login/\(login.id)?wait=-1", tenant: "t1")
+    }
+
+    // MARK: Credentials
+
+    private func credentials() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "client_unique_key": "u", "scopes": ["r_usr"]}"#)
+        await recorder.call(broker, .get, "/credentials", tenant: "t1")
+        await recorder.call(broker, .get, "/credentials?policy=local", tenant: "t1")
+        await recorder.call(broker, .get, "/credentials?level=user", tenant: "t1")
+        await recorder.call(broker, .get, "/credentials/status", tenant: "t1")
+        await broker.logIn()
+        let user = await recorder.call(
+            broker, .get,
+            "/credentials?storage_key=default&policy=create_if_needed&min_ttl=0&level=user&api_error_sub_status=1",
+            tenant: "t1")
+        let tag = try #require(user.fields["ETag"])
+        await recorder.call(broker, .get, "/credentials", tenant: "t1", fields: ["If-None-Match": tag])
+        await recorder.call(broker, .get, "/credentials/status?storage_key=default", tenant: "t1")
+
+        await broker.makeTenant("t2", #"{"client_id": "c1", "client_secret": "s"}"#)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("client")))
+        let client = await recorder.call(broker, .get, "/credentials", tenant: "t2")
+        #expect(client.json["level"]?.string == "client")
+    }
+
+    private func failingRenewals() async throws {
+        let steps: [(ScriptedTransport.Step, BrokerError.Code)] = [
+            (.json(400, #"{"error": "invalid_scope"}"#), .unexpectedError),
+            (.json(200, "{}"), .tokenResponseError),
+            (.failure(.untrusted(.hostName)), .providerUntrusted),
+            (.failure(.forbiddenAddress), .illegalConfiguration),
+            (.failure(.connectFailed), .networkError),
+            (.json(429, "{}", fields: ["Retry-After": "30"]), .retryableError),
+        ]
+        for (step, code) in steps {
+            let broker = try await BrokerHarness()
+            await broker.makeTenant()
+            await broker.logIn()
+            broker.transport.always(step)
+            let answer = await recorder.call(
+                broker, .get, "/credentials?policy=local_force_refresh", tenant: "t1")
+            #expect(answer.code == code.rawValue)
+        }
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s"}"#)
+        broker.transport.enqueue(.json(401, #"{"error": "invalid_client", "sub_status": 6002}"#))
+        let refused = await recorder.call(broker, .get, "/credentials", tenant: "t1")
+        #expect(refused.code == "illegal_configuration")
+
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("late"))))
+        let late = await recorder.call(broker, .get, "/credentials", tenant: "t1", fields: ["Prefer": "wait=1"])
+        #expect(late.code == "retryable_error")
+        gate.open()
+    }
+
+    private func settingAndRemovingCredentials() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1", #"{"client_id": "c1", "scopes": ["r_usr"], "endpoints": {"revocation": "https://r.example/"}}"#)
+        await broker.makeTenant("t2")
+        let full = #"""
+            {"storage_key": "a", "refresh_token": "r",
+             "credentials": {"level": "user", "client_id": "c1", "requested_scopes": ["r_usr"],
+                             "client_unique_key": null, "granted_scopes": ["r_usr"], "user_id": "1",
+                             "expires": "2026-11-21T10:00:00.5+01:00", "expires_in": 3600, "token_type": "bearer",
+                             "token": "t"}}
+            """#
+        await recorder.call(broker, .put, "/credentials", tenant: "t1", body: full)
+        await recorder.call(
+            broker, .put, "/credentials", tenant: "t1",
+            body: #"""
+                {"storage_key": null, "refresh_token": null,
+                 "credentials": {"level": null, "client_id": "c1", "requested_scopes": null, "granted_scopes": null,
+                                 "user_id": null, "expires": null, "expires_in": null, "token_type": null,
+                                 "token": "t"}}
+                """#)
+        await recorder.call(
+            broker, .put, "/credentials", tenant: "t1", body: #"{"credentials": {"client_id": "x", "token": "t"}}"#)
+        await recorder.call(broker, .get, "/credentials?storage_key=a", tenant: "t1")
+        await recorder.call(broker, .get, "/credentials/status", tenant: "t1")
+
+        broker.transport.enqueue(.json(200, ""), .json(503, ""))
+        for (tenant, expected) in [("t1", "revoked"), ("t1", "failed"), ("t2", "unsupported")] {
+            _ = await broker.call(
+                .put, "/credentials", tenant: tenant,
+                body: #"{"refresh_token": "r", "credentials": {"client_id": "c1", "token": "t"}}"#)
+            let answer = await recorder.call(broker, .delete, "/credentials?revoke=true", tenant: tenant)
+            #expect(answer.fields["Token-Revocation"] == expected)
+        }
+        let again = await recorder.call(
+            broker, .delete, "/credentials?storage_key=default&revoke=true", tenant: "t1")
+        #expect(again.fields["Token-Revocation"] == nil)
+    }
+}
