@@ -57,6 +57,7 @@ package final class CredentialsProvider: Sendable {
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery, patience: Duration?
     ) async throws(BrokerError) -> Answer {
         var (tenant, query) = (tenant, query)
+        let deadline = patience.map { time.monotonic.advanced(by: $0) }
         var outcome = Metrics.TokenRead.fresh
         // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
         for _ in 0..<16 {
@@ -70,7 +71,9 @@ package final class CredentialsProvider: Sendable {
                 return try answer(decision, snapshot, tenant, outcome)
             case .refresh, .obtainClientCredentials, .retire:
                 let (owner, asked) = (tenant, query)
-                let run = await flights.run(id, within: timer(patience)) { await self.renew(id, of: owner, asked) }
+                let run = await flights.run(id, within: timer(until: deadline)) {
+                    await self.renew(id, of: owner, asked)
+                }
                 guard let run else {
                     throw BrokerError(
                         .retryableError, "The credentials are still being renewed. Ask again.", retryAfter: 1)
@@ -98,10 +101,10 @@ package final class CredentialsProvider: Sendable {
         throw BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1)
     }
 
-    private func timer(_ patience: Duration?) -> (@Sendable () async -> Void)? {
-        guard let patience else { return nil }
+    private func timer(until deadline: MonotonicInstant?) -> (@Sendable () async -> Void)? {
+        guard let deadline else { return nil }
         // A sleep that ends early, because the wait is over, has nobody left to tell.
-        return { _ = try? await self.time.sleep(for: patience) }
+        return { _ = try? await self.time.sleep(for: max(.zero, self.time.monotonic.duration(to: deadline))) }
     }
 
     /// What is stored, whatever its age. Never calls the provider.

@@ -496,6 +496,29 @@ internal import TokenBroker
         #expect(await broker.get().token == "a2")
     }
 
+    @Test func `patience bounds the whole wait, also where a logout is followed by another request`() async throws {
+        let broker = try await BrokerHarness()
+        broker.time.holdSleeps()
+        await broker.makeTenant("t1", Self.withSecret)
+        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        let (refresh, client) = (Gate(), Gate())
+        broker.transport.enqueue(
+            .after(refresh, .json(400, #"{"error": "invalid_grant"}"#)),
+            .after(client, .json(200, BrokerHarness.token("client-1"))))
+        async let answer = broker.get(fields: ["Prefer": "wait=5"])
+        await refresh.arrivals()
+        await broker.time.sleepers(atLeast: 1)
+        broker.time.advance(by: .seconds(3))
+        refresh.open()
+        await client.arrivals()
+        while broker.time.slept.count < 2 { await Task.yield() }
+        broker.time.advance(by: .seconds(2))
+        #expect(await answer.status == 503)
+        #expect(broker.time.slept == [.seconds(5), .seconds(2)])
+        client.open()
+        #expect(await broker.get().token == "client-1")
+    }
+
     @Test func `a good token is given at once whatever the patience`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
