@@ -84,7 +84,8 @@ package struct CredentialsPolicy: Sendable {
         if query.lowestLevel > held.level { return .levelNotAvailable }
         if query.policy == .local { return .serve }
 
-        let isValid = held.expires >= now.advanced(by: query.minimumLifetime)
+        // At the instant of its expiry a token is over, even for a caller who is content with nought seconds.
+        let isValid = held.expires > now && held.expires >= now.advanced(by: query.minimumLifetime)
         if isValid, !query.wantsRenewal(of: version) { return .serve }
         switch held.level {
         case .user:

@@ -54,7 +54,8 @@ package final class Broker: Sendable {
             metrics: metrics, log: log)
         let endpoint = TokenEndpoint(transport: transport, time: time, metrics: metrics, log: log)
         credentials = CredentialsProvider(
-            vault: vault, servers: servers, endpoint: endpoint, time: time, metrics: metrics, log: log,
+            vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, time: time, metrics: metrics,
+            log: log,
             quarantine: settings.quarantine, cacheCapacity: settings.cacheCapacity)
         logins = LoginFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials,
@@ -111,10 +112,12 @@ package final class Broker: Sendable {
 
     /// Removes a tenant with everything under it.
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
-        let existed = try await tenants.delete(name)
-        keys.forget(tenant: name)
-        credentials.forget(tenant: name)
-        return existed
+        // Where the deletion's answer is lost, everything may be gone all the same.
+        defer {
+            keys.forget(tenant: name)
+            credentials.forget(tenant: name)
+        }
+        return try await tenants.delete(name)
     }
 
     /// Shows the server's own counts in the metrics.

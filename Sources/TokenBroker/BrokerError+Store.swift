@@ -6,7 +6,11 @@ extension BrokerError {
     package init(_ error: StoreError) {
         switch error {
         case .unavailable:
-            self.init(.storageUnavailable, "The credential store did not answer. Nothing was changed.", retryAfter: 1)
+            self.init(
+                .storageUnavailable,
+                "The credential store did not answer. A change that was asked for may have been made or not; asking "
+                    + "again is safe.",
+                retryAfter: 1)
         case .conflict:
             self.init(
                 .storageUnavailable, "The record kept changing while the request was served. Try again.",

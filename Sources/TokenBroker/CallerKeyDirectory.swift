@@ -18,16 +18,16 @@ package final class CallerKeyDirectory: Sendable {
     /// The key with this digest, expired or not. Does not suspend while the cached one may be believed.
     package func key(digest: [UInt8]) async throws(BrokerError) -> CallerKey? {
         if let key = cache.fresh(digest, now: time.monotonic) { return key }
-        let ticket = cache.ticket(digest)
+        let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
             // The digest is the index of a look-up, not a secret that is compared: how long the look-up takes says
             // nothing about a key whose digest cannot be steered.
             guard let record = try await vault.find(.apiKey, lookup: digest) else {
-                cache.remove(digest)
+                cache.fill(digest, nil, ticket)
                 return nil
             }
             let key = try decode(record)
-            cache.fill(digest, key, ticket, now: time.monotonic)
+            cache.fill(digest, key, ticket)
             return key
         } catch {
             if error == .unavailable, let known = cache.any(digest) { return known }
@@ -53,6 +53,7 @@ package final class CallerKeyDirectory: Sendable {
             id: id, tenant: tenant, name: name, permissions: permissions, storageKeys: storageKeys, created: now,
             expires: expiresIn.map { now.advanced(by: $0) })
         let digest = SHA256.digest(Array(secret.utf8))
+        let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
             try await vault.commit([
                 .require(RecordID(.tenant, tenant)),
@@ -66,7 +67,7 @@ package final class CallerKeyDirectory: Sendable {
         } catch {
             throw BrokerError(error)
         }
-        cache.put(digest, key, now: time.monotonic)
+        cache.put(digest, key, ticket)
         return (key, secret)
     }
 
@@ -93,11 +94,12 @@ package final class CallerKeyDirectory: Sendable {
     /// Returns whether there was such a key.
     package func delete(tenant: TenantName, id: String) async throws(BrokerError) -> Bool {
         let recordID = RecordID(.apiKey, tenant, key: id)
+        // Also where it was gone already or the deletion's answer was lost: from now on the store is asked.
+        defer { cache.removeAll { _, key in key.tenant == tenant && key.id == id } }
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
                 guard let record = try await self.vault.read(recordID) else { return false }
                 try await self.vault.commit([.remove(recordID, version: record.version)])
-                if let digest = record.lookup { self.cache.remove(digest) }
                 return true
             }
         } catch {

@@ -40,15 +40,13 @@ struct CallerKeyRoutes {
         try call.refuseQuery()
         var body = try call.body()
         let name = body.requiredString("name", limit: 100)
-        let permissions = body.strings("permissions") { text in
+        let permissions = body.requiredStrings("permissions") { text in
             Permission(rawValue: text) == nil
                 ? "must be one of " + Permission.allCases.map(\.rawValue).joined(separator: ", ") : nil
         }
-        if permissions?.isEmpty ?? true { body.note("permissions", "is required and must not be empty") }
-        let storageKeys = body.strings("storage_keys", atMost: 1000) {
+        let storageKeys = body.strings("storage_keys", allowsEmpty: false, atMost: 1000) {
             StorageKey($0) == nil ? StorageKey.rule : nil
         }
-        if storageKeys?.isEmpty == true { body.note("storage_keys", "must not be empty; leave it out for all") }
         let expiresIn = body.integer("expires_in", in: 1...315_360_000)
         try body.finish()
         let tenant = try await tenant(call)

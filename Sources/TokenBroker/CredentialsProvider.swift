@@ -10,12 +10,15 @@ package final class CredentialsProvider: Sendable {
     /// What a query came to.
     package struct Answer: Sendable {
         package let snapshot: CredentialsSnapshot
+        /// The configuration that the answer was decided by.
+        package let tenant: Tenant
         /// `basic` when the client identifier is all there is to give.
         package let level: CredentialsLevel
         package let outcome: Metrics.TokenRead
     }
 
     private let vault: Vault
+    private let tenants: TenantDirectory
     private let servers: ProviderServers
     private let endpoint: TokenEndpoint
     private let time: any Time
@@ -24,14 +27,16 @@ package final class CredentialsProvider: Sendable {
     private let quarantine: Duration
     private let policy = CredentialsPolicy()
     private let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
+    private let versions = VersionSource()
     private let flights = SingleFlight<CredentialsID, Result<Renewed, BrokerError>>()
 
     /// - Parameter quarantine: how long credentials that the provider ended are kept aside.
     package init(
-        vault: Vault, servers: ProviderServers, endpoint: TokenEndpoint, time: any Time, metrics: Metrics, log: Log,
-        quarantine: Duration, cacheCapacity: Int
+        vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, time: any Time,
+        metrics: Metrics, log: Log, quarantine: Duration, cacheCapacity: Int
     ) {
         self.vault = vault
+        self.tenants = tenants
         self.servers = servers
         self.endpoint = endpoint
         self.time = time
@@ -51,7 +56,8 @@ package final class CredentialsProvider: Sendable {
     package func credentials(
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery, patience: Duration?
     ) async throws(BrokerError) -> Answer {
-        var query = query
+        var (tenant, query) = (tenant, query)
+        let deadline = patience.map { time.monotonic.advanced(by: $0) }
         var outcome = Metrics.TokenRead.fresh
         // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
         for _ in 0..<16 {
@@ -62,35 +68,43 @@ package final class CredentialsProvider: Sendable {
                 canObtainClientCredentials: tenant.canObtainClientCredentials, query: query, now: time.now)
             switch decision {
             case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
-                return try answer(decision, snapshot, outcome)
+                return try answer(decision, snapshot, tenant, outcome)
             case .refresh, .obtainClientCredentials, .retire:
-                let asked = query
-                let run = await flights.run(id, within: timer(patience)) { await self.renew(id, of: tenant, asked) }
+                let (owner, asked) = (tenant, query)
+                let run = await flights.run(id, within: timer(until: deadline)) {
+                    await self.renew(id, of: owner, asked)
+                }
                 guard let run else {
                     throw BrokerError(
                         .retryableError, "The credentials are still being renewed. Ask again.", retryAfter: 1)
                 }
                 outcome = run.isOwn ? .renewed : .joined
-                if case .new(let renewed) = try run.value.get() {
+                switch try run.value.get() {
+                case .new(let renewed):
+                    // The session ended in this very call. A local policy found something stored, so what it gets is
+                    // the next lower level, as with every logout.
+                    if renewed.record.held == nil { query.policy = .localValid }
                     let decision = policy.serves(
                         renewed: renewed.record.held,
                         canObtainClientCredentials: tenant.canObtainClientCredentials, query: query, now: time.now)
                     switch decision {
-                    case .serve, .levelNotAvailable, .expiredOnArrival: return try answer(decision, renewed, outcome)
+                    case .serve, .levelNotAvailable, .expiredOnArrival:
+                        return try answer(decision, renewed, tenant, outcome)
                     default: break
                     }
-                    // The session is over, and the caller is told so by the next level, not by finding nothing.
-                    query.policy = .localValid
+                case .overtaken:
+                    guard let current = try await tenants.currentTenant(id.tenant) else { throw Broker.noSuchTenant }
+                    tenant = current
                 }
             }
         }
         throw BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1)
     }
 
-    private func timer(_ patience: Duration?) -> (@Sendable () async -> Void)? {
-        guard let patience else { return nil }
+    private func timer(until deadline: MonotonicInstant?) -> (@Sendable () async -> Void)? {
+        guard let deadline else { return nil }
         // A sleep that ends early, because the wait is over, has nobody left to tell.
-        return { _ = try? await self.time.sleep(for: patience) }
+        return { _ = try? await self.time.sleep(for: max(.zero, self.time.monotonic.duration(to: deadline))) }
     }
 
     /// What is stored, whatever its age. Never calls the provider.
@@ -99,13 +113,15 @@ package final class CredentialsProvider: Sendable {
     }
 
     private func answer(
-        _ decision: CredentialsDecision, _ snapshot: CredentialsSnapshot, _ outcome: Metrics.TokenRead
+        _ decision: CredentialsDecision, _ snapshot: CredentialsSnapshot, _ tenant: Tenant,
+        _ outcome: Metrics.TokenRead
     ) throws(BrokerError) -> Answer {
         switch decision {
         case .serve:
-            Answer(snapshot: snapshot, level: snapshot.record.held?.level ?? .basic, outcome: outcome)
+            Answer(
+                snapshot: snapshot, tenant: tenant, level: snapshot.record.held?.level ?? .basic, outcome: outcome)
         case .serveBasic:
-            Answer(snapshot: snapshot, level: .basic, outcome: .basic)
+            Answer(snapshot: snapshot, tenant: tenant, level: .basic, outcome: .basic)
         case .missing:
             throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.")
         case .expiredOnArrival:
@@ -118,11 +134,8 @@ package final class CredentialsProvider: Sendable {
 
     private func snapshot(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
         if let snapshot = cache.fresh(id, now: time.monotonic) { return snapshot }
-        let ticket = cache.ticket(id)
         do throws(StoreError) {
-            let snapshot = try await read(id)
-            cache.fill(id, snapshot, ticket, now: time.monotonic)
-            return snapshot
+            return try await reread(id)
         } catch {
             // What is in memory was true when it was read; a token of it that is still good is better than none.
             if error == .unavailable, let known = cache.any(id) { return known }
@@ -131,12 +144,19 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    private func read(_ id: CredentialsID) async throws(StoreError) -> CredentialsSnapshot {
-        guard let record = try await vault.read(Self.recordID(id)) else { return .nothing }
+    /// What is stored, whatever is in memory.
+    private func reread(_ id: CredentialsID) async throws(StoreError) -> CredentialsSnapshot {
+        let ticket = cache.ticket(id, now: time.monotonic)
+        guard let record = try await vault.read(Self.recordID(id)) else {
+            cache.fill(id, .nothing, ticket)
+            return .nothing
+        }
         guard let content = CredentialRecord(decoding: record.content.revealedBytes) else {
             throw .damaged("a credentials record of tenant \(id.tenant) cannot be read by this version")
         }
-        return CredentialsSnapshot(record: content, version: record.version)
+        let snapshot = CredentialsSnapshot(record: content, version: record.version)
+        cache.fill(id, snapshot, ticket)
+        return snapshot
     }
 
     // MARK: Renewing
@@ -157,8 +177,7 @@ package final class CredentialsProvider: Sendable {
         let start = time.monotonic
         let current: CredentialsSnapshot
         do throws(StoreError) {
-            current = try await read(id)
-            cache.put(id, current, now: time.monotonic)
+            current = try await reread(id)
         } catch {
             report(error, id)
             return .failure(BrokerError(error))
@@ -166,7 +185,6 @@ package final class CredentialsProvider: Sendable {
         let decision = policy.decide(
             current.record.held, version: current.version,
             canObtainClientCredentials: tenant.canObtainClientCredentials, query: query, now: time.now)
-        let grant: TokenRequest.Grant = decision == .refresh ? .refreshToken : .clientCredentials
         let result: Result<Renewed, BrokerError>
         let outcome: Metrics.Renewal
         do throws(BrokerError) {
@@ -180,17 +198,17 @@ package final class CredentialsProvider: Sendable {
                     .success(try await obtainClientCredentials(id, of: tenant, current, refreshID)), .succeeded
                 )
             case .retire:
-                (result, outcome) = (.success(try await retire(id, current, aside: nil)), .retired)
+                (result, outcome) = (.success(try await retire(id, of: tenant, current, aside: nil)), .retired)
             }
         } catch {
             (result, outcome) = (.failure(error), .failed)
         }
-        finish(id, tenant, grant, outcome, result, refreshID, took: start.duration(to: time.monotonic))
+        finish(id, tenant, decision, outcome, result, refreshID, took: start.duration(to: time.monotonic))
         return result
     }
 
     private func finish(
-        _ id: CredentialsID, _ tenant: Tenant, _ grant: TokenRequest.Grant, _ outcome: Metrics.Renewal,
+        _ id: CredentialsID, _ tenant: Tenant, _ decision: CredentialsDecision, _ outcome: Metrics.Renewal,
         _ result: Result<Renewed, BrokerError>, _ refreshID: RefreshID, took duration: Duration
     ) {
         var outcome = outcome
@@ -198,12 +216,17 @@ package final class CredentialsProvider: Sendable {
         switch result {
         case .success(.overtaken): outcome = .overtaken
         case .success(.new(let snapshot)):
-            if grant == .refreshToken, snapshot.record.held == nil { outcome = .sessionEnded }
+            if decision == .refresh, snapshot.record.held == nil { outcome = .sessionEnded }
             fields.append(.version(snapshot.version))
         case .failure(let error): fields.append(.code(error.code))
         }
-        metrics.renewalEnded(
-            provider: tenant.configuration.preset.name, grant: grant.rawValue, outcome, took: duration)
+        let grant: TokenRequest.Grant? =
+            switch decision {
+            case .refresh: .refreshToken
+            case .obtainClientCredentials: .clientCredentials
+            default: nil
+            }
+        metrics.renewalEnded(provider: tenant.configuration.preset.name, grant, outcome, took: duration)
         switch outcome {
         case .succeeded: log.info("credentials_renewed", fields)
         case .overtaken: log.info("renewal_overtaken", fields)
@@ -233,14 +256,15 @@ package final class CredentialsProvider: Sendable {
                         "The provider refused to refresh credentials that another configuration of the tenant obtained.",
                         errorCode: answer.error)
                 }
-                return try await retire(id, current, aside: held)
+                return try await retire(id, of: tenant, current, aside: held)
             }
         }
         let renewed = HeldCredentials(
             granted: response, level: .user, to: client, replacing: held,
             defaultLifetime: server.preset.defaultLifetime, now: time.now)
         return try await publish(
-            CredentialRecord(held: renewed, quarantined: current.record.quarantined), id, replacing: current)
+            CredentialRecord(held: renewed, quarantined: current.record.quarantined), id, of: tenant,
+            replacing: current)
     }
 
     private func obtainClientCredentials(
@@ -266,18 +290,19 @@ package final class CredentialsProvider: Sendable {
             requested: server.preset.scopesClientCredentials ? client.scopes : .empty,
             defaultLifetime: server.preset.defaultLifetime, now: time.now)
         return try await publish(
-            CredentialRecord(held: obtained, quarantined: current.record.quarantined), id, replacing: current)
+            CredentialRecord(held: obtained, quarantined: current.record.quarantined), id, of: tenant,
+            replacing: current)
     }
 
     /// Leaves a tombstone. Conflicts are news, not failures: a sibling that has refreshed meanwhile, or a new login,
     /// shows that the session goes on.
     private func retire(
-        _ id: CredentialsID, _ current: CredentialsSnapshot, aside ended: HeldCredentials?
+        _ id: CredentialsID, of tenant: Tenant, _ current: CredentialsSnapshot, aside ended: HeldCredentials?
     ) async throws(BrokerError) -> Renewed {
         let aside =
             ended.map { QuarantinedCredentials(credentials: $0, until: time.now.advanced(by: quarantine)) }
             ?? current.record.quarantined
-        return try await publish(CredentialRecord(held: nil, quarantined: aside), id, replacing: current)
+        return try await publish(CredentialRecord(held: nil, quarantined: aside), id, of: tenant, replacing: current)
     }
 
     /// Stores what a renewal brought, in place of exactly what it started from.
@@ -285,14 +310,22 @@ package final class CredentialsProvider: Sendable {
     /// A provider may have replaced the refresh token by now, so a store that is away is asked until it answers: the
     /// callers' patience may end meanwhile, the result may not be lost.
     private func publish(
-        _ record: CredentialRecord, _ id: CredentialsID, replacing current: CredentialsSnapshot
+        _ record: CredentialRecord, _ id: CredentialsID, of tenant: Tenant, replacing current: CredentialsSnapshot
     ) async throws(BrokerError) -> Renewed {
         let (changes, version) = changes(record, id, over: current)
         var tries = 0
         while true {
             do throws(StoreError) {
+                // A record that is replaced belongs to the tenant that the renewal began with. One that is new would
+                // as well be stored for a tenant that was made under the same name meanwhile, or configured anew.
+                if current.version == 0,
+                    try await vault.read(RecordID(.tenant, id.tenant))?.version != tenant.version
+                {
+                    throw .conflict
+                }
+                let ticket = cache.ticket(id, now: time.monotonic)
                 try await vault.commit(changes)
-                return remember(record, version, id)
+                return remember(record, version, id, ticket)
             } catch .conflict {
                 return try await settle(record, version, id, mayBeOurs: tries > 0)
             } catch .unavailable {
@@ -314,26 +347,31 @@ package final class CredentialsProvider: Sendable {
     private func settle(
         _ record: CredentialRecord, _ version: Int64, _ id: CredentialsID, mayBeOurs: Bool
     ) async throws(BrokerError) -> Renewed {
+        // What is in memory is what the renewal started from, and that is over.
+        cache.remove(id)
+        let ticket = cache.ticket(id, now: time.monotonic)
         let standing: CredentialsSnapshot
         let tenantExists: Bool
         do throws(StoreError) {
-            standing = try await read(id)
+            standing = try await reread(id)
             tenantExists = try await vault.read(RecordID(.tenant, id.tenant)) != nil
         } catch {
             report(error, id)
             throw BrokerError(error)
         }
         if mayBeOurs, standing.version == version, standing.record == record {
-            return remember(record, version, id)
+            return remember(record, version, id, ticket)
         }
         guard tenantExists else { throw BrokerError(.notFound, "The tenant was deleted meanwhile.") }
-        cache.put(id, standing, now: time.monotonic)
         return .overtaken
     }
 
-    private func remember(_ record: CredentialRecord, _ version: Int64, _ id: CredentialsID) -> Renewed {
+    private func remember(
+        _ record: CredentialRecord, _ version: Int64, _ id: CredentialsID,
+        _ ticket: RevalidatingCache<CredentialsID, CredentialsSnapshot>.Ticket
+    ) -> Renewed {
         let snapshot = CredentialsSnapshot(record: record, version: version)
-        cache.put(id, snapshot, now: time.monotonic)
+        cache.put(id, snapshot, ticket)
         return .new(snapshot)
     }
 
@@ -368,10 +406,8 @@ package final class CredentialsProvider: Sendable {
         while true {
             do throws(StoreError) {
                 if let snapshot = try await overwrite(id, with: record, companions) { return snapshot }
-                // An earlier try may have arrived although its answer did not: what is in memory may be outdated.
-                let ticket = cache.ticket(id)
-                let standing = try await read(id)
-                cache.fill(id, standing, ticket, now: time.monotonic)
+                // An earlier try may have arrived although its answer did not.
+                let standing = try await reread(id)
                 return standing.record == record ? standing : nil
             } catch .unavailable {
                 report(.unavailable, id)
@@ -394,7 +430,7 @@ package final class CredentialsProvider: Sendable {
     package func purge(_ id: CredentialsID) async throws(BrokerError) -> HeldCredentials? {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
-                let current = try await self.read(id)
+                let current = try await self.reread(id)
                 let nothing = CredentialRecord(held: nil)
                 if current.version == 0 || current.record == nothing { return nil }
                 try await self.write(nothing, id, over: current, alongside: [])
@@ -411,7 +447,7 @@ package final class CredentialsProvider: Sendable {
     ) async throws(StoreError) -> CredentialsSnapshot? {
         try await retryingConflicts { () async throws(StoreError) in
             guard let others = try await companions() else { return nil }
-            let current = try await self.read(id)
+            let current = try await self.reread(id)
             return try await self.write(record, id, over: current, alongside: others)
         }
     }
@@ -422,18 +458,24 @@ package final class CredentialsProvider: Sendable {
         alongside others: [VaultChange]
     ) async throws(StoreError) -> CredentialsSnapshot {
         let (changes, version) = changes(record, id, over: current)
-        try await vault.commit(others + changes)
+        let ticket = cache.ticket(id, now: time.monotonic)
+        do throws(StoreError) {
+            try await vault.commit(others + changes)
+        } catch {
+            // The change may have arrived all the same.
+            if error == .unavailable { cache.remove(id) }
+            throw error
+        }
         let snapshot = CredentialsSnapshot(record: record, version: version)
-        cache.put(id, snapshot, now: time.monotonic)
+        cache.put(id, snapshot, ticket)
         return snapshot
     }
 
-    /// A record's first version is the time in milliseconds, so that versions rise even past the deletion of a tenant
-    /// and its return.
     private func changes(
         _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot
     ) -> (changes: [VaultChange], version: Int64) {
-        let version = current.version == 0 ? time.now.milliseconds : current.version + 1
+        let version =
+            current.version == 0 ? versions.first(at: time.now) : versions.next(after: current.version)
         let open = OpenRecord(id: Self.recordID(id), version: version, content: SecretBytes(record.encoded))
         if current.version == 0 { return ([.require(RecordID(.tenant, id.tenant)), .insert(open)], version) }
         return ([.replace(open, version: current.version)], version)

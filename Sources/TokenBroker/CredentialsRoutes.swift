@@ -48,7 +48,7 @@ struct CredentialsRoutes {
             broker.metrics.tokenRead(provider: provider, isRefusal ? .refused : .failed)
             throw error
         }
-        let tag = Self.tag(answer, tenant)
+        let tag = Self.tag(answer)
         if held.match(tag) {
             broker.metrics.tokenRead(provider: provider, .notModified)
             return Response(.notModified, fields: ["ETag": tag, "Cache-Control": "no-store"])
@@ -56,15 +56,16 @@ struct CredentialsRoutes {
         broker.metrics.tokenRead(provider: provider, answer.outcome)
         let body =
             answer.level == .basic
-            ? Self.basic(tenant) : answer.snapshot.encoded?.body(at: broker.time.now) ?? Self.basic(tenant)
+            ? Self.basic(answer.tenant)
+            : answer.snapshot.encoded?.body(at: broker.time.now) ?? Self.basic(answer.tenant)
         return Response(
             .ok, fields: ["Content-Type": "application/json", "Cache-Control": "no-store", "ETag": tag], body: body)
     }
 
     /// The record's version. Basic credentials follow the configuration, so its version stands beside it there.
-    private static func tag(_ answer: CredentialsProvider.Answer, _ tenant: Tenant) -> String {
+    private static func tag(_ answer: CredentialsProvider.Answer) -> String {
         answer.level == .basic
-            ? "\"\(answer.snapshot.version)-\(tenant.version)\"" : "\"\(answer.snapshot.version)\""
+            ? "\"\(answer.snapshot.version)-\(answer.tenant.version)\"" : "\"\(answer.snapshot.version)\""
     }
 
     private static func basic(_ tenant: Tenant) -> [UInt8] {

@@ -41,12 +41,14 @@ package final class Health: Sendable {
             return last.isGood ? .ready : .storeUnavailable
         }
         if let known { return known }
-        let patience: @Sendable () async -> Void = { _ = try? await self.time.sleep(for: Self.patience) }
-        let run = await checks.run(0, within: patience) {
+        // A sleep that ends early, because the check is over, has nobody left to tell.
+        let limit: @Sendable () async -> Void = { _ = try? await self.time.sleep(for: Self.patience) }
+        let run = await checks.run(0, within: limit) {
             let isGood = await self.check()
             self.state.withLock { $0.lastCheck = (self.time.monotonic, isGood) }
             return isGood
         }
+        if state.withLock({ $0.isDraining }) { return .draining }
         return run?.value == true ? .ready : .storeUnavailable
     }
 

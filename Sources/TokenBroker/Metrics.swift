@@ -1,3 +1,4 @@
+internal import OAuth
 internal import Synchronization
 
 /// Counts in Prometheus' text format. Label values come from route tables and enumerations, never from requests, so
@@ -78,7 +79,11 @@ package final class Metrics: Sendable {
         case failed
     }
 
-    func renewalEnded(provider: String, grant: String, _ outcome: Renewal, took duration: Duration) {
+    /// - Parameter grant: nil where the provider was not asked.
+    func renewalEnded(
+        provider: String, _ grant: TokenRequest.Grant?, _ outcome: Renewal, took duration: Duration
+    ) {
+        let grant = grant?.rawValue ?? "none"
         increment("refresh_total", #"provider="\#(provider)",grant="\#(grant)",outcome="\#(outcome.rawValue)""#)
         observe("refresh_duration_seconds", #"provider="\#(provider)""#, duration)
     }

@@ -52,10 +52,12 @@ struct ObjectReader {
 
     /// A list of texts, each checked by `check`, which returns what is wrong or nil.
     mutating func strings(
-        _ name: String, atMost limit: Int = 100, check: (String) -> String? = { _ in nil }
+        _ name: String, allowsEmpty: Bool = true, atMost limit: Int = 100,
+        check: (String) -> String? = { _ in nil }
     ) -> [String]? {
         guard let value = take(name) else { return nil }
         guard case .array(let elements) = value else { return fail(name, "must be a list of strings") }
+        if elements.isEmpty, !allowsEmpty { return fail(name, "must not be empty") }
         if elements.count > limit { return fail(name, "must not have more than \(limit) members") }
         var texts: [String] = []
         for (index, element) in elements.enumerated() {
@@ -68,6 +70,11 @@ struct ObjectReader {
             }
         }
         return texts
+    }
+
+    mutating func requiredStrings(_ name: String, check: (String) -> String?) -> [String]? {
+        if isAbsent(name) { return fail(name, "is required") }
+        return strings(name, allowsEmpty: false, check: check)
     }
 
     mutating func choice<T: RawRepresentable & CaseIterable>(_ name: String, _ type: T.Type) -> T?
@@ -121,12 +128,15 @@ struct ObjectReader {
             faults.count == 1
                 ? "\(faults[0].pointer.isEmpty ? "The body" : faults[0].pointer) \(faults[0].detail)."
                 : "The body has \(faults.count) faults; see errors.",
-            faults: faults)
+            faults: Array(faults.prefix(Self.mostFaultsTold)))
     }
+
+    /// More would make a long answer of any long body.
+    private static let mostFaultsTold = 100
 
     private mutating func refuseUnknown() {
         for name in members.keys.sorted() where !known.contains(name) {
-            note(JSONValue.pointerToken(name), "is not a known member")
+            note(JSONValue.pointerToken(String(name.prefix(64))), "is not a known member")
         }
     }
 

@@ -37,7 +37,8 @@ extension TenantConfiguration {
             if authServiceBaseURI != nil { reader.note("auth_service_base_uri", "is not used with this provider") }
         }
         certificatePinning = reader.bool("certificate_pinning")
-        pinnedCertificates = reader.strings("pinned_certificates", atMost: 32) {
+        // An empty list would pin nothing in silence.
+        pinnedCertificates = reader.strings("pinned_certificates", allowsEmpty: false, atMost: 32) {
             (try? PinSet(parsing: [$0])) == nil ? "must be sha256/ and the base64 of 32 bytes" : nil
         }
         if certificatePinning == true, effectivePins.isEmpty {

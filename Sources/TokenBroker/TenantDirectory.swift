@@ -16,6 +16,7 @@ package final class TenantDirectory: Sendable {
     private let vault: Vault
     private let time: any Time
     private let cache: RevalidatingCache<TenantName, Tenant>
+    private let versions = VersionSource()
 
     package init(vault: Vault, time: any Time) {
         self.vault = vault
@@ -26,19 +27,29 @@ package final class TenantDirectory: Sendable {
     /// The tenant, or nil. Does not suspend while the cached one may be believed.
     package func tenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {
         if let tenant = cache.fresh(name, now: time.monotonic) { return tenant }
-        let ticket = cache.ticket(name)
         do throws(StoreError) {
-            guard let tenant = try await read(name) else {
-                cache.remove(name)
-                return nil
-            }
-            cache.fill(name, tenant, ticket, now: time.monotonic)
-            return tenant
+            return try await reread(name)
         } catch {
             // A store that is away makes nobody a stranger.
             if error == .unavailable, let known = cache.any(name) { return known }
             throw BrokerError(error)
         }
+    }
+
+    /// The tenant as it stands in the store, whatever is in memory.
+    package func currentTenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {
+        do throws(StoreError) {
+            return try await reread(name)
+        } catch {
+            throw BrokerError(error)
+        }
+    }
+
+    private func reread(_ name: TenantName) async throws(StoreError) -> Tenant? {
+        let ticket = cache.ticket(name, now: time.monotonic)
+        let tenant = try await read(name)
+        cache.fill(name, tenant, ticket)
+        return tenant
     }
 
     /// Writes the configuration whole. Returns the tenant and whether it is new.
@@ -48,29 +59,34 @@ package final class TenantDirectory: Sendable {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.vault.read(RecordID(.tenant, name))
-                let version = current.map { $0.version + 1 } ?? self.time.now.milliseconds
+                let version =
+                    current.map { self.versions.next(after: $0.version) } ?? self.versions.first(at: self.time.now)
                 let record = OpenRecord(
                     id: RecordID(.tenant, name), version: version, content: SecretBytes(configuration.encoded))
+                let ticket = self.cache.ticket(name, now: self.time.monotonic)
                 if let current {
                     try await self.vault.commit([.replace(record, version: current.version)])
                 } else {
                     try await self.vault.commit([.insert(record)])
                 }
                 let tenant = Tenant(name: name, version: version, configuration: configuration)
-                self.cache.put(name, tenant, now: self.time.monotonic)
+                self.cache.put(name, tenant, ticket)
                 return (tenant, current == nil)
             }
         } catch {
+            // The configuration may have arrived all the same.
+            cache.remove(name)
             throw BrokerError(error)
         }
     }
 
     /// Removes the tenant with everything under it. Returns whether there was one.
     package func delete(_ name: TenantName) async throws(BrokerError) -> Bool {
+        // Where the deletion's answer is lost, the tenant may be gone all the same.
+        defer { cache.remove(name) }
         do throws(StoreError) {
             let existed = try await vault.read(RecordID(.tenant, name)) != nil
             try await vault.commit([.removeAll(name)])
-            cache.remove(name)
             return existed
         } catch {
             throw BrokerError(error)

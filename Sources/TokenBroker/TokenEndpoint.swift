@@ -33,7 +33,7 @@ package struct TokenEndpoint: Sendable {
         _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
     ) async throws(Failure) -> TokenResponse {
         let pause = ProviderPauses.Key(tokenEndpoint: server.tokenEndpoint, clientID: client.clientID)
-        if request.grant != .authorizationCode, let remaining = pauses.remaining(pause, now: time.now) {
+        if request.grant != .authorizationCode, let remaining = pauses.remaining(pause, now: time.monotonic) {
             throw .failed(Self.retryable(nil, after: remaining))
         }
         let (form, authorization) = request.form(for: client, at: server)
@@ -47,7 +47,7 @@ package struct TokenEndpoint: Sendable {
             case .again(let error, let retryAfter):
                 retry += 1
                 guard let wait = BackoffSchedule.seed.wait(before: retry, retryAfter: retryAfter) else {
-                    if let retryAfter { pauses.pause(pause, until: time.now.advanced(by: retryAfter)) }
+                    if let retryAfter { pauses.pause(pause, for: retryAfter, now: time.monotonic) }
                     throw .failed(error)
                 }
                 do {
@@ -56,7 +56,7 @@ package struct TokenEndpoint: Sendable {
                     throw .failed(BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1))
                 }
             case .rateLimited(let error, let retryAfter):
-                pauses.pause(pause, until: time.now.advanced(by: retryAfter))
+                pauses.pause(pause, for: retryAfter, now: time.monotonic)
                 throw .failed(error)
             }
         }
@@ -224,16 +224,19 @@ private final class ProviderPauses: Sendable {
         let clientID: String
     }
 
-    private let pauses = Mutex<[Key: Timestamp]>([:])
+    private let pauses = Mutex<[Key: MonotonicInstant]>([:])
 
-    func pause(_ key: Key, until end: Timestamp) {
+    func pause(_ key: Key, for duration: Duration, now: MonotonicInstant) {
+        let end = now.advanced(by: duration)
         pauses.withLock { pauses in
+            // Clients that are never asked for again leave their pauses behind.
+            if pauses.count >= 1024 { pauses = pauses.filter { $0.value > now } }
             pauses[key] = max(end, pauses[key] ?? end)
         }
     }
 
     /// How long the pause still lasts; nil without one. Pauses that are over are forgotten.
-    func remaining(_ key: Key, now: Timestamp) -> Duration? {
+    func remaining(_ key: Key, now: MonotonicInstant) -> Duration? {
         pauses.withLock { pauses in
             guard let end = pauses[key] else { return nil }
             if end > now { return now.duration(to: end) }

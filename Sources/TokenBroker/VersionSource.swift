@@ -1,0 +1,28 @@
+internal import OAuth
+internal import Synchronization
+
+/// Versions of records that rise even past a record's deletion and return, so that no entity tag comes back and no late
+/// compare-and-set meets the version that it started from.
+///
+/// A first version is the time in microseconds, of which the thousandths are drawn by lot: that keeps replicas apart
+/// whose clocks agree. In one process every version is higher than all before it, whatever its clock does.
+final class VersionSource: Sendable {
+    private let last = Mutex<Int64>(0)
+
+    /// The version of a record that does not exist yet.
+    func first(at now: Timestamp) -> Int64 {
+        let candidate = now.milliseconds * 1000 + Int64.random(in: 0..<1000)
+        return last.withLock { last in
+            last = max(candidate, last + 1)
+            return last
+        }
+    }
+
+    /// The version of what replaces `version`.
+    func next(after version: Int64) -> Int64 {
+        last.withLock { last in
+            last = max(last, version + 1)
+            return version + 1
+        }
+    }
+}

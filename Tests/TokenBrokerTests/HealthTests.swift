@@ -1,0 +1,155 @@
+internal import BrokerTesting
+internal import CredentialStore
+internal import HTTPCodec
+internal import JSON
+internal import Testing
+internal import TokenBroker
+
+@Suite struct `Probes` {
+    /// Sleeps are held: the probe's patience must not end by itself.
+    private static func make(_ store: FaultyStore = FaultyStore()) async throws -> BrokerHarness {
+        let broker = try await BrokerHarness(store: store)
+        broker.time.holdSleeps()
+        return broker
+    }
+
+    @Test(arguments: ["/livez", "/healthz"])
+    func `the process lives whatever its store does`(path: String) async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        store.setDown(true)
+        broker.broker.health.beginDraining()
+        let answer = await broker.call(.get, path, key: nil)
+        #expect((answer.status, answer.text) == (200, #"{"status":"live"}"#))
+        #expect(answer.fields["Content-Type"] == "application/json")
+        #expect(store.checks == 0)
+        #expect(await broker.call(.head, path, key: nil).status == 200)
+    }
+
+    @Test func `a store that answers is ready`() async throws {
+        let broker = try await Self.make()
+        let answer = await broker.call(.get, "/readyz", key: nil)
+        #expect((answer.status, answer.text) == (200, #"{"status":"ready"}"#))
+    }
+
+    @Test(arguments: [StoreError.unavailable, .damaged("canary-place"), .conflict])
+    func `a store that fails is not ready and is ready again when it answers`(error: StoreError) async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        store.onCheck(.refuse(error))
+        let answer = await broker.call(.get, "/readyz", key: nil)
+        #expect((answer.status, answer.text) == (503, #"{"status":"store_unavailable"}"#))
+        store.onCheck(.pass)
+        broker.time.advance(by: .milliseconds(999))
+        #expect(await broker.call(.get, "/readyz", key: nil).status == 503)
+        broker.time.advance(by: .milliseconds(1))
+        #expect(await broker.call(.get, "/readyz", key: nil).status == 200)
+        store.onCheck(.refuse(error))
+        broker.time.advance(by: .milliseconds(999))
+        #expect(await broker.call(.get, "/readyz", key: nil).status == 200)
+        broker.time.advance(by: .milliseconds(1))
+        #expect(await broker.call(.get, "/readyz", key: nil).status == 503)
+        #expect(store.checks == 3)
+    }
+
+    @Test func `probes from all sides cost one check`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        let gate = Gate()
+        store.onCheck(.hold(gate))
+        async let first = broker.call(.get, "/readyz", key: nil)
+        await gate.arrivals()
+        async let second = broker.call(.get, "/readyz", key: nil)
+        await broker.time.sleepers(atLeast: 2)
+        gate.open()
+        #expect(await first.status == 200)
+        #expect(await second.status == 200)
+        #expect(await broker.call(.get, "/readyz", key: nil).status == 200)
+        #expect(store.checks == 1)
+    }
+
+    @Test func `a store that hangs is not ready after two seconds`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        let gate = Gate()
+        store.onCheck(.hold(gate))
+        async let answer = broker.call(.get, "/readyz", key: nil)
+        await broker.time.sleepers(atLeast: 1)
+        broker.time.advance(by: .seconds(2))
+        #expect(await answer.status == 503)
+        #expect(broker.time.slept == [.seconds(2)])
+        gate.open()
+    }
+
+    @Test func `a broker that drains is not ready and says why`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        #expect(await broker.call(.get, "/readyz", key: nil).status == 200)
+        broker.broker.health.beginDraining()
+        let answer = await broker.call(.get, "/readyz", key: nil)
+        #expect((answer.status, answer.text) == (503, #"{"status":"draining"}"#))
+    }
+
+    @Test func `draining that begins during a check counts`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        let gate = Gate()
+        store.onCheck(.hold(gate))
+        async let answer = broker.call(.get, "/readyz", key: nil)
+        await gate.arrivals()
+        broker.broker.health.beginDraining()
+        gate.open()
+        #expect(await answer.text == #"{"status":"draining"}"#)
+    }
+
+    @Test func `the description of the API needs no key`() async throws {
+        let broker = try await Self.make()
+        let answer = await broker.call(.get, "/openapi.yaml", key: nil)
+        #expect(answer.status == 200)
+        #expect(answer.fields["Content-Type"] == "application/yaml")
+        #expect(answer.text.hasPrefix("openapi: 3.1."))
+    }
+
+    @Test func `what has expired is removed without being asked for`() async throws {
+        let store = MemoryRecordStore()
+        let broker = try await BrokerHarness(store: store)
+        broker.time.holdSleeps()
+        await broker.makeTenant()
+        for seconds in [30, 600] {
+            _ = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"], "expires_in": \#(seconds)}"#)
+        }
+        broker.broker.start()
+        await broker.time.sleepers(atLeast: 1)
+        #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).count == 2)
+        #expect(broker.time.slept == [.seconds(60)])
+        broker.time.advance(by: .seconds(60))
+        await broker.time.sleepers(atLeast: 1)
+        #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).count == 1)
+        await broker.broker.finish()
+    }
+
+    @Test func `a store that is away while what has expired is removed is tried again`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        await broker.makeTenant()
+        _ = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"], "expires_in": 1}"#)
+        broker.time.advance(by: .seconds(2))
+        store.setDown(true)
+        broker.broker.start()
+        await broker.time.sleepers(atLeast: 1)
+        #expect(broker.log.contains { $0.contains("store_failed") })
+        store.setDown(false)
+        broker.time.advance(by: .seconds(60))
+        await broker.time.sleepers(atLeast: 1)
+        #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).isEmpty)
+        await broker.broker.finish()
+    }
+
+    @Test(arguments: ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"])
+    func `a probe takes GET and HEAD`(path: String) async throws {
+        let broker = try await Self.make()
+        let answer = await broker.call(.post, path, key: nil)
+        #expect((answer.status, answer.code) == (405, "method_not_allowed"))
+        #expect(answer.fields["Allow"] == "GET, HEAD")
+    }
+}
