@@ -1,4 +1,4 @@
-/// What a provider's API said when it refused a token (seed 000, "API errors").
+/// What a provider's API said when it refused a token (TIDAL's Auth design, "API errors").
 package enum APISubStatus {
     /// Whether the text is one of the five that force a refresh. Any other changes nothing: a 401 with 4005, say, is
     /// about the asset and not about the token.

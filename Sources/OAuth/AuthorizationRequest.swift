@@ -1,6 +1,6 @@
 internal import HTTPCodec
 
-/// The request that a browser takes to the login service (RFC 6749 §4.1.1; seed 000, "Standard Login").
+/// The request that a browser takes to the login service (RFC 6749 §4.1.1; TIDAL's Auth design, "Standard Login").
 package struct AuthorizationRequest: Sendable {
     package var redirectURI: String
     package var state: String
@@ -32,7 +32,7 @@ package struct AuthorizationRequest: Sendable {
         "dpop_jkt",
     ]
 
-    /// The URI to present to the user: the seed's parameters in the seed's order, then `state`, then the login
+    /// The URI to present to the user: the design's parameters in the design's order, then `state`, then the login
     /// configuration, custom parameters in the order of their names.
     package func uri(for client: ClientConfiguration, at server: AuthorizationServer) -> String {
         var parameters: [FormEncoding.Pair] = [

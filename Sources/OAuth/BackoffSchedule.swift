@@ -5,9 +5,9 @@
 /// | wait before it   | 0.5 s | 1 s | 2 s | 4 s | 8 s |
 /// | waited in all    | 0.5 s | 1.5 | 3.5 | 7.5 | 15.5 s |
 ///
-/// - Source: seed 000: "retry 5 times, with exponential backoff (0.5s, 1s, 2s etc)".
+/// - Source: TIDAL's Auth design: five more tries, each after twice the last wait.
 package struct BackoffSchedule: Sendable, Equatable {
-    package static let seed = BackoffSchedule()
+    package static let standard = BackoffSchedule()
 
     package static let retries = 5
 

@@ -1,6 +1,6 @@
 package import Cryptography
 
-/// One client registration: what the seed's `init` is given, without the addresses.
+/// One client registration: what the design's `init` is given, without the addresses.
 package struct ClientConfiguration: Sendable, Equatable {
     package let clientID: String
     package let clientSecret: SecretBytes?

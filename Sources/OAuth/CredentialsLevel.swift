@@ -1,4 +1,4 @@
-/// The levels of credentials, lowest first (seed 000, "Credentials levels").
+/// The levels of credentials, lowest first (TIDAL's Auth design, "Credentials levels").
 package enum CredentialsLevel: String, Sendable, CaseIterable, Comparable {
     /// The client identifier alone: no token.
     case basic

@@ -11,7 +11,7 @@ package struct CredentialsQuery: Sendable, Equatable {
         case createIfNeeded = "create_if_needed"
     }
 
-    /// 60 seconds (seed 000, "Providing credentials").
+    /// 60 seconds (TIDAL's Auth design, "Providing credentials").
     package static let defaultMinimumLifetime: Duration = .seconds(60)
 
     package var policy: Policy
@@ -65,7 +65,7 @@ package enum CredentialsDecision: Sendable, Equatable {
 /// The heart of the service: from what is held, what is configured and what is asked for to what is done. No clock, no
 /// store, no network.
 ///
-/// - Source: seed 000, "Providing credentials" and what follows it.
+/// - Source: TIDAL's Auth design, "Providing credentials" and what follows it.
 package struct CredentialsPolicy: Sendable {
     package init() {}
 

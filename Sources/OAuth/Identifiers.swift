@@ -21,7 +21,7 @@ package struct TenantName: Hashable, Sendable, Comparable, CustomStringConvertib
     }
 }
 
-/// Names one set of credentials under a tenant: the seed's `credentialsStorageKey`. `[A-Za-z0-9._~:@-]{1,200}`.
+/// Names one set of credentials under a tenant: the design's `credentialsStorageKey`. `[A-Za-z0-9._~:@-]{1,200}`.
 package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertible {
     package let description: String
 

@@ -8,7 +8,7 @@ package enum TokenFailure: Sendable, Equatable {
     case rateLimited
     /// The client's registration does not allow what was asked for. Only a change of configuration helps.
     case illegalConfiguration
-    /// Refused for a reason that the seed does not list. What is held stays as it is.
+    /// Refused for a reason that the design does not list. What is held stays as it is.
     case unexpected
     /// An answer that is neither a grant nor an error.
     case unusable
@@ -18,7 +18,7 @@ package enum TokenFailure: Sendable, Equatable {
     /// - Parameters:
     ///   - status: the HTTP status, 100...999. A status in the body does not count.
     ///   - error: the body's `error`, if it could be read.
-    /// - Source: seed 000, "Refreshing credentials", "Client credentials", "Standard Login".
+    /// - Source: TIDAL's Auth design, "Refreshing credentials", "Client credentials", "Standard Login".
     package init(grant: TokenRequest.Grant, status: Int, error: String?) {
         switch (grant, status) {
         case (_, 500...): self = .retryable
@@ -34,7 +34,7 @@ package enum TokenFailure: Sendable, Equatable {
         switch (status, error) {
         case (400, "unauthorized_client"), (400, "invalid_grant"), (400, "invalid_request"),
             (401, "access_denied"), (401, "invalid_client"),
-            // Not on the seed's list; TIDAL answers a revoked refresh token with it.
+            // Not on the design's list; TIDAL answers a revoked refresh token with it.
             (401, "invalid_grant"):
             true
         default: false

@@ -4,8 +4,8 @@ package import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Hands out credentials: from memory while they are good, after one renewal for all who ask otherwise (seed 000,
-/// "Providing credentials").
+/// Hands out credentials: from memory while they are good, after one renewal for all who ask otherwise (TIDAL's Auth
+/// design, "Providing credentials").
 package final class CredentialsProvider: Sendable {
     /// What a query came to.
     package struct Answer: Sendable {
@@ -381,7 +381,7 @@ package final class CredentialsProvider: Sendable {
     /// to store them.
     package typealias Companions = () async throws(StoreError) -> [VaultChange]?
 
-    /// Stores credentials over whatever is there (seed 000, "Setting credentials").
+    /// Stores credentials over whatever is there (TIDAL's Auth design, "Setting credentials").
     package func set(_ id: CredentialsID, to held: HeldCredentials) async throws(BrokerError) -> CredentialsSnapshot {
         do throws(StoreError) {
             let snapshot = try await overwrite(id, with: CredentialRecord(held: held)) { () throws(StoreError) in [] }
@@ -424,8 +424,8 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    /// Purges user and client credentials and what was kept aside (seed 000, "logout"). A renewal in flight loses its
-    /// compare-and-set against this and cannot bring the user back.
+    /// Purges user and client credentials and what was kept aside (TIDAL's Auth design, "logout"). A
+    /// renewal in flight loses its compare-and-set against this and cannot bring the user back.
     /// - Returns: what was purged; nil when nothing was there.
     package func purge(_ id: CredentialsID) async throws(BrokerError) -> HeldCredentials? {
         do throws(StoreError) {

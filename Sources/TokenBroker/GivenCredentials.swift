@@ -1,7 +1,7 @@
 internal import Cryptography
 internal import OAuth
 
-/// Credentials that a caller has from elsewhere (seed 000, "setCredentials"): the members of the answer of
+/// Credentials that a caller has from elsewhere (TIDAL's Auth design, "setCredentials"): the members of the answer of
 /// `GET /credentials`, so that one broker's answer can be given to another.
 struct GivenCredentials {
     private let level: CredentialsLevel?

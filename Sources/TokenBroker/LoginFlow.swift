@@ -3,7 +3,7 @@ package import Cryptography
 package import OAuth
 internal import Reactor
 
-/// The standard login (seed 000, "Standard Login"; RFC 6749 §4.1 with RFC 7636 and RFC 9207).
+/// The standard login (TIDAL's Auth design, "Standard Login"; RFC 6749 §4.1 with RFC 7636 and RFC 9207).
 package final class LoginFlow: Sendable {
     package struct Parameters: Sendable {
         package var storageKey: StorageKey

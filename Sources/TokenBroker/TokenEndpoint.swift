@@ -28,7 +28,7 @@ package struct TokenEndpoint: Sendable {
         self.log = log
     }
 
-    /// Asks for a token: one call, and up to five more where the seed has them.
+    /// Asks for a token: one call, and up to five more where the design has them.
     func request(
         _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
     ) async throws(Failure) -> TokenResponse {
@@ -46,7 +46,7 @@ package struct TokenEndpoint: Sendable {
             case .ended(let failure): throw failure
             case .again(let error, let retryAfter):
                 retry += 1
-                guard let wait = BackoffSchedule.seed.wait(before: retry, retryAfter: retryAfter) else {
+                guard let wait = BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) else {
                     if let retryAfter { pauses.pause(pause, for: retryAfter, now: time.monotonic) }
                     throw .failed(error)
                 }

@@ -17,7 +17,7 @@ import Testing
         return try FormEncoding.decode(String(try #require(parts.last)))
     }
 
-    @Test func `has the seed's parameters in the seed's order (T01, T60)`() {
+    @Test func `has the design's parameters in the design's order (T01, T60)`() {
         let uri = Self.plain.uri(for: Sample.client(), at: Sample.tidal)
         #expect(
             uri == "https://login.example/authorize?response_type=code"

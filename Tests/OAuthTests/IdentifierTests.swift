@@ -89,7 +89,7 @@ import Testing
 
 @Suite struct `API sub status` {
     @Test(arguments: ["11003", "6001", "11001", "11002", "11101"])
-    func `the five of the seed force a refresh (T26)`(text: String) {
+    func `the five of the design force a refresh (T26)`(text: String) {
         #expect(APISubStatus.forcesRefresh(text))
     }
 

@@ -8,11 +8,13 @@ import Testing
             (4, .seconds(4)), (5, .seconds(8)), (6, nil), (Int.max, nil),
         ] as [(Int, Duration?)])
     func `five retries, each twice as late as the one before (T10, T57)`(retry: Int, wait: Duration?) {
-        #expect(BackoffSchedule.seed.wait(before: retry, retryAfter: nil) == wait)
+        #expect(BackoffSchedule.standard.wait(before: retry, retryAfter: nil) == wait)
     }
 
     @Test func `waits 15.5 seconds in all`() {
-        let waits = (1...BackoffSchedule.retries).compactMap { BackoffSchedule.seed.wait(before: $0, retryAfter: nil) }
+        let waits = (1...BackoffSchedule.retries).compactMap {
+            BackoffSchedule.standard.wait(before: $0, retryAfter: nil)
+        }
         #expect(waits.count == 5)
         #expect(waits.reduce(.zero, +) == .milliseconds(15_500))
     }
@@ -29,7 +31,7 @@ import Testing
             (5, .seconds(31), nil), (2, .seconds(3600), nil), (0, .seconds(1), nil), (6, .seconds(1), nil),
         ] as [(Int, Duration, Duration?)])
     func `a longer Retry-After is kept to, up to half a minute`(retry: Int, retryAfter: Duration, wait: Duration?) {
-        #expect(BackoffSchedule.seed.wait(before: retry, retryAfter: retryAfter) == wait)
+        #expect(BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) == wait)
     }
 }
 

@@ -168,7 +168,7 @@ import Testing
         #expect(Set(ProviderPreset.all.map(\.name)).count == ProviderPreset.all.count)
     }
 
-    @Test func `tidal is what the seed says`() {
+    @Test func `tidal is what the design says`() {
         #expect(ProviderPreset.tidal.loginServiceBaseURI == "https://login.tidal.com")
         #expect(ProviderPreset.tidal.authServiceBaseURI == "https://auth.tidal.com/v1")
         #expect(ProviderPreset.tidal.clientAuthentication == .clientSecretPost)

@@ -112,7 +112,7 @@ internal import TokenBroker
     // MARK: Retries
 
     @Test(arguments: [500, 502, 503, 504, 599])
-    func `a 5xx is tried again five times by the seed's schedule`(status: Int) async throws {
+    func `a 5xx is tried again five times by the design's schedule`(status: Int) async throws {
         let broker = try await Self.expired()
         // A 5xx with a terminal error in its body says nothing about the session.
         broker.transport.always(.json(status, #"{"error": "invalid_grant", "sub_status": 11101}"#))

@@ -385,7 +385,7 @@ internal import TokenBroker
     // MARK: Refusals by the API
 
     @Test(arguments: ["11003", "6001", "11001", "11002", "11101"])
-    func `a refusal that the seed names forces a refresh`(subStatus: String) async throws {
+    func `a refusal that the design names forces a refresh`(subStatus: String) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         await broker.set("a1", refresh: "r1")

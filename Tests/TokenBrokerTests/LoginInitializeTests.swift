@@ -13,7 +13,7 @@ internal import TokenBroker
         try await broker.count(.login) == 0
     }
 
-    @Test func `the address has the parameters of the seed and a state`() async throws {
+    @Test func `the address has the parameters of the design and a state`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
             "t1",
