@@ -50,3 +50,11 @@ int clinux_forbid_core_dumps(void) {
 int clinux_set_thread_name(unsigned long thread, const char *name) { return pthread_setname_np(thread, name); }
 
 const int CLINUX_EAI_NODATA = EAI_NODATA;
+
+long clinux_raise_descriptor_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == -1) return -1;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) == -1 || getrlimit(RLIMIT_NOFILE, &limit) == -1) return -1;
+    return limit.rlim_cur > 0x7fffffff ? 0x7fffffff : (long)limit.rlim_cur;
+}

@@ -31,9 +31,16 @@ package struct HTTPSClientConfiguration: Sendable {
 }
 
 /// Why a client cannot be made. An operator must mend the configuration.
-package enum HTTPSClientConfigurationError: Error, Equatable, Sendable {
+package enum HTTPSClientConfigurationError: Error, Equatable, Sendable, CustomStringConvertible {
     /// The file of additional roots is missing, unreadable or holds no certificate.
     case trustedCAFile(String)
     /// libssl refused one of the settings that are fixed in this module, so the installed library does not fit.
     case tlsUnavailable
+
+    package var description: String {
+        switch self {
+        case .trustedCAFile(let path): "\(path) holds no certificate that can be read"
+        case .tlsUnavailable: "the installed libssl refuses this program's settings"
+        }
+    }
 }

@@ -114,6 +114,11 @@ final class Connection {
         owned = consume descriptor
     }
 
+    /// What has come of a content whose end has not.
+    var unfinishedContentBytes: Int { partialBody?.bytes.count ?? 0 }
+    /// What the worker's sum has of it.
+    var accountedContentBytes = 0
+
     var unsentBytes: Int { output.count - outputStart }
     var unreadBytes: Int { input.count - inputStart }
 

@@ -23,7 +23,7 @@ package final class Server: Sendable {
         precondition(loopCount >= 1, "a server needs a loop")
         // The kernel lets any process of this user join in a shared port. Another server on it must be an error, so
         // the port is taken for oneself first.
-        if configuration.address.port != 0 { _ = try Socket.listen(on: configuration.address) }
+        if configuration.address.port != 0 { try Socket.probe(configuration.address) }
         let first = try Socket.listen(on: configuration.address, sharesPort: true)
         let address = try Socket.localAddress(of: first.rawValue)
         let count = ConnectionCount()

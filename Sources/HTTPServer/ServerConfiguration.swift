@@ -31,6 +31,9 @@ package struct ServerConfiguration: Sendable {
     /// Unsent bytes of answers beyond which a connection's further requests are not read. Default 64 KiB. One answer
     /// may exceed it.
     package var unsentBytes: Int
+    /// Bytes of unfinished contents that the connections of one loop may hold together. Default 64 MiB. The request
+    /// that would exceed it is answered 503: whoever fills memory with contents that never end hurts only such.
+    package var contentBytes: Int
     /// For `Retry-After` in a 503 to a refused connection. Default 1 s.
     package var retryAfterSeconds: Int
 
@@ -39,7 +42,7 @@ package struct ServerConfiguration: Sendable {
         headTimeout: Duration = .seconds(10), bodyTimeout: Duration = .seconds(30),
         idleTimeout: Duration = .seconds(60), writeTimeout: Duration = .seconds(30),
         lingerTimeout: Duration = .seconds(2), lingerBytes: Int = 1_048_576, maximumConnections: Int = 10_000,
-        idleGrace: Duration = .seconds(1), unsentBytes: Int = 65_536, retryAfterSeconds: Int = 1
+        idleGrace: Duration = .seconds(1), unsentBytes: Int = 65_536, contentBytes: Int = 64 << 20, retryAfterSeconds: Int = 1
     ) {
         self.address = address
         self.loopCount = loopCount
@@ -53,6 +56,7 @@ package struct ServerConfiguration: Sendable {
         self.maximumConnections = maximumConnections
         self.idleGrace = idleGrace
         self.unsentBytes = unsentBytes
+        self.contentBytes = contentBytes
         self.retryAfterSeconds = retryAfterSeconds
     }
 

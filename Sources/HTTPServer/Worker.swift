@@ -22,6 +22,7 @@ actor Worker {
     private var connections: [Connection?] = []
     private var freeSlots: [Int] = []
     private var lastSerial: UInt64 = 0
+    private var heldContentBytes = 0
     private var liveConnections = 0
     private var refusedConnections = 0
     private var isSweeping = false
@@ -192,7 +193,10 @@ actor Worker {
                     if connection.unsentBytes >= configuration.unsentBytes { break serving }
                 }
                 guard let event = nextEvent(connection, &reads) else { break serving }
+                account(connection)
                 switch event {
+                case .needsMore where heldContentBytes > configuration.contentBytes:
+                    fail(connection, .serviceUnavailable, "The server holds too many unfinished requests.")
                 case .needsMore:
                     continue
                 case .request(let head, let body):
@@ -222,6 +226,12 @@ actor Worker {
         // Its last answer did not say so, since the drain began while that was on its way.
         if isDraining, connection.isIdle, !connection.isQueued { return close(connection) }
         updateDeadline(connection)
+    }
+
+    /// Keeps the sum of the unfinished contents that this loop's connections hold.
+    private func account(_ connection: Connection) {
+        heldContentBytes += connection.unfinishedContentBytes - connection.accountedContentBytes
+        connection.accountedContentBytes = connection.unfinishedContentBytes
     }
 
     private func serveLater(_ connection: Connection) {
@@ -342,6 +352,7 @@ actor Worker {
     private func fail(_ connection: Connection, _ status: Status, _ detail: String) {
         counters.countFault(status)
         connection.dropInput()
+        account(connection)
         connection.exchange = nil
         connection.phase = .closing
         connection.mustLinger = true
@@ -462,6 +473,8 @@ actor Worker {
         if connection.phase == .closed { return }
         if let registration = connection.registration { loop.deregister(registration) }
         connection.registration = nil
+        connection.dropInput()
+        account(connection)
         connection.closeDescriptor()
         connections[connection.id.slot] = nil
         freeSlots.append(connection.id.slot)

@@ -31,6 +31,11 @@ package struct ClientFingerprint: Sendable, Equatable {
     package let clientUniqueKey: String?
     package let clientSecretDigest: [UInt8]?
 
+    /// Whether the provider would take both for the same client, whatever scopes they ask for.
+    package func isSameClient(as other: ClientFingerprint) -> Bool {
+        clientID == other.clientID && clientSecretDigest == other.clientSecretDigest
+    }
+
     package init(clientID: String, scopes: ScopeSet, clientUniqueKey: String?, clientSecretDigest: [UInt8]?) {
         self.clientID = clientID
         self.scopes = scopes

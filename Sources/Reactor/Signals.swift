@@ -35,6 +35,13 @@ package enum ProcessHardening {
     }
 }
 
+package enum DescriptorLimit {
+    /// Raises the soft limit on open descriptors, which many systems keep at 1024, to the hard one. Returns it.
+    package static func raise() throws(SystemError) -> Int {
+        try retryingInterrupts("setrlimit") { clinux_raise_descriptor_limit() }
+    }
+}
+
 /// Plain text to standard output or standard error, for commands and for a start that failed.
 package enum Console {
     package static func print(_ text: String) { write(1, text) }

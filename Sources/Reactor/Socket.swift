@@ -14,16 +14,28 @@ package enum Socket {
     package static func listen(
         on address: SocketAddress, backlog: CInt = 1024, sharesPort: Bool = false
     ) throws(SystemError) -> OwnedDescriptor {
+        let descriptor = try bind(to: address, sharesPort: sharesPort)
+        let number = descriptor.rawValue
+        try set(number, tcp, TCP_NODELAY, 1)
+        try retryingInterrupts("listen") { Glibc.listen(number, backlog) }
+        return descriptor
+    }
+
+    /// Shows that nobody listens on the address. Nothing listens on it afterwards either, so no client is accepted and
+    /// dropped.
+    package static func probe(_ address: SocketAddress) throws(SystemError) {
+        _ = try bind(to: address, sharesPort: false)
+    }
+
+    private static func bind(to address: SocketAddress, sharesPort: Bool) throws(SystemError) -> OwnedDescriptor {
         let descriptor = try make(family: address.family)
         let number = descriptor.rawValue
         try set(number, SOL_SOCKET, SO_REUSEADDR, 1)
         if sharesPort { try set(number, SOL_SOCKET, SO_REUSEPORT, 1) }
         if address.family == AF_INET6 { try set(number, CInt(IPPROTO_IPV6), IPV6_V6ONLY, 0) }
-        try set(number, tcp, TCP_NODELAY, 1)
         try retryingInterrupts("bind \(address)") {
             unsafe address.withSockaddr { unsafe Glibc.bind(number, $0, $1) }
         }
-        try retryingInterrupts("listen") { Glibc.listen(number, backlog) }
         return descriptor
     }
 

@@ -79,6 +79,12 @@ package final class Broker: Sendable {
         housekeeping.withLock { $0 = task }
     }
 
+    /// Not ready from now on, and nobody is kept waiting for what may yet happen.
+    package func beginDraining() {
+        health.beginDraining()
+        logins.beginDraining()
+    }
+
     /// Lets what is under way come to its end: renewals and redemptions are stored by then.
     ///
     /// After `limit`, what still waits for a provider or a store that does not answer is cut short and logged: whoever

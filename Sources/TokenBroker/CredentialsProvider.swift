@@ -250,10 +250,11 @@ package final class CredentialsProvider: Sendable {
             case .failed(let reason): throw reason
             case .sessionEnded(let answer):
                 // A refusal of another client than the one that logged the user in says nothing about the session.
-                if held.obtainedWith != client.fingerprint {
+                if !held.obtainedWith.isSameClient(as: client.fingerprint) {
                     throw BrokerError(
                         .unexpectedError,
-                        "The provider refused to refresh credentials that another configuration of the tenant obtained.",
+                        "The provider refused to refresh credentials that the tenant's earlier client_id or client_secret "
+                            + "obtained. Configure those again, or have the user log in anew.",
                         errorCode: answer.error)
                 }
                 return try await retire(id, of: tenant, current, aside: held)

@@ -11,6 +11,7 @@ struct GivenCredentials {
     private let grantedScopes: ScopeSet?
     private let userID: String?
     private let expires: Timestamp?
+    private let expiresIn: Duration?
     private let token: String
 
     init(_ body: inout ObjectReader) {
@@ -23,8 +24,8 @@ struct GivenCredentials {
         let expiresText = body.string("expires")
         expires = expiresText.flatMap(Timestamp.init(rfc3339:))
         if expiresText != nil, expires == nil { body.note("expires", "must be an RFC 3339 time") }
-        // Says the same as `expires`, less exactly; taken so that an answer can be passed on as it is.
-        _ = body.integer("expires_in", in: 0...Int64.max)
+        // Where both are given, as in an answer that is passed on, `expires` is the more exact one.
+        expiresIn = body.integer("expires_in", in: 0...TokenResponse.longestLifetimeSeconds).map { .seconds($0) }
         if let type = body.string("token_type"), type.lowercased() != "bearer" {
             body.note("token_type", "must be Bearer")
         }
@@ -59,7 +60,7 @@ struct GivenCredentials {
         }
         return HeldCredentials(
             level: level, accessToken: SecretBytes(utf8: token), refreshToken: refreshToken,
-            expires: expires ?? TokenResponse.expiry(ofToken: token)
+            expires: expires ?? expiresIn.map { now.advanced(by: $0) } ?? TokenResponse.expiry(ofToken: token)
                 ?? now.advanced(by: tenant.configuration.preset.defaultLifetime),
             grantedScopes: grantedScopes ?? requestedScopes ?? client.scopes,
             userID: level == .user ? userID : nil,

@@ -2,6 +2,7 @@ package import CredentialStore
 package import Cryptography
 package import OAuth
 internal import Reactor
+internal import Synchronization
 
 /// The standard login (TIDAL's Auth design, "Standard Login"; RFC 6749 §4.1 with RFC 7636 and RFC 9207).
 package final class LoginFlow: Sendable {
@@ -55,6 +56,7 @@ package final class LoginFlow: Sendable {
     private let log: Log
     private let attempts = SingleFlight<RefreshID, Attempt>()
     private let endings = Signals<RecordID>()
+    private let isDraining = Atomic<Bool>(false)
 
     /// 0.2, 0.4, 0.8, 1.6 and 3.2 seconds lie between the tries.
     private static let storeRetries = 5
@@ -448,11 +450,18 @@ package final class LoginFlow: Sendable {
             let now = time.now
             if login.end <= now { return .expired }
             let remaining = min(time.monotonic.duration(to: end), now.duration(to: login.end))
-            if remaining <= .zero || Task.isCancelled { return .pending }
+            if remaining <= .zero || Task.isCancelled || isDraining.load(ordering: .relaxed) { return .pending }
             // Another replica's login does not signal here, so a shared store is looked at besides.
             let limit = vault.revalidateAfter == nil ? remaining : min(remaining, .seconds(1))
             await endings.wait(for: id, since: ticket) { try? await self.time.sleep(for: limit) }
         }
+    }
+
+    /// Lets everybody who asks how far a login is have the answer now: the process is being stopped, and whoever asks
+    /// again is answered by another.
+    package func beginDraining() {
+        isDraining.store(true, ordering: .relaxed)
+        endings.close()
     }
 
     /// Suspends until no code is being redeemed.

@@ -7,6 +7,7 @@ final class Signals<Key: Hashable & Sendable>: Sendable {
         var counts: [Key: UInt64] = [:]
         var lastWaiter: UInt64 = 0
         var left: Set<UInt64> = []
+        var isClosed = false
     }
 
     /// Shows what a waiter has seen already, so that nothing between its look and its wait is missed.
@@ -31,6 +32,16 @@ final class Signals<Key: Hashable & Sendable>: Sendable {
         for waiter in waiters.values { waiter.resume() }
     }
 
+    /// Wakes everybody who waits for anything. From now on nobody waits.
+    func close() {
+        let waiters = state.withLock { state in
+            state.isClosed = true
+            defer { state.waiters = [:] }
+            return state.waiters.values.flatMap(\.values)
+        }
+        for waiter in waiters { waiter.resume() }
+    }
+
     /// Suspends until `key` is signalled after the ticket was taken, until `limit` returns, or until the task is
     /// cancelled.
     func wait(for key: Key, since ticket: Ticket, within limit: @escaping @Sendable () async -> Void) async {
@@ -45,7 +56,8 @@ final class Signals<Key: Hashable & Sendable>: Sendable {
         await withTaskCancellationHandler {
             await withCheckedContinuation { continuation in
                 let isOver = state.withLock { state in
-                    if state.left.remove(waiter) != nil || (state.counts[key] ?? 0) != ticket.count { return true }
+                    if state.isClosed || state.left.remove(waiter) != nil { return true }
+                    if (state.counts[key] ?? 0) != ticket.count { return true }
                     state.waiters[key, default: [:]][waiter] = continuation
                     return false
                 }

@@ -85,11 +85,21 @@ package final class TenantDirectory: Sendable {
         // Where the deletion's answer is lost, the tenant may be gone all the same.
         defer { cache.remove(name) }
         do throws(StoreError) {
-            let existed = try await vault.read(RecordID(.tenant, name)) != nil
+            let existed = try await exists(name)
             try await vault.commit([.removeAll(name)])
             return existed
         } catch {
             throw BrokerError(error)
+        }
+    }
+
+    /// A record that does not open exists all the same: deleting it is the way out.
+    private func exists(_ name: TenantName) async throws(StoreError) -> Bool {
+        do throws(StoreError) {
+            return try await vault.read(RecordID(.tenant, name)) != nil
+        } catch {
+            if case .damaged = error { return true }
+            throw error
         }
     }
 

@@ -61,7 +61,7 @@ struct Configuration: Sendable {
                 reader.fault("MASTER_KEYS", "\(error)")
             }
         }
-        if let adminKey, !TokenText.isSendable(adminKey.revealedText) || adminKey.count > 512 {
+        if let adminKey, !Self.isAdminKey(adminKey.revealedText) {
             reader.fault("ADMIN_KEY", "must be 1 to 512 visible ASCII characters without spaces")
         }
         if let databaseURL {
@@ -105,6 +105,8 @@ struct Configuration: Sendable {
         if host.hasPrefix("["), host.hasSuffix("]") { host = host.dropFirst().dropLast() }
         return SocketAddress(numericHost: String(host), port: port)
     }
+
+    static func isAdminKey(_ text: String) -> Bool { TokenText.isSendable(text) && text.utf8.count <= 512 }
 
     private static func isBaseURL(_ text: String) -> Bool {
         guard let url = URLTarget(text) else { return false }

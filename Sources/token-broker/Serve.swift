@@ -73,7 +73,7 @@ struct Service {
         let broker = Broker(settings: settings, vault: vault, transport: client, time: time, log: log)
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
-        serverConfiguration.maximumConnections = configuration.maximumConnections
+        serverConfiguration.maximumConnections = try connectionLimit(configuration, log)
         serverConfiguration.limits.bodyBytes = 1 << 20
         let server: Server
         do throws(SystemError) {
@@ -93,7 +93,7 @@ struct Service {
     /// Not ready from the first moment; then what is under way comes to its end, within the grace.
     func stop() async {
         log.info("draining", [])
-        broker.health.beginDraining()
+        broker.beginDraining()
         let end = MonotonicInstant.after(configuration.shutdownGrace)
         await server.drain(within: configuration.shutdownGrace)
         // A provider may have granted what is not stored yet; that comes before everything else.
@@ -103,6 +103,22 @@ struct Service {
         await server.close()
         log.info("stopped", [])
         output.close(within: .seconds(1))
+    }
+
+    /// Callers may not take every descriptor: the store, the providers and the loops need some, too.
+    private static func connectionLimit(_ configuration: Configuration, _ log: Log) throws(StartFailure) -> Int {
+        let available: Int
+        do throws(SystemError) {
+            available = try DescriptorLimit.raise()
+        } catch {
+            throw StartFailure(text: "the limit on open descriptors cannot be read: \(error)")
+        }
+        let reserve = min(256, available / 2)
+        if configuration.maximumConnections > available - reserve {
+            log.warning("connection_limit_lowered", [.count(available - reserve)])
+            return available - reserve
+        }
+        return configuration.maximumConnections
     }
 
     private static func openStore(
@@ -167,8 +183,7 @@ struct Service {
     ) async throws -> String {
         if let keys = configuration.masterKeys { return keys.revealedText }
         if let keys = try await store.secret(.masterKeys) { return keys }
-        let sealed = try await store.list(.keyCheck, tenant: nil, after: nil, limit: 1)
-        guard sealed.isEmpty else {
+        for kind in RecordKind.allCases where try await !store.list(kind, tenant: nil, after: nil, limit: 1).isEmpty {
             throw StartFailure(
                 text: "\(directory) holds records, but its file \(StoreSecret.masterKeys.rawValue) is missing; "
                     + "put it back or set TOKEN_BROKER_MASTER_KEYS")
@@ -182,7 +197,12 @@ struct Service {
         _ configuration: Configuration, _ store: FileRecordStore
     ) async throws -> SecretBytes {
         if let key = configuration.adminKey { return key }
-        if let key = try await store.secret(.adminKey) { return SecretBytes(utf8: key) }
+        if let key = try await store.secret(.adminKey) {
+            guard Configuration.isAdminKey(key) else {
+                throw StartFailure(text: "the file \(StoreSecret.adminKey.rawValue) does not hold one key")
+            }
+            return SecretBytes(utf8: key)
+        }
         let key = "tba_" + Base64URL.encode(try SecureRandom.bytes(32))
         try await store.keep(.adminKey, key)
         return SecretBytes(utf8: key)

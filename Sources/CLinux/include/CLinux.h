@@ -29,6 +29,8 @@ int clinux_accept(int listener, void *address, unsigned int *length);
 int clinux_set_thread_name(unsigned long thread, const char *name);
 /// getaddrinfo's "the name exists but has no address".
 extern const int CLINUX_EAI_NODATA;
+/// Raises the soft limit on open descriptors to the hard one; returns it, or -1 with errno.
+long clinux_raise_descriptor_limit(void);
 /// Makes the process undumpable and forbids core files, so that a crash leaves no secret behind.
 int clinux_forbid_core_dumps(void);
 

@@ -139,7 +139,7 @@ final class FileRecords {
             return nil
         }
         guard let text = String(validating: bytes, as: UTF8.self) else { throw damage(name) }
-        return text.hasSuffix("\n") ? String(text.dropLast()) : text
+        return String(text.prefix { !$0.isNewline })
     }
 
     /// Writes a secret's file where there is none: whole and durable, or not at all.
