@@ -328,7 +328,7 @@ package final class CredentialsProvider: Sendable {
                 try await vault.commit(changes)
                 return remember(record, version, id, ticket)
             } catch .conflict {
-                return try await settle(record, version, id, mayBeOurs: tries > 0)
+                return try await settle(record, version, id, of: tenant, replacing: current, mayBeOurs: tries > 0)
             } catch .unavailable {
                 report(.unavailable, id)
                 tries += 1
@@ -344,9 +344,11 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    /// After a conflict: whether the record that stands there is the one that an earlier try wrote after all.
+    /// After a conflict: whether the record that stands there is the one that an earlier try wrote after all, or one
+    /// that our grant refutes.
     private func settle(
-        _ record: CredentialRecord, _ version: Int64, _ id: CredentialsID, mayBeOurs: Bool
+        _ record: CredentialRecord, _ version: Int64, _ id: CredentialsID, of tenant: Tenant,
+        replacing current: CredentialsSnapshot, mayBeOurs: Bool
     ) async throws(BrokerError) -> Renewed {
         // What is in memory is what the renewal started from, and that is over.
         cache.remove(id)
@@ -364,7 +366,22 @@ package final class CredentialsProvider: Sendable {
             return remember(record, version, id, ticket)
         }
         guard tenantExists else { throw BrokerError(.notFound, "The tenant was deleted meanwhile.") }
+        if Self.isRefuted(standing.record, by: record, from: current.record) {
+            return try await publish(record, id, of: tenant, replacing: standing)
+        }
         return .overtaken
+    }
+
+    /// Whether another replica took the session for ended because the refresh token was refused that we had just
+    /// exchanged, and came to the store before us. What we were granted shows that the session goes on. A logout keeps
+    /// nothing aside, so that it is never taken for that.
+    private static func isRefuted(
+        _ standing: CredentialRecord, by granted: CredentialRecord, from spent: CredentialRecord
+    ) -> Bool {
+        guard granted.held?.level == .user, standing.held?.level != .user, let token = spent.held?.refreshToken else {
+            return false
+        }
+        return standing.quarantined?.credentials.refreshToken == token
     }
 
     private func remember(

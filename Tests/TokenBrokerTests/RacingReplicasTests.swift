@@ -1,0 +1,66 @@
+internal import BrokerTesting
+internal import CredentialStore
+internal import HTTPCodec
+internal import JSON
+internal import Testing
+internal import TokenBroker
+
+@Suite struct `Two replicas that refresh the same token` {
+    /// A replica of its own, on a store that all share.
+    private static func replica(_ base: any RecordStore) async throws -> (BrokerHarness, BrokerFaultyStore) {
+        let store = BrokerFaultyStore(base, revalidateAfter: .seconds(5))
+        let broker = try await BrokerHarness(store: store)
+        return (broker, store)
+    }
+
+    /// The first replica has been granted new tokens and is about to store them; the second, refused with the token
+    /// that is spent by that, does `meanwhile` before it is let do so.
+    private static func race(
+        _ meanwhile: (BrokerHarness) async -> Void
+    ) async throws -> (granted: BrokerHarness.Answer, first: BrokerHarness, second: BrokerHarness) {
+        let base = MemoryRecordStore()
+        let (first, store) = try await replica(base)
+        let (second, _) = try await replica(base)
+        await first.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1"}"#)
+        await first.logIn()
+        for broker in [first, second] { broker.time.advance(by: .seconds(3600)) }
+        let gate = Gate()
+        store.disturb([.hold(gate)]) { $0.replaces(.credentials) }
+        first.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2")))
+        async let granted = first.get()
+        await gate.arrivals()
+        await meanwhile(second)
+        gate.open()
+        return (await granted, first, second)
+    }
+
+    @Test func `keep the session, although the slower answer comes to the store first`() async throws {
+        let (granted, first, second) = try await Self.race { second in
+            second.transport.enqueue(
+                .json(400, #"{"error": "invalid_grant"}"#), .json(200, BrokerHarness.token("access-of-the-client")))
+            let answer = await second.get()
+            #expect(answer.level == "client")
+        }
+        #expect(granted.token == "access-2")
+        for broker in [first, second] {
+            broker.time.advance(by: .seconds(6))
+            #expect(await broker.get().token == "access-2")
+        }
+        first.time.advance(by: .seconds(3600))
+        first.transport.enqueue(.json(200, BrokerHarness.token("access-3")))
+        #expect(await first.get().token == "access-3")
+        #expect(first.transport.seen.last?.form["refresh_token"] == "refresh-2")
+    }
+
+    @Test func `keep a logout that comes between`() async throws {
+        let (_, first, _) = try await Self.race { second in
+            second.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+            #expect(await second.get("level=user").code == "level_not_available")
+            #expect(await second.call(.delete, "/credentials", tenant: "t1").status == 204)
+            second.transport.always(.json(200, BrokerHarness.token("access-of-the-client")))
+        }
+        first.time.advance(by: .seconds(6))
+        first.transport.always(.json(200, BrokerHarness.token("access-of-the-client")))
+        #expect(await first.get().level == "client")
+    }
+}
