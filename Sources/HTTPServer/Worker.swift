@@ -42,7 +42,8 @@ actor Worker {
     private static let requestsPerTurn = 128
     private static let acceptsPerTurn = 64
     /// Refused connections that are answered at once; more are dropped without an answer.
-    private static let maximumRefusals = 64
+    /// At most an eighth of the limit: they take descriptors, too.
+    private var maximumRefusals: Int { min(64, max(1, configuration.maximumConnections / 8)) }
     private static let acceptPause = Duration.milliseconds(100)
 
     init(
@@ -108,7 +109,7 @@ actor Worker {
             } else {
                 connectionCount.decrement()
                 counters.refused.add(1, ordering: .relaxed)
-                if refusedConnections >= Self.maximumRefusals { return }
+                if refusedConnections >= maximumRefusals { return }
                 isRefused = true
             }
         }

@@ -59,6 +59,7 @@ package enum Console {
         }
     }
 
-    /// Ends the process at once.
-    package static func exit(_ code: Int32) -> Never { Glibc.exit(code) }
+    /// Ends the process at once. Nothing is torn down first: other threads may be using what exit(3) would take from
+    /// under them.
+    package static func exit(_ code: Int32) -> Never { Glibc._exit(code) }
 }

@@ -132,6 +132,7 @@ struct CredentialsRoutes {
         var response = Response.empty(.noContent)
         if revokes, let purged {
             let outcome = await broker.credentials.revoke(purged, of: tenant)
+            if outcome == .failed { broker.log.warning("revocation_failed", LogField.credentials(id)) }
             response.fields.append("Token-Revocation", outcome.rawValue)
         }
         return response

@@ -52,6 +52,10 @@ struct OperationRoutes {
                     "http_connections_refused_total", "counter", "Connections refused over a limit.",
                     server.connectionsRefused
                 ),
+                (
+                    "http_connections_stalled_total", "counter", "Connections reset because their peer did not read.",
+                    server.connectionsStalled
+                ),
             ]
         }
         return Response(

@@ -111,6 +111,19 @@ internal import Testing
         #expect(try await checks() == noted)
     }
 
+    @Test func `where the key checks are lost, the records themselves show a wrong key`() async throws {
+        try await vault.unlock()
+        try await vault.commit([.insert(record())])
+        let noted = try await checks()
+        try await store.commit(noted.map { .remove($0.id, version: $0.version) })
+        let other = try vault(try Keyring.generate(id: "main"))
+        let error = await #expect(throws: VaultError.self) { try await other.unlock() }
+        #expect(error?.description.contains("is sealed under a key that is not configured") == true)
+        #expect(try await checks().isEmpty)
+        try await vault.unlock()
+        #expect(try await checks().map(\.id) == noted.map(\.id))
+    }
+
     @Test func `unlocking refuses another key under a known id, and changes nothing`() async throws {
         try await vault.unlock()
         let noted = try await checks()

@@ -200,6 +200,25 @@ import Testing
         }
     }
 
+    @Test func `contents that do not end are bounded in their sum`() async throws {
+        try await withServer(configured { $0.contentBytes = 100_000 }) { server in
+            let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n"
+            let first = try HTTPRawClient(server.address)
+            try await first.send(head + String(repeating: "x", count: 50_000))
+            let second = try HTTPRawClient(server.address)
+            try await second.send(head + String(repeating: "x", count: 59_999))
+            let refusal = try await second.response()
+            #expect(refusal.status == .serviceUnavailable)
+            #expect(refusal.fields["retry-after"] == "1")
+            // What was refused counts no more, and what was not goes on.
+            try await first.send(String(repeating: "x", count: 10_000))
+            #expect(try await first.response().status == .ok)
+            let third = try HTTPRawClient(server.address)
+            try await third.send(head + String(repeating: "x", count: 60_000))
+            #expect(try await third.response().status == .ok)
+        }
+    }
+
     // MARK: Slow peers
 
     @Test func `a peer that does not read is dropped, and what it could make the server queue is bounded`() async throws

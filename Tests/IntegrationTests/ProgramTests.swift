@@ -3,6 +3,7 @@ import DevelopmentProvider
 import FoundationEssentials
 import HTTPCodec
 import JSON
+import Reactor
 import Testing
 
 /// What an operator sees of `token-broker`: starts, refusals to start, stops.
@@ -118,6 +119,32 @@ struct `The program` {
             ])
         let broker = try BrokerClient(port: port)
         #expect(try await broker.call(.get, "/tenants").status == 200)
+        #expect(await process.terminate() == 0)
+    }
+
+    @Test func `callers cannot take the descriptors that the store needs`() async throws {
+        let port = try PostgresServer.freePort()
+        let process = try await TestProcess.start(
+            ["/bin/sh", "-c", #"ulimit -n 128; exec "$0""#, BrokerProcess.program("token-broker")],
+            environment: [
+                "TOKEN_BROKER_LISTEN": "127.0.0.1:\(port)", "TOKEN_BROKER_ADMIN_KEY": BrokerHarness.adminKey,
+                "TOKEN_BROKER_DATA_DIR": directory.path,
+            ])
+        _ = try await process.line { $0.contains(#""event":"listening""#) }
+        #expect(process.lines.contains { $0.contains(#""event":"connection_limit_lowered","count":64"#) })
+        let broker = try BrokerClient(port: port)
+        #expect(try await broker.call(.put, "/tenants/t1", body: #"{"client_id": "c1"}"#).status == 201)
+        let address = try #require(SocketAddress(numericHost: "127.0.0.1", port: port))
+        var strangers: [HTTPRawClient] = []
+        for _ in 0..<150 {
+            let stranger = try HTTPRawClient(address)
+            try await stranger.send("GET / HTTP/1.1\r\nHost: a\r\n")
+            strangers.append(stranger)
+        }
+        let second = try await broker.call(.put, "/tenants/t2", body: #"{"client_id": "c1"}"#)
+        #expect(second.status == 201, "\(second.text) \(process.lines.suffix(3))")
+        #expect(try await broker.call(.get, "/readyz", key: nil).status == 200)
+        for stranger in strangers { await stranger.close() }
         #expect(await process.terminate() == 0)
     }
 

@@ -342,6 +342,21 @@ internal import TokenBroker
         #expect(await broker.get().token == "a2")
     }
 
+    @Test(
+        arguments: [
+            (#"{"client_id": "c1", "scopes": ["more"]}"#, 200, "basic"), (#"{"client_id": "c2"}"#, 502, nil),
+            (#"{"client_id": "c1", "client_secret": "new"}"#, 502, nil),
+        ] as [(String, Int, String?)])
+    func `a refusal ends the session of the client that was refused, and of no other`(
+        configuration: String, status: Int, level: String?
+    ) async throws {
+        let broker = try await Self.expired()
+        await broker.makeTenant("t1", configuration)
+        broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+        let answer = await broker.get()
+        #expect((answer.status, answer.level) == (status, level))
+    }
+
     @Test func `a 4xx whose body is no OAuth error keeps the session`() async throws {
         for body in ["", "<html>invalid_grant</html>", #"{"error": ["invalid_grant"]}"#, #"{"error": 5}"#, "[]"] {
             let broker = try await Self.expired()

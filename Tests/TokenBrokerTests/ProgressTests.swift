@@ -156,6 +156,18 @@ internal import TokenBroker
         for waiter in waiters { #expect(await waiter.value != #"{"status":"pending"}"#) }
     }
 
+    @Test func `whoever waits is answered when the broker begins to stop, and nobody waits after that`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let login = await broker.beginLogin()
+        broker.time.holdSleeps()
+        let waiters = (0..<3).map { _ in Task { await broker.progress(login.id, query: "?wait=60").text } }
+        await broker.time.sleepers(atLeast: 3)
+        broker.broker.beginDraining()
+        for waiter in waiters { #expect(await waiter.value == #"{"status":"pending"}"#) }
+        #expect(await broker.progress(login.id, query: "?wait=60").text == #"{"status":"pending"}"#)
+    }
+
     @Test func `it returns the moment the login expires`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

@@ -126,7 +126,9 @@ internal import TokenBroker
     @Test(arguments: [
         (#", "expires": "2026-11-21T09:00:59.5+00:00""#, "2026-11-21T09:00:59Z"),
         (#", "expires": "2026-11-21T11:30:00+02:00""#, "2026-11-21T09:30:00Z"), ("", "2026-11-21T10:00:00Z"),
-        (#", "expires": null, "expires_in": 5"#, "2026-11-21T10:00:00Z"),
+        (#", "expires": null, "expires_in": 5"#, "2026-11-21T09:00:05Z"),
+        (#", "expires_in": 0"#, "2026-11-21T09:00:00Z"),
+        (#", "expires_in": 5, "expires": "2026-11-21T09:30:00Z""#, "2026-11-21T09:30:00Z"),
     ])
     func `the expiry is the one given or the preset's`(members: String, expires: String) async throws {
         let broker = try await BrokerHarness()
@@ -159,6 +161,7 @@ internal import TokenBroker
         ),
         (#"{"credentials": {"client_id": "c1", "token": "a", "expires_in": -1}}"#, ["/credentials/expires_in"]),
         (#"{"credentials": {"client_id": "c1", "token": "a", "expires_in": "5"}}"#, ["/credentials/expires_in"]),
+        (#"{"credentials": {"client_id": "c1", "token": "a", "expires_in": 315360001}}"#, ["/credentials/expires_in"]),
         (#"{"credentials": {"client_id": "c1", "token": "a", "token_type": "mac"}}"#, ["/credentials/token_type"]),
         (#"{"credentials": {"client_id": "c1", "token": "a", "level": "admin"}}"#, ["/credentials/level"]),
         (#"{"credentials": {"client_id": "c1", "token": "a", "user_id": 42}}"#, ["/credentials/user_id"]),

@@ -541,4 +541,19 @@ internal import TokenBroker
         #expect(statuses.filter { $0 == 201 }.count == 1)
         #expect(statuses.filter { $0 == 200 }.count == 19)
     }
+
+    @Test func `a tenant whose record does not open can still be deleted`() async throws {
+        let store = MemoryRecordStore()
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant()
+        let id = RecordID(.tenant, TenantName("t1")!)
+        var record = try #require(try await store.read(id))
+        record.version += 1
+        record.sealed[record.sealed.count - 1] ^= 1
+        try await store.commit([.replace(record, version: record.version - 1)])
+        let restarted = try await BrokerHarness(store: store)
+        #expect(await restarted.call(.get, "/tenants/t1").status == 500)
+        #expect(await restarted.call(.delete, "/tenants/t1").status == 204)
+        #expect(await restarted.call(.get, "/tenants/t1").status == 404)
+    }
 }
