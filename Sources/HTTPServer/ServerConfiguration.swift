@@ -42,7 +42,8 @@ package struct ServerConfiguration: Sendable {
         headTimeout: Duration = .seconds(10), bodyTimeout: Duration = .seconds(30),
         idleTimeout: Duration = .seconds(60), writeTimeout: Duration = .seconds(30),
         lingerTimeout: Duration = .seconds(2), lingerBytes: Int = 1_048_576, maximumConnections: Int = 10_000,
-        idleGrace: Duration = .seconds(1), unsentBytes: Int = 65_536, contentBytes: Int = 64 << 20, retryAfterSeconds: Int = 1
+        idleGrace: Duration = .seconds(1), unsentBytes: Int = 65_536, contentBytes: Int = 64 << 20,
+        retryAfterSeconds: Int = 1
     ) {
         self.address = address
         self.loopCount = loopCount
