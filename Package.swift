@@ -45,7 +45,7 @@ let package = Package(
         // Bytes in and out.
         library("Reactor", ["CLinux"]),
         library("HTTPServer", ["Reactor", "HTTPCodec"]),
-        library("HTTPSClient", ["Reactor", "HTTPCodec", "COpenSSL"]),
+        library("HTTPSClient", ["Reactor", "HTTPCodec", "Cryptography", "COpenSSL"]),
         library("Postgres", ["Reactor", "CPostgres"]),
         library("CredentialStore", ["OAuth", "Cryptography", "Postgres", "Reactor", "JSON"]),
 

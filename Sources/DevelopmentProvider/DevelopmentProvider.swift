@@ -1,4 +1,3 @@
-internal import FoundationEssentials
 package import HTTPCodec
 package import HTTPServer
 internal import JSON
@@ -37,7 +36,7 @@ package final class DevelopmentProvider: RequestHandler {
         self.clock = clock
     }
 
-    package static func systemTime() -> Int64 { Int64(Date().timeIntervalSince1970 * 1000) }
+    package static func systemTime() -> Int64 { WallClock.milliseconds }
 
     // MARK: Control
 

@@ -1,3 +1,5 @@
+internal import Cryptography
+
 /// Why a list of pins cannot be used. Retrying does not help; whoever wrote the configuration must mend it.
 package enum PinSetError: Error, Equatable, Sendable {
     /// An empty list would match nothing; leave the pins out to pin nothing.
@@ -28,36 +30,12 @@ package struct PinSet: Sendable, Hashable {
     package func contains(_ digest: [UInt8]) -> Bool { digests.contains(digest) }
 
     private static func digest(_ text: String) -> [UInt8]? {
-        let prefix = "sha256/"
-        guard text.utf8.starts(with: prefix.utf8) else { return nil }
-        let encoded = Array(text.utf8.dropFirst(prefix.utf8.count))
-        guard encoded.count == 44, encoded[43] == UInt8(ascii: "=") else { return nil }
-        var digest: [UInt8] = []
-        digest.reserveCapacity(32)
-        var buffer: UInt32 = 0
-        var bits = 0
-        for character in encoded.dropLast() {
-            guard let value = sextet(character) else { return nil }
-            buffer = buffer << 6 | value
-            bits += 6
-            if bits >= 8 {
-                bits -= 8
-                digest.append(UInt8(truncatingIfNeeded: buffer >> UInt32(bits)))
-                buffer &= (1 << UInt32(bits)) - 1
-            }
-        }
-        // 43 characters carry 258 bits; a canonical encoder leaves the last two at zero (RFC 4648 §3.5).
-        return buffer == 0 ? digest : nil
-    }
-
-    private static func sextet(_ character: UInt8) -> UInt32? {
-        switch character {
-        case UInt8(ascii: "A")...UInt8(ascii: "Z"): UInt32(character - UInt8(ascii: "A"))
-        case UInt8(ascii: "a")...UInt8(ascii: "z"): UInt32(character - UInt8(ascii: "a")) + 26
-        case UInt8(ascii: "0")...UInt8(ascii: "9"): UInt32(character - UInt8(ascii: "0")) + 52
-        case UInt8(ascii: "+"): 62
-        case UInt8(ascii: "/"): 63
-        default: nil
-        }
+        let prefix = "sha256/".utf8
+        guard text.utf8.starts(with: prefix),
+            // By octets: as characters, a combining mark after the slash would go with it unseen.
+            let digest = Base64.decode(String(decoding: text.utf8.dropFirst(prefix.count), as: UTF8.self)),
+            digest.count == SHA256.digestCount
+        else { return nil }
+        return digest
     }
 }

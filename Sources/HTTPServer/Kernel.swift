@@ -47,9 +47,6 @@ enum Kernel {
         }
     }
 
-    /// The wall clock, for `Date`.
-    static var secondsSince1970: Int64 { Int64(time(nil)) }
-
     /// Processors in use, at least 1.
     static var processorCount: Int { max(1, sysconf(CInt(_SC_NPROCESSORS_ONLN))) }
 

@@ -385,7 +385,7 @@ actor Worker {
     }
 
     private func currentDate() -> [UInt8] {
-        let now = Kernel.secondsSince1970
+        let now = WallClock.milliseconds / 1000
         if now != dateSecond {
             dateSecond = now
             date = HTTPDate.format(secondsSince1970: now)

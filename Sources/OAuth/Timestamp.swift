@@ -1,3 +1,5 @@
+internal import HTTPCodec
+
 /// A point in time: whole milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted.
 package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertible {
     package let milliseconds: Int64
@@ -10,7 +12,7 @@ package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertibl
     package static let latest = Timestamp(seconds: 253_402_300_799)
 
     /// Whole seconds since 1970, rounded down.
-    package var seconds: Int64 { Self.floorDivide(milliseconds, by: 1000).quotient }
+    package var seconds: Int64 { GregorianDate.floorDivide(milliseconds, by: 1000).quotient }
 
     /// `duration` later, at most `latest` and at least what 64 bits can count.
     package func advanced(by duration: Duration) -> Timestamp {
@@ -32,13 +34,14 @@ package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertibl
 
     /// RFC 3339 in UTC, whole seconds: `2026-11-21T09:00:00Z`.
     package var description: String {
-        let (days, secondOfDay) = Self.floorDivide(seconds, by: 86_400)
-        let (year, month, day) = Self.civil(fromDays: days)
+        let (days, secondOfDay) = GregorianDate.floorDivide(seconds, by: 86_400)
+        let date = GregorianDate(daysSince1970: days)
         func padded(_ value: Int64, _ width: Int) -> String {
             let digits = String(value)
             return String(repeating: "0", count: max(0, width - digits.utf8.count)) + digits
         }
-        return padded(year, 4) + "-" + padded(month, 2) + "-" + padded(day, 2) + "T" + padded(secondOfDay / 3600, 2)
+        return padded(date.year, 4) + "-" + padded(date.month, 2) + "-" + padded(date.day, 2) + "T"
+            + padded(secondOfDay / 3600, 2)
             + ":" + padded(secondOfDay / 60 % 60, 2) + ":" + padded(secondOfDay % 60, 2) + "Z"
     }
 
@@ -63,8 +66,9 @@ package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertibl
             let minute = number(14..<16), has(":", at: 16), let second = number(17..<19),
             (1...12).contains(month), hour < 24, minute < 60, second < 60
         else { return nil }
-        let days = Self.days(year: year, month: month, day: day)
-        guard Self.civil(fromDays: days) == (year, month, day) else { return nil }
+        let date = GregorianDate(year: year, month: month, day: day)
+        let days = date.daysSince1970
+        guard GregorianDate(daysSince1970: days) == date else { return nil }
 
         var index = 19
         var fraction: Int64 = 0
@@ -92,33 +96,10 @@ package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertibl
         }
         guard index == bytes.count else { return nil }
         let seconds = days * 86_400 + hour * 3600 + minute * 60 + second - offset
-        guard seconds >= Self.days(year: 0, month: 1, day: 1) * 86_400, seconds <= Self.latest.seconds else {
+        guard seconds >= GregorianDate(year: 0, month: 1, day: 1).daysSince1970 * 86_400, seconds <= Self.latest.seconds
+        else {
             return nil
         }
         self.init(milliseconds: seconds * 1000 + fraction)
-    }
-
-    private static func floorDivide(_ value: Int64, by divisor: Int64) -> (quotient: Int64, remainder: Int64) {
-        let (quotient, remainder) = value.quotientAndRemainder(dividingBy: divisor)
-        return remainder < 0 ? (quotient - 1, remainder + divisor) : (quotient, remainder)
-    }
-
-    // The proleptic Gregorian calendar in whole days from 1970-01-01, by 400-year eras that begin on 1 March.
-
-    private static func days(year: Int64, month: Int64, day: Int64) -> Int64 {
-        let shifted = month <= 2 ? year - 1 : year
-        let (era, yearOfEra) = floorDivide(shifted, by: 400)
-        let dayOfYear = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1
-        return era * 146_097 + yearOfEra * 365 + yearOfEra / 4 - yearOfEra / 100 + dayOfYear - 719_468
-    }
-
-    private static func civil(fromDays days: Int64) -> (Int64, Int64, Int64) {
-        let (era, day) = floorDivide(days + 719_468, by: 146_097)
-        let yearOfEra = (day - day / 1460 + day / 36_524 - day / 146_096) / 365
-        let dayOfYear = day - (365 * yearOfEra + yearOfEra / 4 - yearOfEra / 100)
-        let shiftedMonth = (5 * dayOfYear + 2) / 153
-        let month = shiftedMonth < 10 ? shiftedMonth + 3 : shiftedMonth - 9
-        let year = yearOfEra + era * 400 + (month <= 2 ? 1 : 0)
-        return (year, month, dayOfYear - (153 * shiftedMonth + 2) / 5 + 1)
     }
 }

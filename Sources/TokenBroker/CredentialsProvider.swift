@@ -330,13 +330,8 @@ package final class CredentialsProvider: Sendable {
             } catch .conflict {
                 return try await settle(record, version, id, of: tenant, replacing: current, mayBeOurs: tries > 0)
             } catch .unavailable {
-                report(.unavailable, id)
                 tries += 1
-                do {
-                    try await time.sleep(for: Self.pause(beforeTry: tries))
-                } catch {
-                    throw BrokerError(StoreError.unavailable)
-                }
+                try await waitForStore(beforeTry: tries, id)
             } catch {
                 report(error, id)
                 throw BrokerError(error)
@@ -428,13 +423,8 @@ package final class CredentialsProvider: Sendable {
                 let standing = try await reread(id)
                 return standing.record == record ? standing : nil
             } catch .unavailable {
-                report(.unavailable, id)
                 tries += 1
-                do {
-                    try await time.sleep(for: Self.pause(beforeTry: tries))
-                } catch {
-                    throw BrokerError(StoreError.unavailable)
-                }
+                try await waitForStore(beforeTry: tries, id)
             } catch {
                 report(error, id)
                 throw BrokerError(error)
@@ -497,6 +487,17 @@ package final class CredentialsProvider: Sendable {
         let open = OpenRecord(id: Self.recordID(id), version: version, content: SecretBytes(record.encoded))
         if current.version == 0 { return ([.require(RecordID(.tenant, id.tenant)), .insert(open)], version) }
         return ([.replace(open, version: current.version)], version)
+    }
+
+    /// Lets a store that is away come back.
+    /// - Throws: `storage_unavailable` when the wait is cut short, because the broker is being stopped.
+    private func waitForStore(beforeTry tries: Int, _ id: CredentialsID) async throws(BrokerError) {
+        report(.unavailable, id)
+        do {
+            try await time.sleep(for: Self.pause(beforeTry: tries))
+        } catch {
+            throw BrokerError(StoreError.unavailable)
+        }
     }
 
     /// 0.2, 0.4, 0.8, 1.6, 3.2, then every 5 seconds.

@@ -48,8 +48,8 @@ func runService() -> Never {
         Console.exit(71)
     }
     let service = Task {
-        do throws(Service.StartFailure) {
-            return try await Service.start(configuration)
+        do throws(RunningService.StartFailure) {
+            return try await RunningService.start(configuration)
         } catch {
             Console.printError("token-broker: \(error.text)")
             Console.exit(1)

@@ -101,6 +101,8 @@ import Testing
         "sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI==", " sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI=",
         // Not canonical: bits are left over.
         "sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aJ=",
+        // A combining acute accent, which is one character with the slash.
+        "sha256/\u{301}++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI=",
         // The URL alphabet.
         "sha256/--MBgDH5WGvL9Bcn5Be30cRcL0f5O-NyoXuWtQdX1aI=",
         // 31 and 33 bytes.

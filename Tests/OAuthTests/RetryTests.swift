@@ -1,3 +1,4 @@
+import HTTPCodec
 import OAuth
 import Testing
 

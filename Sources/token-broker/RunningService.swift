@@ -10,7 +10,7 @@ internal import Synchronization
 internal import TokenBroker
 
 /// The running service, from its store to its listener.
-struct Service {
+struct RunningService {
     /// Why the service did not come up, in one sentence for the operator.
     struct StartFailure: Error {
         let text: String
@@ -31,7 +31,7 @@ struct Service {
     private static let leastTimeToFinish: Duration = .seconds(1)
 
     /// Opens the store, checks the keys, binds.
-    static func start(_ configuration: Configuration) async throws(StartFailure) -> Service {
+    static func start(_ configuration: Configuration) async throws(StartFailure) -> RunningService {
         let time = SystemTime()
         let output: LineWriter
         let loop: EventLoop
@@ -77,7 +77,7 @@ struct Service {
         serverConfiguration.limits.bodyBytes = 1 << 20
         let server: Server
         do throws(SystemError) {
-            server = try Server(configuration: serverConfiguration, handler: TokenBroker.Service(broker))
+            server = try Server(configuration: serverConfiguration, handler: Service(broker))
         } catch {
             await vault.close()
             throw StartFailure(text: "cannot listen: \(error)")
@@ -85,7 +85,7 @@ struct Service {
         broker.observe { server.statistics }
         broker.start()
         log.info("listening", [.address(server.address)])
-        return Service(
+        return RunningService(
             configuration: configuration, broker: broker, vault: vault, client: client, server: server, log: log,
             output: output)
     }

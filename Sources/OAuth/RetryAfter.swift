@@ -1,0 +1,33 @@
+package import HTTPCodec
+
+/// `Retry-After` (RFC 9110 §10.2.3).
+package enum RetryAfter {
+    /// A provider that asks for more is asked again after this.
+    package static let longest: Duration = .seconds(3600)
+
+    /// Reads seconds or an HTTP date. Nil for anything else; a date that is past is zero.
+    package static func parse(_ text: String, now: Timestamp) -> Duration? {
+        if !text.isEmpty, text.utf8.allSatisfy(\.isDigit) {
+            return min(.seconds(Int64(text) ?? .max), longest)
+        }
+        guard let date = HTTPDate.parse(text) else { return nil }
+        return min(max(now.duration(to: date), .zero), longest)
+    }
+}
+
+/// The fixed form of an HTTP date (RFC 9110 §5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`. The obsolete forms are not read.
+extension HTTPDate {
+    private static let months = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ]
+
+    package static func parse(_ text: String) -> Timestamp? {
+        let parts = text.split(separator: " ", omittingEmptySubsequences: false).map(String.init)
+        guard parts.count == 6, parts[0].utf8.count == 4, parts[0].hasSuffix(","), parts[4].utf8.count == 8,
+            parts[5] == "GMT",
+            let month = months.firstIndex(of: parts[2])
+        else { return nil }
+        let number = month < 9 ? "0\(month + 1)" : "\(month + 1)"
+        return Timestamp(rfc3339: "\(parts[3])-\(number)-\(parts[1])T\(parts[4])Z")
+    }
+}
