@@ -1,3 +1,4 @@
+package import BrokerCore
 package import CredentialStore
 package import Cryptography
 package import HTTPServer

@@ -132,7 +132,7 @@ package final class TenantDirectory: Sendable {
 /// Runs `body` again while another writer was faster. Each run must read before it writes.
 ///
 /// One of any number of writers succeeds in each round, so 32 rounds are lost only by a record under siege.
-func retryingConflicts<R>(
+package func retryingConflicts<R>(
     _ body: () async throws(StoreError) -> R
 ) async throws(StoreError) -> R {
     for _ in 1..<32 {

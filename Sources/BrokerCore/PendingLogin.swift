@@ -4,7 +4,7 @@ internal import JSON
 internal import OAuth
 
 /// A login between its two legs, and afterwards what became of it.
-struct PendingLogin: Sendable {
+package struct PendingLogin: Sendable {
     /// What the second leg needs. Gone once the state is used.
     struct Secrets: Sendable {
         let loginURI: String
@@ -22,7 +22,7 @@ struct PendingLogin: Sendable {
     }
 
     /// How long a state is good for.
-    static let validity: Duration = .seconds(600)
+    package static let validity: Duration = .seconds(600)
     /// How long after that the outcome can still be asked for.
     static let memory: Duration = .seconds(3600)
     /// How long after its state a login whose code is being redeemed is still told as pending: six requests of 20 s

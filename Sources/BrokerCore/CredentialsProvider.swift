@@ -93,7 +93,9 @@ package final class CredentialsProvider: Sendable {
                     default: break
                     }
                 case .overtaken:
-                    guard let current = try await tenants.currentTenant(id.tenant) else { throw Broker.noSuchTenant }
+                    guard let current = try await tenants.currentTenant(id.tenant) else {
+                        throw BrokerError.noSuchTenant
+                    }
                     tenant = current
                 }
             }

@@ -13,6 +13,18 @@ package final class LoginFlow: Sendable {
         package var language: String?
         package var email: String?
         package var customParameters: [String: String]
+
+        package init(
+            storageKey: StorageKey, redirectURI: String?, returnTo: String?, language: String?, email: String?,
+            customParameters: [String: String]
+        ) {
+            self.storageKey = storageKey
+            self.redirectURI = redirectURI
+            self.returnTo = returnTo
+            self.language = language
+            self.email = email
+            self.customParameters = customParameters
+        }
     }
 
     package struct Begun: Sendable {
