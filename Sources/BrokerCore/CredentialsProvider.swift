@@ -374,9 +374,9 @@ package final class CredentialsProvider: Sendable {
     private static func isRefuted(
         _ standing: CredentialRecord, by granted: CredentialRecord, from spent: CredentialRecord
     ) -> Bool {
-        guard granted.held?.level == .user, standing.held?.level != .user, let digest = spent.held?.refreshTokenDigest else {
-            return false
-        }
+        guard granted.held?.level == .user, standing.held?.level != .user,
+            let digest = spent.held?.refreshTokenDigest
+        else { return false }
         return standing.ended == digest
     }
 

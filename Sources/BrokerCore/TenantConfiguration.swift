@@ -85,7 +85,9 @@ package struct TenantConfiguration: Sendable, Equatable {
             preset: preset, authorizationEndpoint: authorization, tokenEndpoint: token,
             revocationEndpoint: endpoints.revocation,
             deviceAuthorizationEndpoint: endpoints.deviceAuthorization
-                ?? preset.deviceAuthorizationPath.flatMap { joined(authServiceBaseURI ?? preset.authServiceBaseURI, $0) },
+                ?? preset.deviceAuthorizationPath.flatMap {
+                    joined(authServiceBaseURI ?? preset.authServiceBaseURI, $0)
+                },
             issuer: issuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
             pinnedCertificates: effectivePins)

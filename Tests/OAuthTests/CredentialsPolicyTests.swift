@@ -69,7 +69,9 @@ import Testing
 
     @Test(arguments: minute)
     func `the client's token is served with a minute to spare, else obtained anew`(left: Duration, isServed: Bool) {
-        #expect(decide(client(left: left), secret: true) == (isServed ? .serve : .obtainClientCredentials(isUpgrade: false)))
+        #expect(
+            decide(client(left: left), secret: true) == (isServed ? .serve : .obtainClientCredentials(isUpgrade: false))
+        )
     }
 
     @Test(arguments: minute)
@@ -86,7 +88,8 @@ import Testing
             (.seconds(86_400), .seconds(3600), false), (.seconds(Int64.max), .seconds(3600), false),
         ] as [(Duration, Duration, Bool)])
     func `the caller says how long it must live`(minimum: Duration, left: Duration, isServed: Bool) {
-        #expect(decide(user(left: left), .init(minimumLifetime: minimum)) == (isServed ? .serve : .refresh(isEarly: false)))
+        #expect(
+            decide(user(left: left), .init(minimumLifetime: minimum)) == (isServed ? .serve : .refresh(isEarly: false)))
     }
 
     @Test func `unless it says so, a minute`() {
@@ -113,7 +116,8 @@ import Testing
     @Test(
         arguments: [
             (.basic, false, .serveBasic), (.client, false, .levelNotAvailable), (.user, false, .levelNotAvailable),
-            (.basic, true, .obtainClientCredentials(isUpgrade: false)), (.client, true, .obtainClientCredentials(isUpgrade: false)),
+            (.basic, true, .obtainClientCredentials(isUpgrade: false)),
+            (.client, true, .obtainClientCredentials(isUpgrade: false)),
             (.user, true, .levelNotAvailable),
         ] as [(CredentialsLevel, Bool, CredentialsDecision)])
     func `with nothing stored no level is invented`(
@@ -197,7 +201,8 @@ import Testing
         #expect(decide(user(), version: 7, query) == (complaint.isOpen ? .refresh(isEarly: false) : .serve))
         #expect(decide(user(refreshToken: nil), version: 7, query) == (complaint.isOpen ? .retire : .serve))
         #expect(
-            decide(client(), version: 7, secret: true, query) == (complaint.isOpen ? .obtainClientCredentials(isUpgrade: false) : .serve))
+            decide(client(), version: 7, secret: true, query)
+                == (complaint.isOpen ? .obtainClientCredentials(isUpgrade: false) : .serve))
     }
 
     @Test(arguments: [6, 7, 8] as [Int64])

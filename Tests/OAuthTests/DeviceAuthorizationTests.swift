@@ -155,7 +155,8 @@ import Testing
 
     static let addresses: [(String, String?)] = [
         ("https://id.example/device", "https://id.example/device"), ("HTTPS://ID.example", "HTTPS://ID.example"),
-        ("http://id.example:8080/device", "http://id.example:8080/device"), ("link.tidal.com", "https://link.tidal.com"),
+        ("http://id.example:8080/device", "http://id.example:8080/device"),
+        ("link.tidal.com", "https://link.tidal.com"),
         ("link.tidal.com/WQTUF", "https://link.tidal.com/WQTUF"),
         ("link.tidal.com?code=W:1", "https://link.tidal.com?code=W:1"), ("id.example:8443", "https://id.example:8443"),
         ("id.example:8443/device", "https://id.example:8443/device"), ("localhost:80?x", "https://localhost:80?x"),

@@ -109,11 +109,12 @@ import Testing
         .wait(.milliseconds(500)), .wait(.seconds(1)), .wait(.seconds(2)), .wait(.seconds(4)), .wait(.seconds(8)),
     ]
 
-    @Test(arguments: [
-        .unreachable, answer(500), answer(502), answer(503), answer(599), answer(999), answer(500, "server_error"),
-        answer(500, "access_denied"), answer(503, "expired_token"), answer(500, "slow_down"),
-        answer(500, "authorization_pending"), answer(500, subStatus: "11003"),
-    ] as [Outcome])
+    @Test(
+        arguments: [
+            .unreachable, answer(500), answer(502), answer(503), answer(599), answer(999), answer(500, "server_error"),
+            answer(500, "access_denied"), answer(503, "expired_token"), answer(500, "slow_down"),
+            answer(500, "authorization_pending"), answer(500, subStatus: "11003"),
+        ] as [Outcome])
     func `five retries by the schedule, then the interval and five more`(outcome: Outcome) {
         let round = Self.schedule + [.wait(.seconds(5))]
         #expect(steps(Array(repeating: outcome, count: 17)) == round + round + Self.schedule)
@@ -199,7 +200,9 @@ import Testing
 
     @Test func `a state that was kept goes on where it was`() throws {
         let outcomes =
-            [Self.slowDown] + Array(repeating: .unreachable, count: 8) + [Self.answer(429), Self.slowDown, Self.pending]
+            [Self.slowDown] + Array(repeating: .unreachable, count: 8) + [
+                Self.answer(429), Self.slowDown, Self.pending,
+            ]
         var polling = DevicePolling(interval: .seconds(3))
         var restored = polling
         for outcome in outcomes {

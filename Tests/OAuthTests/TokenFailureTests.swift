@@ -39,7 +39,8 @@ import Testing
     }
 
     @Test(arguments: [400, 401, 403, 404, 408, 422, 428, 430, 499])
-    func `another 4xx is unexpected for either code and a configuration fault for client credentials (T11)`(status: Int) {
+    func `another 4xx is unexpected for either code and a configuration fault for client credentials (T11)`(status: Int)
+    {
         for error in Self.errors {
             #expect(failure(.authorizationCode, status, error) == .unexpected)
             #expect(failure(.deviceCode, status, error) == .unexpected)
@@ -61,7 +62,9 @@ import Testing
         }
     }
 
-    @Test(arguments: TokenRequest.Grant.allCases.filter { $0 != .upgrade }, [100, 101, 199, 200, 201, 204, 299, 300, 302, 304, 307, 399])
+    @Test(
+        arguments: TokenRequest.Grant.allCases.filter { $0 != .upgrade },
+        [100, 101, 199, 200, 201, 204, 299, 300, 302, 304, 307, 399])
     func `what is neither a grant nor an error cannot be used (T31)`(grant: TokenRequest.Grant, status: Int) {
         for error in Self.errors {
             #expect(failure(grant, status, error, Self.everyPattern) == .unusable)
