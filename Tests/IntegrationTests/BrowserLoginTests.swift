@@ -90,10 +90,16 @@ struct `A login in a real browser` {
                  "auth_service_base_uri": "\#(provider.baseURL)/v1"}
                 """#)
         #expect(tenant.status == 201, "\(tenant.text)")
-        try await WebDriver.run { try await body(broker, "http://127.0.0.1:\(port)", $0) }
+        let result: Result<Void, any Error>
+        do {
+            result = .success(try await WebDriver.run { try await body(broker, "http://127.0.0.1:\(port)", $0) })
+        } catch {
+            result = .failure(error)
+        }
         await broker.close()
         #expect(await process.terminate() == 0)
         await provider.close()
+        try result.get()
     }
 
     private static func begin(_ broker: BrokerClient) async throws -> Login {
