@@ -69,7 +69,7 @@ package enum ResponseEncoder {
         }
         output.append(contentsOf: "\r\n".utf8)
         if omitsBody || status.forbidsContent { return }
-        if case .chunked = framing {
+        if framing == .chunked {
             appendChunk(body, to: &output)
         } else {
             output.append(contentsOf: body)
