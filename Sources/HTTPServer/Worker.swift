@@ -467,7 +467,8 @@ actor Worker {
         do throws(EncodingFault) {
             try ResponseEncoder.append(
                 status: response.status, fields: response.fields, body: response.body, framing: framing,
-                date: currentDate(), requestID: requestID, connection: persistence, omitsBody: isHead, to: &connection.output)
+                date: currentDate(), requestID: requestID, connection: persistence, omitsBody: isHead,
+                to: &connection.output)
             return true
         } catch {
             counters.countFault(.internalServerError)

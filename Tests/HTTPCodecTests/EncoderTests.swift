@@ -73,7 +73,9 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
 
     @Test func `what it writes in chunks is what the response parser reads`() throws {
         var output = Array(try response(.ok, body: "a", framing: .chunked).utf8)
-        for count in [15, 0, 16, 4096] { ResponseEncoder.appendChunk([UInt8](repeating: 0x62, count: count), to: &output) }
+        for count in [15, 0, 16, 4096] {
+            ResponseEncoder.appendChunk([UInt8](repeating: 0x62, count: count), to: &output)
+        }
         ResponseEncoder.appendLastChunk(to: &output)
         var parser = ResponseParser(requestMethod: .get)
         let step = try parser.consume(output.span)
