@@ -30,7 +30,7 @@ package struct DevicePolling: Sendable, Equatable {
         case tokenResponseError
     }
 
-    /// What to wait between polls, in seconds. It only grows.
+    /// What to wait between polls, in seconds: 1...1000000. It only grows.
     package private(set) var intervalSeconds: Int64
     /// How many polls in a row have failed for a reason that may pass: 0...`BackoffSchedule.retries`.
     package private(set) var retries: Int
@@ -38,16 +38,20 @@ package struct DevicePolling: Sendable, Equatable {
     /// What one `slow_down` adds, for good (RFC 8628 §3.5).
     package static let slowDownSeconds: Int64 = 5
 
+    private static let bounds: ClosedRange<Int64> = 1...1_000_000
+
     /// A login's first state.
-    /// - Parameter interval: what the provider asked for, in whole seconds, at least one.
+    /// - Parameter interval: what the provider asked for, in whole seconds.
     package init(interval: Duration) {
-        intervalSeconds = max(1, interval.components.seconds)
+        intervalSeconds = Self.bounded(interval.components.seconds)
         retries = 0
     }
 
+    private static func bounded(_ seconds: Int64) -> Int64 { min(max(seconds, bounds.lowerBound), bounds.upperBound) }
+
     /// A state that was kept. Nil for numbers that no state has.
     package init?(intervalSeconds: Int64, retries: Int) {
-        guard (1...1_000_000).contains(intervalSeconds), (0...BackoffSchedule.retries).contains(retries) else {
+        guard Self.bounds.contains(intervalSeconds), (0...BackoffSchedule.retries).contains(retries) else {
             return nil
         }
         self.intervalSeconds = intervalSeconds
@@ -81,7 +85,7 @@ package struct DevicePolling: Sendable, Equatable {
             return wait(interval, remaining)
         case .answered(400...499, let answer, _) where answer.error == "slow_down":
             retries = 0
-            intervalSeconds += Self.slowDownSeconds
+            intervalSeconds = Self.bounded(intervalSeconds + Self.slowDownSeconds)
             return wait(interval, remaining)
         case .answered(400...499, let answer, _) where answer.error == "expired_token":
             return .expired(after: .zero)

@@ -1,4 +1,4 @@
-package import JSON
+internal import JSON
 
 extension JSONValue {
     /// A number of seconds, or a text of digits; nil for anything else and for what 64 bits cannot count. A fraction
