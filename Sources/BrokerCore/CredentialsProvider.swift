@@ -1,5 +1,6 @@
 package import CredentialStore
 internal import Cryptography
+internal import HTTPCodec
 package import OAuth
 internal import Reactor
 internal import Synchronization
@@ -17,7 +18,7 @@ package final class CredentialsProvider: Sendable {
         package let outcome: Metrics.TokenRead
     }
 
-    private let vault: Vault
+    private let records: CredentialsRecords
     private let tenants: TenantDirectory
     private let servers: ProviderServers
     private let endpoint: TokenEndpoint
@@ -26,16 +27,22 @@ package final class CredentialsProvider: Sendable {
     private let log: Log
     private let quarantine: Duration
     private let policy = CredentialsPolicy()
-    private let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
-    private let versions = VersionSource()
     private let flights = SingleFlight<CredentialsID, Result<Renewed, BrokerError>>()
+    /// Early renewals that failed or bring little, and until when none is tried: the token is good, so nobody is made
+    /// to wait.
+    private let earlyPauses = Mutex<[CredentialsID: MonotonicInstant]>([:])
 
-    /// - Parameter quarantine: how long credentials that the provider ended are kept aside.
+    private static let pauseAfterEarlyFailure: Duration = .seconds(30)
+
+    /// - Parameters:
+    ///   - quarantine: how long credentials that the provider ended are kept aside; zero keeps nothing.
+    ///   - expiryNotice: how long ahead of their expiry listeners are told of it.
     package init(
-        vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, time: any Time,
-        metrics: Metrics, log: Log, quarantine: Duration, cacheCapacity: Int
+        vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
+        time: any Time, metrics: Metrics, log: Log, quarantine: Duration, expiryNotice: Duration, cacheCapacity: Int
     ) {
-        self.vault = vault
+        records = CredentialsRecords(
+            vault: vault, bus: bus, time: time, log: log, expiryNotice: expiryNotice, cacheCapacity: cacheCapacity)
         self.tenants = tenants
         self.servers = servers
         self.endpoint = endpoint
@@ -43,7 +50,6 @@ package final class CredentialsProvider: Sendable {
         self.metrics = metrics
         self.log = log
         self.quarantine = quarantine
-        cache = RevalidatingCache(capacity: cacheCapacity, validity: vault.revalidateAfter)
     }
 
     // MARK: Reading
@@ -61,11 +67,9 @@ package final class CredentialsProvider: Sendable {
         var outcome = Metrics.TokenRead.fresh
         // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
         for _ in 0..<16 {
-            let snapshot = try await snapshot(id)
+            let snapshot = try await records.snapshot(id)
             if query.renewedPast == nil { query.renewedPast = snapshot.version }
-            let decision = policy.decide(
-                snapshot.record.held, version: snapshot.version,
-                terms: tenant.terms, query: query, now: time.now)
+            let decision = decide(snapshot, tenant, query, id)
             switch decision {
             case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
                 return try answer(decision, snapshot, tenant, outcome)
@@ -79,20 +83,23 @@ package final class CredentialsProvider: Sendable {
                         .retryableError, "The credentials are still being renewed. Ask again.", retryAfter: 1)
                 }
                 outcome = run.isOwn ? .renewed : .joined
-                switch try run.value.get() {
-                case .new(let renewed):
+                switch run.value {
+                case .failure(let error):
+                    // What is good for as long as the caller asked was only renewed ahead of time.
+                    guard decision == .refresh(isEarly: true) else { throw error }
+                    return try answer(.serve, snapshot, tenant, .fresh)
+                case .success(.new(let renewed)):
                     // The session ended in this very call. A local policy found something stored, so what it gets is
                     // the next lower level, as with every logout.
                     if renewed.record.held == nil { query.policy = .localValid }
                     let decision = policy.serves(
-                        renewed: renewed.record.held,
-                        terms: tenant.terms, query: query, now: time.now)
+                        renewed: renewed.record.held, terms: terms(tenant, id), query: query, now: time.now)
                     switch decision {
                     case .serve, .levelNotAvailable, .expiredOnArrival:
                         return try answer(decision, renewed, tenant, outcome)
                     default: break
                     }
-                case .overtaken:
+                case .success(.overtaken):
                     guard let current = try await tenants.currentTenant(id.tenant) else {
                         throw BrokerError.noSuchTenant
                     }
@@ -111,7 +118,33 @@ package final class CredentialsProvider: Sendable {
 
     /// What is stored, whatever its age. Never calls the provider.
     package func stored(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
-        try await snapshot(id)
+        try await records.snapshot(id)
+    }
+
+    private func decide(
+        _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, _ id: CredentialsID
+    ) -> CredentialsDecision {
+        policy.decide(
+            snapshot.record.held, version: snapshot.version, terms: terms(tenant, id), query: query, now: time.now)
+    }
+
+    private func terms(_ tenant: Tenant, _ id: CredentialsID) -> CredentialsPolicy.Terms {
+        var terms = tenant.terms
+        if terms.leadTime > .zero, isPaused(id) { terms.leadTime = .zero }
+        return terms
+    }
+
+    private func isPaused(_ id: CredentialsID) -> Bool {
+        let now = time.monotonic
+        return earlyPauses.withLock { $0[id].map { $0 > now } ?? false }
+    }
+
+    private func pauseEarlyRenewal(_ id: CredentialsID, for pause: Duration) {
+        let now = time.monotonic
+        earlyPauses.withLock { pauses in
+            if pauses.count >= 4096 { pauses = pauses.filter { $0.value > now } }
+            pauses[id] = now.advanced(by: pause)
+        }
     }
 
     private func answer(
@@ -134,33 +167,6 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    private func snapshot(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
-        if let snapshot = cache.fresh(id, now: time.monotonic) { return snapshot }
-        do throws(StoreError) {
-            return try await reread(id)
-        } catch {
-            // What is in memory was true when it was read; a token of it that is still good is better than none.
-            if error == .unavailable, let known = cache.any(id) { return known }
-            report(error, id)
-            throw BrokerError(error)
-        }
-    }
-
-    /// What is stored, whatever is in memory.
-    private func reread(_ id: CredentialsID) async throws(StoreError) -> CredentialsSnapshot {
-        let ticket = cache.ticket(id, now: time.monotonic)
-        guard let record = try await vault.read(Self.recordID(id)) else {
-            cache.fill(id, .nothing, ticket)
-            return .nothing
-        }
-        guard let content = CredentialRecord(decoding: record.content.revealedBytes) else {
-            throw .damaged("a credentials record of tenant \(id.tenant) cannot be read by this version")
-        }
-        let snapshot = CredentialsSnapshot(record: content, version: record.version)
-        cache.fill(id, snapshot, ticket)
-        return snapshot
-    }
-
     // MARK: Renewing
 
     /// What a renewal came to.
@@ -171,65 +177,77 @@ package final class CredentialsProvider: Sendable {
         case overtaken
     }
 
+    /// What every step of one renewal knows.
+    private struct Renewal {
+        let id: CredentialsID
+        let tenant: Tenant
+        /// What it started from.
+        let current: CredentialsSnapshot
+        let refreshID: RefreshID
+    }
+
     /// Re-reads, re-decides, acts and publishes. Runs once at a time for a storage key.
     private func renew(
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery
     ) async -> Result<Renewed, BrokerError> {
-        let refreshID = RefreshID()
         let start = time.monotonic
         let current: CredentialsSnapshot
         do throws(StoreError) {
-            current = try await reread(id)
+            current = try await records.reread(id)
         } catch {
-            report(error, id)
+            records.report(error, id)
             return .failure(BrokerError(error))
         }
-        let decision = policy.decide(
-            current.record.held, version: current.version,
-            terms: tenant.terms, query: query, now: time.now)
+        let renewal = Renewal(id: id, tenant: tenant, current: current, refreshID: RefreshID())
+        let decision = decide(current, tenant, query, id)
         let result: Result<Renewed, BrokerError>
         let outcome: Metrics.Renewal
         do throws(BrokerError) {
             switch decision {
-            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival, .upgrade:
+            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
                 return .success(.overtaken)
             case .refresh:
-                (result, outcome) = (.success(try await refresh(id, of: tenant, current, refreshID)), .succeeded)
-            case .obtainClientCredentials:
+                (result, outcome) = (.success(try await refresh(renewal)), .succeeded)
+            case .upgrade:
+                (result, outcome) = (.success(try await upgrade(renewal)), .succeeded)
+            case .obtainClientCredentials(let isUpgrade):
                 (result, outcome) = (
-                    .success(try await obtainClientCredentials(id, of: tenant, current, refreshID)), .succeeded
+                    .success(try await obtainClientCredentials(renewal, isUpgrade: isUpgrade)), .succeeded
                 )
             case .retire:
-                (result, outcome) = (.success(try await retire(id, of: tenant, current, aside: nil)), .retired)
+                (result, outcome) = (.success(try await retire(renewal)), .retired)
             }
         } catch {
             (result, outcome) = (.failure(error), .failed)
+            if decision == .refresh(isEarly: true) { pauseEarlyRenewal(id, for: Self.pauseAfterEarlyFailure) }
         }
-        finish(id, tenant, decision, outcome, result, refreshID, took: start.duration(to: time.monotonic))
+        finish(renewal, decision, outcome, result, took: start.duration(to: time.monotonic))
         return result
     }
 
     private func finish(
-        _ id: CredentialsID, _ tenant: Tenant, _ decision: CredentialsDecision, _ outcome: Metrics.Renewal,
-        _ result: Result<Renewed, BrokerError>, _ refreshID: RefreshID, took duration: Duration
+        _ renewal: Renewal, _ decision: CredentialsDecision, _ outcome: Metrics.Renewal,
+        _ result: Result<Renewed, BrokerError>, took duration: Duration
     ) {
         var outcome = outcome
-        var fields: [LogField] = LogField.credentials(id) + [.refresh(refreshID), .duration(duration)]
+        var fields: [LogField] =
+            LogField.credentials(renewal.id) + [.refresh(renewal.refreshID), .duration(duration)]
+        var grant: TokenRequest.Grant?
+        switch decision {
+        case .refresh: grant = .refreshToken
+        case .upgrade: grant = .upgrade
+        case .obtainClientCredentials: grant = .clientCredentials
+        default: break
+        }
         switch result {
         case .success(.overtaken): outcome = .overtaken
         case .success(.new(let snapshot)):
-            if case .refresh = decision, snapshot.record.held == nil { outcome = .sessionEnded }
+            if grant == .refreshToken, snapshot.record.held == nil { outcome = .sessionEnded }
             fields.append(.version(snapshot.version))
         case .failure(let error): fields.append(.code(error.code))
         }
-        let grant: TokenRequest.Grant? =
-            switch decision {
-            case .refresh: .refreshToken
-            case .upgrade: .upgrade
-            case .obtainClientCredentials: .clientCredentials
-            default: nil
-            }
-        metrics.renewalEnded(provider: tenant.configuration.preset.name, grant, outcome, took: duration)
+        metrics.renewalEnded(
+            provider: renewal.tenant.configuration.preset.name, grant, outcome, took: duration)
         switch outcome {
         case .succeeded: log.info("credentials_renewed", fields)
         case .overtaken: log.info("renewal_overtaken", fields)
@@ -239,102 +257,218 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    private func refresh(
-        _ id: CredentialsID, of tenant: Tenant, _ current: CredentialsSnapshot, _ refreshID: RefreshID
-    ) async throws(BrokerError) -> Renewed {
-        guard let held = current.record.held, let refreshToken = held.refreshToken else { return .overtaken }
-        let server = try await servers.server(for: tenant)
-        let client = tenant.configuration.client
+    private func refresh(_ renewal: Renewal) async throws(BrokerError) -> Renewed {
+        let client = renewal.tenant.configuration.client
+        guard let held = renewal.current.record.held, let refreshToken = held.refreshToken else { return .overtaken }
+        let server = try await servers.server(for: renewal.tenant)
+        try await begin(renewal, .refreshToken)
         let response: TokenResponse
         do throws(TokenEndpoint.Failure) {
-            response = try await endpoint.request(.refresh(refreshToken), for: client, at: server, as: refreshID)
+            response = try await endpoint.request(
+                .refresh(refreshToken), for: client, at: server, as: renewal.refreshID)
         } catch {
             switch error {
-            case .failed(let reason): throw reason
+            case .failed(let reason):
+                await tellFailure(renewal, .refreshToken, reason)
+                throw reason
             case .sessionEnded(let answer):
+                let reason = BrokerError(
+                    .unexpectedError,
+                    "The provider refused to refresh credentials that the tenant's earlier client_id or client_secret "
+                        + "obtained. Configure those again, or have the user log in anew.",
+                    errorCode: answer.error ?? answer.subStatus)
                 // A refusal of another client than the one that logged the user in says nothing about the session.
-                if !held.isEnded(by: answer, refreshedBy: client.fingerprint) {
-                    throw BrokerError(
-                        .unexpectedError,
-                        "The provider refused to refresh credentials that the tenant's earlier client_id or client_secret "
-                            + "obtained. Configure those again, or have the user log in anew.",
-                        errorCode: answer.error)
+                guard held.isEnded(by: answer, refreshedBy: client.fingerprint) else {
+                    await tellFailure(renewal, .refreshToken, reason)
+                    throw reason
                 }
-                return try await retire(id, of: tenant, current, aside: held)
+                return try await end(renewal, held, reason)
             }
         }
         let renewed = HeldCredentials(
             granted: response, level: .user, to: client, replacing: held,
             defaultLifetime: server.preset.defaultLifetime, now: time.now)
+        // A token that lives no longer than the lead time would be due again at once, and at every read.
+        let life = time.now.duration(to: renewed.expires)
+        if life <= renewal.tenant.terms.leadTime { pauseEarlyRenewal(renewal.id, for: life / 2) }
         return try await publish(
-            CredentialRecord(held: renewed, ended: current.record.ended), id, of: tenant,
-            replacing: current)
+            renewal, CredentialRecord(held: renewed), events: granted(renewal, renewed, .refreshToken, .refresh))
+    }
+
+    /// Carries a user's session over to the client that is configured now (TIDAL's Auth design, "Upgrading
+    /// credentials"). No failure ends it.
+    private func upgrade(_ renewal: Renewal) async throws(BrokerError) -> Renewed {
+        // A replica that has not heard of the new configuration yet would carry the session back.
+        guard try await tenants.currentTenant(renewal.id.tenant)?.version == renewal.tenant.version else {
+            return .overtaken
+        }
+        let client = renewal.tenant.configuration.client
+        guard let held = renewal.current.record.held, let refreshToken = held.refreshToken,
+            let grantType = renewal.tenant.configuration.preset.upgradeGrant
+        else { return .overtaken }
+        let server: AuthorizationServer
+        let response: TokenResponse
+        do throws(BrokerError) {
+            server = try await servers.server(for: renewal.tenant)
+            try await begin(renewal, .upgrade)
+            do throws(TokenEndpoint.Failure) {
+                response = try await endpoint.request(
+                    .upgrade(refreshToken, grantType: grantType), for: client, at: server, as: renewal.refreshID,
+                    retriesEveryFailure: true)
+            } catch {
+                throw error.reason
+            }
+        } catch {
+            let reason = error.asFailedUpgrade
+            await tellFailure(renewal, .upgrade, reason)
+            throw reason
+        }
+        let upgraded = HeldCredentials(
+            granted: response, level: .user, to: client, replacing: held,
+            defaultLifetime: server.preset.defaultLifetime, now: time.now)
+        return try await publish(
+            renewal, CredentialRecord(held: upgraded), events: granted(renewal, upgraded, .upgrade, .upgrade))
     }
 
     private func obtainClientCredentials(
-        _ id: CredentialsID, of tenant: Tenant, _ current: CredentialsSnapshot, _ refreshID: RefreshID
+        _ renewal: Renewal, isUpgrade: Bool
     ) async throws(BrokerError) -> Renewed {
-        let server = try await servers.server(for: tenant)
-        let client = tenant.configuration.client
+        if isUpgrade, try await tenants.currentTenant(renewal.id.tenant)?.version != renewal.tenant.version {
+            return .overtaken
+        }
+        let (id, client) = (renewal.id, renewal.tenant.configuration.client)
+        let server: AuthorizationServer
         let response: TokenResponse
-        do throws(TokenEndpoint.Failure) {
-            response = try await endpoint.request(.clientCredentials, for: client, at: server, as: refreshID)
-        } catch {
-            switch error {
-            case .failed(let reason): throw reason
-            case .sessionEnded(let answer):
-                // No session is behind client credentials, so no answer can end one.
-                throw BrokerError(
-                    .illegalConfiguration, "The provider does not grant this client credentials.",
-                    errorCode: answer.subStatus ?? answer.error)
+        do throws(BrokerError) {
+            server = try await servers.server(for: renewal.tenant)
+            do throws(TokenEndpoint.Failure) {
+                response = try await endpoint.request(
+                    .clientCredentials, for: client, at: server, as: renewal.refreshID, retriesEveryFailure: isUpgrade)
+            } catch {
+                throw error.reason
             }
+        } catch {
+            throw isUpgrade ? error.asFailedUpgrade : error
         }
         let obtained = HeldCredentials(
             granted: response, level: .client, to: client,
             requested: server.preset.scopesClientCredentials ? client.scopes : .empty,
             defaultLifetime: server.preset.defaultLifetime, now: time.now)
+        let now = time.now
         return try await publish(
-            CredentialRecord(held: obtained, ended: current.record.ended), id, of: tenant,
-            replacing: current)
+            renewal, CredentialRecord(held: obtained, ended: renewal.current.record.ended)
+        ) { version in
+            [
+                .updated(
+                    id, to: obtained, version: version, by: isUpgrade ? .upgrade : .client, renewal.refreshID, at: now)
+            ]
+        }
     }
 
-    /// Leaves a tombstone. Conflicts are news, not failures: a sibling that has refreshed meanwhile, or a new login,
-    /// shows that the session goes on.
-    private func retire(
-        _ id: CredentialsID, of tenant: Tenant, _ current: CredentialsSnapshot, aside ended: HeldCredentials?
+    /// Leaves a tombstone for a session that the provider ended, and keeps its credentials aside. Conflicts are news,
+    /// not failures: a sibling that has refreshed meanwhile, or a new login, shows that the session goes on.
+    private func end(
+        _ renewal: Renewal, _ held: HeldCredentials, _ reason: BrokerError
     ) async throws(BrokerError) -> Renewed {
-        let mark = ended?.refreshTokenDigest ?? current.record.ended
-        return try await publish(CredentialRecord(held: nil, ended: mark), id, of: tenant, replacing: current)
+        let (id, now) = (renewal.id, time.now)
+        let tombstone = CredentialRecord(held: nil, ended: held.refreshTokenDigest)
+        return try await publish(renewal, tombstone, keepingAside: held) { version in
+            [
+                .deauthorized(id, from: held, version: version, by: .revoked, renewal.refreshID, at: now),
+                .refreshFailed(id, .refreshToken, reason, renewal.refreshID, at: now),
+            ]
+        }
     }
+
+    /// Puts away what is over and cannot be renewed. A refresh token among it belongs to another client than the one
+    /// that is configured: it is kept aside, in case the configuration is the mistake.
+    private func retire(_ renewal: Renewal) async throws(BrokerError) -> Renewed {
+        guard let held = renewal.current.record.held else { return .overtaken }
+        let (id, now) = (renewal.id, time.now)
+        let tombstone = CredentialRecord(held: nil, ended: renewal.current.record.ended)
+        return try await publish(renewal, tombstone, keepingAside: held.refreshToken == nil ? nil : held) { version in
+            [.deauthorized(id, from: held, version: version, by: .expired, nil, at: now)]
+        }
+    }
+
+    // MARK: Telling
+
+    /// Writes down that a renewal begins, before the provider is asked: a store that cannot be written to could not
+    /// take its answer either, and then the refresh token had better not be spent.
+    private func begin(_ renewal: Renewal, _ grant: TokenRequest.Grant) async throws(BrokerError) {
+        let (id, now) = (renewal.id, time.now)
+        do throws(StoreError) {
+            try await records.tell(
+                [
+                    .step(.refreshStarted, id, grant, renewal.refreshID, at: now),
+                    .step(.refreshRefreshingAccessToken, id, grant, renewal.refreshID, at: now),
+                ], of: id)
+        } catch .conflict {
+            throw BrokerError(.notFound, "The tenant was deleted meanwhile.")
+        } catch {
+            records.report(error, id)
+            throw BrokerError(error)
+        }
+    }
+
+    private func granted(
+        _ renewal: Renewal, _ held: HeldCredentials, _ grant: TokenRequest.Grant, _ origin: BrokerEvent.Origin
+    ) -> CredentialsRecords.Events {
+        let (id, refreshID, now) = (renewal.id, renewal.refreshID, time.now)
+        return { version in
+            [
+                .step(.refreshRefreshedAccessToken, id, grant, refreshID, at: now),
+                .step(.refreshSavingTokens, id, grant, refreshID, at: now),
+                .updated(id, to: held, version: version, by: origin, refreshID, at: now),
+                .step(.refreshSucceeded, id, grant, refreshID, at: now),
+            ]
+        }
+    }
+
+    /// A listener misses the end of a renewal whose failure the store does not take; the log has it.
+    private func tellFailure(_ renewal: Renewal, _ grant: TokenRequest.Grant, _ reason: BrokerError) async {
+        do throws(StoreError) {
+            try await records.tell(
+                [.refreshFailed(renewal.id, grant, reason, renewal.refreshID, at: time.now)], of: renewal.id)
+        } catch {
+            log.warning("event_not_stored", LogField.credentials(renewal.id) + [.store(error)])
+        }
+    }
+
+    // MARK: Publishing
 
     /// Stores what a renewal brought, in place of exactly what it started from.
     ///
     /// A provider may have replaced the refresh token by now, so a store that is away is asked until it answers: the
     /// callers' patience may end meanwhile, the result may not be lost.
     private func publish(
-        _ record: CredentialRecord, _ id: CredentialsID, of tenant: Tenant, replacing current: CredentialsSnapshot
+        _ renewal: Renewal, _ record: CredentialRecord, over standing: CredentialsSnapshot? = nil,
+        keepingAside ended: HeldCredentials? = nil, events: @escaping CredentialsRecords.Events
     ) async throws(BrokerError) -> Renewed {
-        let (changes, version) = changes(record, id, over: current)
+        let (id, current) = (renewal.id, standing ?? renewal.current)
+        var prepared: CredentialsRecords.Prepared?
         var tries = 0
         while true {
             do throws(StoreError) {
-                // A record that is replaced belongs to the tenant that the renewal began with. One that is new would
-                // as well be stored for a tenant that was made under the same name meanwhile, or configured anew.
-                if current.version == 0,
-                    try await vault.read(RecordID(.tenant, id.tenant))?.version != tenant.version
-                {
-                    throw .conflict
+                let change: CredentialsRecords.Prepared
+                if let prepared {
+                    change = prepared
+                } else {
+                    var others: [VaultChange] = []
+                    if let ended, quarantine > .zero {
+                        others.append(try await records.keepAside(ended, id, for: quarantine))
+                    }
+                    change = records.prepare(record, id, over: current, others, events)
+                    prepared = change
                 }
-                let ticket = cache.ticket(id, now: time.monotonic)
-                try await vault.commit(changes)
-                return remember(record, version, id, ticket)
+                return .new(try await records.write(change, id, tenantVersion: renewal.tenant.version))
             } catch .conflict {
-                return try await settle(record, version, id, of: tenant, replacing: current, mayBeOurs: tries > 0)
+                return try await settle(renewal, prepared, record, mayBeOurs: tries > 0, events)
             } catch .unavailable {
                 tries += 1
-                try await waitForStore(beforeTry: tries, id)
+                try await records.waitForStore(beforeTry: tries, id)
             } catch {
-                report(error, id)
+                records.report(error, id)
                 throw BrokerError(error)
             }
         }
@@ -343,34 +477,40 @@ package final class CredentialsProvider: Sendable {
     /// After a conflict: whether the record that stands there is the one that an earlier try wrote after all, or one
     /// that our grant refutes.
     private func settle(
-        _ record: CredentialRecord, _ version: Int64, _ id: CredentialsID, of tenant: Tenant,
-        replacing current: CredentialsSnapshot, mayBeOurs: Bool
+        _ renewal: Renewal, _ prepared: CredentialsRecords.Prepared?, _ record: CredentialRecord, mayBeOurs: Bool,
+        _ events: @escaping CredentialsRecords.Events
     ) async throws(BrokerError) -> Renewed {
+        let id = renewal.id
         // What is in memory is what the renewal started from, and that is over.
-        cache.remove(id)
-        let ticket = cache.ticket(id, now: time.monotonic)
+        records.forget(id)
         let standing: CredentialsSnapshot
         let tenantExists: Bool
         do throws(StoreError) {
-            standing = try await reread(id)
-            tenantExists = try await vault.read(RecordID(.tenant, id.tenant)) != nil
+            standing = try await records.reread(id)
+            tenantExists = try await records.tenantExists(id)
         } catch {
-            report(error, id)
+            records.report(error, id)
             throw BrokerError(error)
         }
-        if mayBeOurs, standing.version == version, standing.record == record {
-            return remember(record, version, id, ticket)
+        if mayBeOurs, let prepared, standing.version == prepared.snapshot.version, standing.record == record {
+            return .new(records.adopt(prepared, id))
         }
         guard tenantExists else { throw BrokerError(.notFound, "The tenant was deleted meanwhile.") }
-        if Self.isRefuted(standing.record, by: record, from: current.record) {
-            return try await publish(record, id, of: tenant, replacing: standing)
+        if Self.isRefuted(standing.record, by: record, from: renewal.current.record) {
+            return try await publish(renewal, record, over: standing, events: events)
+        }
+        if record.held?.level == .user {
+            // The renewal has begun in the listeners' eyes, and ends without a result.
+            await tellFailure(
+                renewal, .refreshToken,
+                BrokerError(.conflict, "A login, a logout or another replica was faster."))
         }
         return .overtaken
     }
 
     /// Whether another replica took the session for ended because the refresh token was refused that we had just
-    /// exchanged, and came to the store before us. What we were granted shows that the session goes on. A logout keeps
-    /// nothing aside, so that it is never taken for that.
+    /// exchanged, and came to the store before us. What we were granted shows that the session goes on. A logout leaves
+    /// no such mark, so that it is never taken for that.
     private static func isRefuted(
         _ standing: CredentialRecord, by granted: CredentialRecord, from spent: CredentialRecord
     ) -> Bool {
@@ -380,31 +520,22 @@ package final class CredentialsProvider: Sendable {
         return standing.ended == digest
     }
 
-    private func remember(
-        _ record: CredentialRecord, _ version: Int64, _ id: CredentialsID,
-        _ ticket: RevalidatingCache<CredentialsID, CredentialsSnapshot>.Ticket
-    ) -> Renewed {
-        let snapshot = CredentialsSnapshot(record: record, version: version)
-        cache.put(id, snapshot, ticket)
-        return .new(snapshot)
-    }
-
     // MARK: Writing from outside
 
-    /// What is committed together with new credentials, made anew for each try; nil when there is no longer a reason
-    /// to store them.
-    package typealias Companions = () async throws(StoreError) -> [VaultChange]?
+    /// What is committed together with new credentials, and told after them; made anew for each try. Nil when there
+    /// is no longer a reason to store them.
+    package typealias Companions = () async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
 
     /// Stores credentials over whatever is there (TIDAL's Auth design, "Setting credentials").
     package func set(_ id: CredentialsID, to held: HeldCredentials) async throws(BrokerError) -> CredentialsSnapshot {
         do throws(StoreError) {
-            let snapshot = try await overwrite(id, with: CredentialRecord(held: held)) { () throws(StoreError) in [] }
+            let snapshot = try await overwrite(id, with: held, by: .set) { () throws(StoreError) in ([], []) }
             guard let snapshot else { throw .conflict }
             return snapshot
         } catch .conflict {
             throw BrokerError(.notFound, "The tenant was deleted meanwhile.")
         } catch {
-            report(error, id)
+            records.report(error, id)
             throw BrokerError(error)
         }
     }
@@ -413,22 +544,35 @@ package final class CredentialsProvider: Sendable {
     /// until it answers.
     /// - Returns: nil when `companions` saw that the login no longer counts.
     package func settle(
-        login held: HeldCredentials, for id: CredentialsID, alongside companions: Companions
+        login held: HeldCredentials, by origin: BrokerEvent.Origin, for id: CredentialsID,
+        alongside companions: Companions
     ) async throws(BrokerError) -> CredentialsSnapshot? {
-        let record = CredentialRecord(held: held)
         var tries = 0
         while true {
             do throws(StoreError) {
-                if let snapshot = try await overwrite(id, with: record, companions) { return snapshot }
+                if let snapshot = try await overwrite(id, with: held, by: origin, companions) { return snapshot }
                 // An earlier try may have arrived although its answer did not.
-                let standing = try await reread(id)
-                return standing.record == record ? standing : nil
+                let standing = try await records.reread(id)
+                return standing.record.held == held ? standing : nil
             } catch .unavailable {
                 tries += 1
-                try await waitForStore(beforeTry: tries, id)
+                try await records.waitForStore(beforeTry: tries, id)
             } catch {
-                report(error, id)
+                records.report(error, id)
                 throw BrokerError(error)
+            }
+        }
+    }
+
+    private func overwrite(
+        _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin, _ companions: Companions
+    ) async throws(StoreError) -> CredentialsSnapshot? {
+        try await retryingConflicts { () async throws(StoreError) in
+            guard let (others, told) = try await companions() else { return nil }
+            let current = try await self.records.reread(id)
+            let now = self.time.now
+            return try await self.records.write(CredentialRecord(held: held), id, over: current, alongside: others) {
+                version in [.updated(id, to: held, version: version, by: origin, nil, at: now)] + told
             }
         }
     }
@@ -439,71 +583,51 @@ package final class CredentialsProvider: Sendable {
     package func purge(_ id: CredentialsID) async throws(BrokerError) -> HeldCredentials? {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
-                let current = try await self.reread(id)
+                let current = try await self.records.reread(id)
+                let aside = try await self.records.dropAside(id)
                 let nothing = CredentialRecord(held: nil)
-                if current.version == 0 || current.record == nothing { return nil }
-                try await self.write(nothing, id, over: current, alongside: [])
-                return current.record.held
+                // Even where nothing is left to purge, a tombstone's mark goes: it would let a renewal in flight
+                // take the logout for another's mistake.
+                if aside == nil, current.version == 0 || current.record == nothing { return nil }
+                let (held, now) = (current.record.held, self.time.now)
+                _ = try await self.records.write(
+                    nothing, id, over: current, alongside: aside.map { [$0] } ?? []
+                ) { version in
+                    held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
+                }
+                return held
             }
         } catch {
-            report(error, id)
+            records.report(error, id)
             throw BrokerError(error)
         }
     }
 
-    private func overwrite(
-        _ id: CredentialsID, with record: CredentialRecord, _ companions: Companions
-    ) async throws(StoreError) -> CredentialsSnapshot? {
-        try await retryingConflicts { () async throws(StoreError) in
-            guard let others = try await companions() else { return nil }
-            let current = try await self.reread(id)
-            return try await self.write(record, id, over: current, alongside: others)
-        }
-    }
-
-    @discardableResult
-    private func write(
-        _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
-        alongside others: [VaultChange]
-    ) async throws(StoreError) -> CredentialsSnapshot {
-        let (changes, version) = changes(record, id, over: current)
-        let ticket = cache.ticket(id, now: time.monotonic)
+    /// Puts back what a provider ended and was kept aside.
+    /// - Throws: `not_found` where nothing is kept aside, `conflict` where a user is logged in.
+    package func restore(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
+        let outcome: Result<CredentialsSnapshot, BrokerError>
         do throws(StoreError) {
-            try await vault.commit(others + changes)
+            outcome = try await retryingConflicts { () async throws(StoreError) in
+                let current = try await self.records.reread(id)
+                if current.record.held?.level == .user {
+                    return .failure(
+                        BrokerError(.conflict, "User credentials are stored under this storage key already."))
+                }
+                guard let (kept, _) = try await self.records.aside(id), kept.until > self.time.now,
+                    let removal = try await self.records.dropAside(id)
+                else { return .failure(BrokerError(.notFound, "Nothing is kept aside under this storage key.")) }
+                let (held, now) = (kept.credentials, self.time.now)
+                return .success(
+                    try await self.records.write(
+                        CredentialRecord(held: held), id, over: current, alongside: [removal]
+                    ) { version in [.updated(id, to: held, version: version, by: .set, nil, at: now)] })
+            }
         } catch {
-            // The change may have arrived all the same.
-            if error == .unavailable { cache.remove(id) }
-            throw error
+            records.report(error, id)
+            throw BrokerError(error)
         }
-        let snapshot = CredentialsSnapshot(record: record, version: version)
-        cache.put(id, snapshot, ticket)
-        return snapshot
-    }
-
-    private func changes(
-        _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot
-    ) -> (changes: [VaultChange], version: Int64) {
-        let version =
-            current.version == 0 ? versions.first(at: time.now) : versions.next(after: current.version)
-        let open = OpenRecord(id: Self.recordID(id), version: version, content: SecretBytes(record.encoded))
-        if current.version == 0 { return ([.require(RecordID(.tenant, id.tenant)), .insert(open)], version) }
-        return ([.replace(open, version: current.version)], version)
-    }
-
-    /// Lets a store that is away come back.
-    /// - Throws: `storage_unavailable` when the wait is cut short, because the broker is being stopped.
-    private func waitForStore(beforeTry tries: Int, _ id: CredentialsID) async throws(BrokerError) {
-        report(.unavailable, id)
-        do {
-            try await time.sleep(for: Self.pause(beforeTry: tries))
-        } catch {
-            throw BrokerError(StoreError.unavailable)
-        }
-    }
-
-    /// 0.2, 0.4, 0.8, 1.6, 3.2, then every 5 seconds.
-    static func pause(beforeTry tries: Int) -> Duration {
-        min(.milliseconds(100 << min(tries, 6)), .seconds(5))
+        return try outcome.get()
     }
 
     /// Tells the provider that a token is no longer wanted.
@@ -526,7 +650,7 @@ package final class CredentialsProvider: Sendable {
 
     /// Forgets the credentials of a tenant that was deleted.
     package func forget(tenant: TenantName) {
-        cache.removeAll { id, _ in id.tenant == tenant }
+        records.forget(tenant: tenant)
     }
 
     /// Suspends until no renewal is in flight: what a provider has granted is stored by then.
@@ -541,12 +665,16 @@ package final class CredentialsProvider: Sendable {
         defer { flights.cancelAll() }
         return flights.count
     }
+}
 
-    private func report(_ error: StoreError, _ id: CredentialsID) {
-        log.error("store_failed", LogField.credentials(id) + [.store(error)])
-    }
-
-    private static func recordID(_ id: CredentialsID) -> RecordID {
-        RecordID(.credentials, id.tenant, key: id.storageKey.description)
+extension BrokerError {
+    /// Whatever kept an upgrade from succeeding is told as something that may be over next time: the user stays
+    /// logged in with what is stored.
+    fileprivate var asFailedUpgrade: BrokerError {
+        if code.status == .serviceUnavailable { return self }
+        return BrokerError(
+            .retryableError,
+            "The stored credentials were obtained with another client configuration, and carrying them over to the "
+                + "present one failed: \(detail)", errorCode: errorCode, retryAfter: 5)
     }
 }

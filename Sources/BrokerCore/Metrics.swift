@@ -95,8 +95,22 @@ package final class Metrics: Sendable {
         observe("provider_request_duration_seconds", #"provider="\#(provider)",endpoint="\#(endpoint)""#, duration)
     }
 
-    package func loginEnded(_ outcome: String) {
-        increment("logins_total", #"outcome="\#(outcome)""#)
+    package func loginEnded(_ flow: BrokerEvent.LoginFlow, _ outcome: String) {
+        increment("logins_total", #"flow="\#(flow.rawValue)",outcome="\#(outcome)""#)
+    }
+
+    package func devicePolled(_ outcome: DevicePolling.Outcome) {
+        let outcome =
+            switch outcome {
+            case .granted: "granted"
+            case .unreachable: "unreachable"
+            case .answered(500..., _, _): "server_error"
+            case .answered(429, _, _): "rate_limited"
+            case .answered(_, let answer, _) where answer.error == "authorization_pending": "pending"
+            case .answered(_, let answer, _) where answer.error == "slow_down": "slow_down"
+            case .answered: "refused"
+            }
+        increment("device_polls_total", #"outcome="\#(outcome)""#)
     }
 
     // MARK: Text
@@ -109,7 +123,8 @@ package final class Metrics: Sendable {
         ("refresh_duration_seconds", "histogram", "Renewals of credentials, retries included."),
         ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),
         ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
-        ("logins_total", "counter", "Logins, by how they ended."),
+        ("logins_total", "counter", "Logins, by flow and how they ended."),
+        ("device_polls_total", "counter", "Polls for device logins, by answer."),
     ]
 
     /// The text of `GET /metrics`.

@@ -50,6 +50,11 @@ package struct ObjectReader {
         return number
     }
 
+    package mutating func requiredInteger(_ name: String, in range: ClosedRange<Int64>) -> Int64? {
+        if isAbsent(name) { return fail(name, "is required") }
+        return integer(name, in: range)
+    }
+
     /// A list of texts, each checked by `check`, which returns what is wrong or nil.
     package mutating func strings(
         _ name: String, allowsEmpty: Bool = true, atMost limit: Int = 100,
@@ -94,6 +99,23 @@ package struct ObjectReader {
         inner.refuseUnknown()
         faults += inner.faults
         return result
+    }
+
+    /// A list of objects, each read by `body`, which returns nil for one that it has noted a fault of.
+    package mutating func objects<T>(
+        _ name: String, atMost limit: Int, _ body: (inout ObjectReader) -> T?
+    ) -> [T]? {
+        guard let value = take(name) else { return nil }
+        guard case .array(let elements) = value else { return fail(name, "must be a list of objects") }
+        if elements.count > limit { return fail(name, "must not have more than \(limit) members") }
+        var results: [T] = []
+        for (index, element) in elements.enumerated() {
+            var inner = ObjectReader(element, at: path("\(name)/\(index)"))
+            if let result = body(&inner) { results.append(result) }
+            inner.refuseUnknown()
+            faults += inner.faults
+        }
+        return results
     }
 
     /// An object whose members are all texts.

@@ -32,6 +32,10 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var allowedRedirectURIs: [String] = []
     package var allowedReturnURIs: [String] = []
     package var browserBinding = BrowserBinding.whenStartedHere
+    /// Answers to a refresh that end a session at this provider, besides those of the design and of the preset.
+    package var sessionEndingAnswers: [RefusalPattern] = []
+    /// How long before a token's expiry it is refreshed already; nil for the preset's.
+    package var refreshLeadTime: Duration?
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
@@ -43,6 +47,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         if certificatePinning == false { return [] }
         return pinnedCertificates ?? preset.pinnedCertificates
     }
+
+    package var effectiveRefreshLeadTime: Duration { refreshLeadTime ?? preset.refreshLeadTime }
 
     /// The same registration as a public client's.
     var withoutClientSecret: TenantConfiguration {
@@ -71,6 +77,9 @@ package struct TenantConfiguration: Sendable, Equatable {
         server?.issuer = metadata.issuer
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
         if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
+        if server?.deviceAuthorizationEndpoint == nil {
+            server?.deviceAuthorizationEndpoint = metadata.deviceAuthorizationEndpoint
+        }
         if clientAuthentication == nil, let supported = metadata.clientAuthenticationMethods {
             server?.clientAuthentication =
                 supported.contains(preset.clientAuthentication)
@@ -85,12 +94,14 @@ package struct TenantConfiguration: Sendable, Equatable {
             preset: preset, authorizationEndpoint: authorization, tokenEndpoint: token,
             revocationEndpoint: endpoints.revocation,
             deviceAuthorizationEndpoint: endpoints.deviceAuthorization
-                ?? preset.deviceAuthorizationPath.flatMap {
-                    joined(authServiceBaseURI ?? preset.authServiceBaseURI, $0)
+                ?? preset.deviceAuthorizationPath.flatMap { path in
+                    joined(authServiceBaseURI ?? preset.authServiceBaseURI, path)
                 },
             issuer: issuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
-            pinnedCertificates: effectivePins)
+            pinnedCertificates: effectivePins,
+            sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,
+            refreshLeadTime: effectiveRefreshLeadTime)
     }
 
     /// One slash between the two, whatever the base ends in.
@@ -105,6 +116,7 @@ package struct ProviderMetadata: Sendable, Equatable {
     package var authorizationEndpoint: String
     package var tokenEndpoint: String
     package var revocationEndpoint: String?
+    package var deviceAuthorizationEndpoint: String?
     /// The methods named that this broker speaks; nil where the document names none.
     package var clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?
     /// RFC 9207 §3.
@@ -112,12 +124,14 @@ package struct ProviderMetadata: Sendable, Equatable {
 
     package init(
         issuer: String, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
+        deviceAuthorizationEndpoint: String?,
         clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?, announcesIssuerInResponses: Bool
     ) {
         self.issuer = issuer
         self.authorizationEndpoint = authorizationEndpoint
         self.tokenEndpoint = tokenEndpoint
         self.revocationEndpoint = revocationEndpoint
+        self.deviceAuthorizationEndpoint = deviceAuthorizationEndpoint
         self.clientAuthenticationMethods = clientAuthenticationMethods
         self.announcesIssuerInResponses = announcesIssuerInResponses
     }

@@ -7,13 +7,17 @@ package struct Tenant: Sendable, Equatable {
     package let name: TenantName
     package let version: Int64
     package let configuration: TenantConfiguration
+    /// What the configuration allows a query. Kept, because every read looks at it.
+    package let terms: CredentialsPolicy.Terms
 
-    /// What the configuration allows a query. Sessions are not moved between registrations by this broker.
-    package var terms: CredentialsPolicy.Terms {
-        CredentialsPolicy.Terms(
+    package init(name: TenantName, version: Int64, configuration: TenantConfiguration) {
+        self.name = name
+        self.version = version
+        self.configuration = configuration
+        terms = CredentialsPolicy.Terms(
             client: configuration.client.fingerprint,
-            canObtainClientCredentials: configuration.client.clientSecret != nil, canUpgrade: false,
-            leadTime: configuration.preset.refreshLeadTime)
+            canObtainClientCredentials: configuration.client.clientSecret != nil,
+            canUpgrade: configuration.preset.upgradeGrant != nil, leadTime: configuration.effectiveRefreshLeadTime)
     }
 }
 

@@ -123,8 +123,11 @@ package struct CredentialsPolicy: Sendable {
                 return .obtainClientCredentials(isUpgrade: isAnotherRegistration)
             }
         }
-        // Forcing cannot make a refresh token. A refusal by the API says that the token is dead all the same.
-        return isSatisfied || isValid(held, query, now) && !query.refusedByAPI ? .serve : .retire
+        // Forcing cannot make a refresh token. A refusal by the API says that the token is dead all the same. A caller
+        // who wants more time than is left gets what there is: nobody loses a live token for that.
+        var least = query
+        least.minimumLifetime = min(query.minimumLifetime, CredentialsQuery.defaultMinimumLifetime)
+        return isSatisfied || isValid(held, least, now) && !query.refusedByAPI ? .serve : .retire
     }
 
     /// Whether what is held may be the answer without being renewed first: of the level asked for, alive for long

@@ -12,7 +12,7 @@ struct Routes {
     }
 
     var all: [Route] {
-        TenantRoutes(broker).all + CallerKeyRoutes(broker).all + LoginRoutes(broker).all
+        TenantRoutes(broker).all + CallerKeyRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
             + CredentialsRoutes(broker).all + OperationRoutes(broker).all
     }
 }
