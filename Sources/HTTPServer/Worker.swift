@@ -427,13 +427,19 @@ actor Worker {
             flush(connection)
             if connection.stream == nil || connection.unsentBytes < configuration.unsentBytes { continue }
             await withTaskCancellationHandler {
-                await withCheckedContinuation { continuation in
-                    // A cancellation that came earlier has found nobody to wake.
-                    if Task.isCancelled { continuation.resume() } else { stream.wait(continuation) }
-                }
+                // Captures this actor: a closure that did not would run elsewhere, and by the time it had come back, what
+                // it is to wait for could have happened.
+                await self.suspendWriter(of: stream)
             } onCancel: {
                 loop.execute { self.assumeIsolated { $0.wakeWriters(of: id, serial) } }
             }
+        }
+    }
+
+    private func suspendWriter(of stream: Connection.Stream) async {
+        await withCheckedContinuation { continuation in
+            // A cancellation that came earlier has found nobody to wake.
+            if Task.isCancelled { continuation.resume() } else { stream.wait(continuation) }
         }
     }
 
