@@ -65,11 +65,11 @@ package final class CredentialsProvider: Sendable {
             if query.renewedPast == nil { query.renewedPast = snapshot.version }
             let decision = policy.decide(
                 snapshot.record.held, version: snapshot.version,
-                canObtainClientCredentials: tenant.canObtainClientCredentials, query: query, now: time.now)
+                terms: tenant.terms, query: query, now: time.now)
             switch decision {
             case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
                 return try answer(decision, snapshot, tenant, outcome)
-            case .refresh, .obtainClientCredentials, .retire:
+            case .refresh, .upgrade, .obtainClientCredentials, .retire:
                 let (owner, asked) = (tenant, query)
                 let run = await flights.run(id, within: timer(until: deadline)) {
                     await self.renew(id, of: owner, asked)
@@ -86,7 +86,7 @@ package final class CredentialsProvider: Sendable {
                     if renewed.record.held == nil { query.policy = .localValid }
                     let decision = policy.serves(
                         renewed: renewed.record.held,
-                        canObtainClientCredentials: tenant.canObtainClientCredentials, query: query, now: time.now)
+                        terms: tenant.terms, query: query, now: time.now)
                     switch decision {
                     case .serve, .levelNotAvailable, .expiredOnArrival:
                         return try answer(decision, renewed, tenant, outcome)
@@ -128,7 +128,7 @@ package final class CredentialsProvider: Sendable {
             throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.")
         case .expiredOnArrival:
             throw BrokerError(.tokenResponseError, "The provider's new token has expired already.")
-        case .levelNotAvailable, .refresh, .obtainClientCredentials, .retire:
+        case .levelNotAvailable, .refresh, .upgrade, .obtainClientCredentials, .retire:
             throw BrokerError(
                 .levelNotAvailable, "The best credentials under this storage key are of a lower level than asked for.")
         }
@@ -186,12 +186,12 @@ package final class CredentialsProvider: Sendable {
         }
         let decision = policy.decide(
             current.record.held, version: current.version,
-            canObtainClientCredentials: tenant.canObtainClientCredentials, query: query, now: time.now)
+            terms: tenant.terms, query: query, now: time.now)
         let result: Result<Renewed, BrokerError>
         let outcome: Metrics.Renewal
         do throws(BrokerError) {
             switch decision {
-            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
+            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival, .upgrade:
                 return .success(.overtaken)
             case .refresh:
                 (result, outcome) = (.success(try await refresh(id, of: tenant, current, refreshID)), .succeeded)
@@ -218,13 +218,14 @@ package final class CredentialsProvider: Sendable {
         switch result {
         case .success(.overtaken): outcome = .overtaken
         case .success(.new(let snapshot)):
-            if decision == .refresh, snapshot.record.held == nil { outcome = .sessionEnded }
+            if case .refresh = decision, snapshot.record.held == nil { outcome = .sessionEnded }
             fields.append(.version(snapshot.version))
         case .failure(let error): fields.append(.code(error.code))
         }
         let grant: TokenRequest.Grant? =
             switch decision {
             case .refresh: .refreshToken
+            case .upgrade: .upgrade
             case .obtainClientCredentials: .clientCredentials
             default: nil
             }
@@ -252,7 +253,7 @@ package final class CredentialsProvider: Sendable {
             case .failed(let reason): throw reason
             case .sessionEnded(let answer):
                 // A refusal of another client than the one that logged the user in says nothing about the session.
-                if !held.obtainedWith.isSameClient(as: client.fingerprint) {
+                if !held.isEnded(by: answer, refreshedBy: client.fingerprint) {
                     throw BrokerError(
                         .unexpectedError,
                         "The provider refused to refresh credentials that the tenant's earlier client_id or client_secret "
@@ -266,7 +267,7 @@ package final class CredentialsProvider: Sendable {
             granted: response, level: .user, to: client, replacing: held,
             defaultLifetime: server.preset.defaultLifetime, now: time.now)
         return try await publish(
-            CredentialRecord(held: renewed, quarantined: current.record.quarantined), id, of: tenant,
+            CredentialRecord(held: renewed, ended: current.record.ended), id, of: tenant,
             replacing: current)
     }
 
@@ -293,7 +294,7 @@ package final class CredentialsProvider: Sendable {
             requested: server.preset.scopesClientCredentials ? client.scopes : .empty,
             defaultLifetime: server.preset.defaultLifetime, now: time.now)
         return try await publish(
-            CredentialRecord(held: obtained, quarantined: current.record.quarantined), id, of: tenant,
+            CredentialRecord(held: obtained, ended: current.record.ended), id, of: tenant,
             replacing: current)
     }
 
@@ -302,10 +303,8 @@ package final class CredentialsProvider: Sendable {
     private func retire(
         _ id: CredentialsID, of tenant: Tenant, _ current: CredentialsSnapshot, aside ended: HeldCredentials?
     ) async throws(BrokerError) -> Renewed {
-        let aside =
-            ended.map { QuarantinedCredentials(credentials: $0, until: time.now.advanced(by: quarantine)) }
-            ?? current.record.quarantined
-        return try await publish(CredentialRecord(held: nil, quarantined: aside), id, of: tenant, replacing: current)
+        let mark = ended?.refreshTokenDigest ?? current.record.ended
+        return try await publish(CredentialRecord(held: nil, ended: mark), id, of: tenant, replacing: current)
     }
 
     /// Stores what a renewal brought, in place of exactly what it started from.
@@ -375,10 +374,10 @@ package final class CredentialsProvider: Sendable {
     private static func isRefuted(
         _ standing: CredentialRecord, by granted: CredentialRecord, from spent: CredentialRecord
     ) -> Bool {
-        guard granted.held?.level == .user, standing.held?.level != .user, let token = spent.held?.refreshToken else {
-            return false
-        }
-        return standing.quarantined?.credentials.refreshToken == token
+        guard granted.held?.level == .user, standing.held?.level != .user,
+            let digest = spent.held?.refreshTokenDigest
+        else { return false }
+        return standing.ended == digest
     }
 
     private func remember(

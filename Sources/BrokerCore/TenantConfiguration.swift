@@ -57,8 +57,10 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var configuredServer: AuthorizationServer? {
         server(
             authorization: endpoints.authorization
-                ?? joined(loginServiceBaseURI ?? preset.loginServiceBaseURI, "authorize"),
-            token: endpoints.token ?? joined(authServiceBaseURI ?? preset.authServiceBaseURI, "oauth2/token"))
+                ?? joined(loginServiceBaseURI ?? preset.loginServiceBaseURI, "authorize")
+                ?? preset.authorizationEndpoint,
+            token: endpoints.token ?? joined(authServiceBaseURI ?? preset.authServiceBaseURI, "oauth2/token")
+                ?? preset.tokenEndpoint)
     }
 
     /// The endpoints, with those that are not configured taken from the provider's metadata.
@@ -81,7 +83,12 @@ package struct TenantConfiguration: Sendable, Equatable {
         guard let authorization, let token else { return nil }
         return AuthorizationServer(
             preset: preset, authorizationEndpoint: authorization, tokenEndpoint: token,
-            revocationEndpoint: endpoints.revocation, issuer: issuer, announcesIssuerInResponses: false,
+            revocationEndpoint: endpoints.revocation,
+            deviceAuthorizationEndpoint: endpoints.deviceAuthorization
+                ?? preset.deviceAuthorizationPath.flatMap {
+                    joined(authServiceBaseURI ?? preset.authServiceBaseURI, $0)
+                },
+            issuer: issuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
             pinnedCertificates: effectivePins)
     }

@@ -8,7 +8,13 @@ package struct Tenant: Sendable, Equatable {
     package let version: Int64
     package let configuration: TenantConfiguration
 
-    package var canObtainClientCredentials: Bool { configuration.client.clientSecret != nil }
+    /// What the configuration allows a query. Sessions are not moved between registrations by this broker.
+    package var terms: CredentialsPolicy.Terms {
+        CredentialsPolicy.Terms(
+            client: configuration.client.fingerprint,
+            canObtainClientCredentials: configuration.client.clientSecret != nil, canUpgrade: false,
+            leadTime: configuration.preset.refreshLeadTime)
+    }
 }
 
 /// The tenants: written through to the store, read from memory while that may be believed.

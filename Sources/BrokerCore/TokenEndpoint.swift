@@ -110,7 +110,9 @@ package struct TokenEndpoint: Sendable {
                 + [LogField.providerError(answer)].compactMap { $0 })
         let retryAfter = response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) }
         let errorCode = answer.error ?? answer.subStatus
-        switch TokenFailure(grant: grant, status: status, error: answer.error) {
+        let failure = TokenFailure(
+            grant: grant, status: status, answer: answer, sessionEndingAnswers: server.sessionEndingAnswers)
+        switch failure {
         case .endsSession: return .ended(.sessionEnded(answer))
         case .retryable: return .again(Self.retryable(errorCode, after: retryAfter), retryAfter: retryAfter)
         case .rateLimited:

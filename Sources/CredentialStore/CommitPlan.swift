@@ -15,6 +15,7 @@ struct RecordHead: Sendable, Equatable {
 /// The state that a commit meets.
 protocol CommitBasis {
     func head(_ id: RecordID) throws(StoreError) -> RecordHead?
+    func record(_ id: RecordID) throws(StoreError) -> StoredRecord?
     func holder(of lookup: LookupKey) -> RecordID?
     /// Every record of the tenant, and the look-up digests of those that have one.
     func members(of tenant: TenantName) throws(StoreError) -> [RecordID: [UInt8]?]
@@ -25,6 +26,10 @@ protocol CommitBasis {
 struct CommitPlan {
     /// The records that the commit writes, and nil for those that it removes.
     private(set) var outcomes: [RecordID: StoredRecord?] = [:]
+    /// The tenants whose entries go from the log, before `entries` are added.
+    private(set) var clearedTenants: Set<TenantName> = []
+    /// What the commit adds to the log, in order.
+    private(set) var entries: [StoredLogEntry] = []
     /// Holders of look-up digests that the changes so far have made or unmade (nil).
     private var holders: [LookupKey: RecordID?] = [:]
 
@@ -54,6 +59,13 @@ struct CommitPlan {
                     release(record?.lookup, of: id)
                     outcomes.updateValue(nil, forKey: id)
                 }
+                clearedTenants.insert(tenant)
+            case .settleDue(let id, let version):
+                let current = if let outcome = outcomes[id] { outcome } else { try basis.record(id) }
+                guard var record = current, record.version == version, record.due != nil else { throw .conflict }
+                record.due = nil
+                outcomes[id] = record
+            case .append(let entry): entries.append(entry)
             }
         }
     }

@@ -34,7 +34,7 @@ package final class MemoryRecordStore: RecordStore {
 
     package func commit(_ changes: [RecordChange]) async throws(StoreError) {
         try contents.withLock { contents throws(StoreError) in
-            contents.apply(try CommitPlan(changes, on: contents).outcomes)
+            contents.apply(try CommitPlan(changes, on: contents))
         }
     }
 
@@ -46,6 +46,43 @@ package final class MemoryRecordStore: RecordStore {
         }
     }
 
+    package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [StoredRecord] {
+        let records = contents.withLock { $0.records }
+        var due: [(time: Timestamp, record: StoredRecord)] = []
+        for record in records.values where record.id.kind == kind {
+            if let time = record.due, time < now { due.append((time, record)) }
+        }
+        return due.sorted { ($0.time, $0.record.id) < ($1.time, $1.record.id) }.prefix(limit).map(\.record)
+    }
+
+    package func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {
+        contents.withLock { contents in
+            contents.records.values.lazy.filter { $0.id.kind == kind }.compactMap(\.due).min()
+        }
+    }
+
+    package func entries(
+        after sequence: Int64, tenant: TenantName?, limit: Int
+    ) async throws(StoreError) -> [PlacedLogEntry] {
+        contents.withLock { contents in
+            let read = contents.log.lazy.filter { placed in
+                placed.sequence > sequence && (tenant.map { $0 == placed.entry.tenant } ?? true)
+            }
+            return Array(read.prefix(limit))
+        }
+    }
+
+    package func logBounds() async throws(StoreError) -> LogBounds { contents.withLock { $0.bounds } }
+
+    package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
+        contents.withLock { contents in
+            let floor = contents.bounds.floor(keeping: count)
+            let old = contents.log.prefix(limit).prefix { $0.sequence <= floor || $0.entry.time < time }
+            contents.trim(old.count)
+            return old.count
+        }
+    }
+
     package func check() async throws(StoreError) {}
 
     package func close() async {}
@@ -53,10 +90,15 @@ package final class MemoryRecordStore: RecordStore {
     private struct Contents: CommitBasis {
         private(set) var records: [RecordID: StoredRecord] = [:]
         private(set) var holders: [LookupKey: RecordID] = [:]
+        /// In the order of the sequences.
+        private(set) var log: [PlacedLogEntry] = []
+        private(set) var bounds = LogBounds()
 
         func head(_ id: RecordID) throws(StoreError) -> RecordHead? {
             records[id].map { RecordHead(version: $0.version, lookup: $0.lookup) }
         }
+
+        func record(_ id: RecordID) throws(StoreError) -> StoredRecord? { records[id] }
 
         func holder(of lookup: LookupKey) -> RecordID? { holders[lookup] }
 
@@ -64,13 +106,24 @@ package final class MemoryRecordStore: RecordStore {
             records.filter { $0.key.tenant == tenant }.mapValues(\.lookup)
         }
 
-        mutating func apply(_ outcomes: [RecordID: StoredRecord?]) {
+        mutating func apply(_ plan: CommitPlan) {
+            if !plan.clearedTenants.isEmpty { log.removeAll { plan.clearedTenants.contains($0.entry.tenant) } }
+            for entry in plan.entries {
+                bounds.last += 1
+                log.append(PlacedLogEntry(sequence: bounds.last, entry: entry))
+            }
             // Removals first: a digest may pass from one record to another.
-            for id in outcomes.keys { remove(id) }
-            for case (let id, let record?) in outcomes {
+            for id in plan.outcomes.keys { remove(id) }
+            for case (let id, let record?) in plan.outcomes {
                 records[id] = record
                 if let lookup = record.lookup { holders[LookupKey(kind: id.kind, digest: lookup)] = id }
             }
+        }
+
+        mutating func trim(_ count: Int) {
+            guard count > 0 else { return }
+            bounds.trimmed = log[count - 1].sequence
+            log.removeFirst(count)
         }
 
         mutating func remove(_ id: RecordID) {

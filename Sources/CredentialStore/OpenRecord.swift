@@ -8,15 +8,18 @@ package struct OpenRecord: Sendable, Equatable {
     package var content: SecretBytes
     package var lookup: [UInt8]?
     package var expires: Timestamp?
+    package var due: Timestamp?
 
     package init(
-        id: RecordID, version: Int64, content: SecretBytes, lookup: [UInt8]? = nil, expires: Timestamp? = nil
+        id: RecordID, version: Int64, content: SecretBytes, lookup: [UInt8]? = nil, expires: Timestamp? = nil,
+        due: Timestamp? = nil
     ) {
         self.id = id
         self.version = version
         self.content = content
         self.lookup = lookup
         self.expires = expires
+        self.due = due
     }
 }
 
@@ -30,6 +33,11 @@ package enum VaultChange: Sendable, Equatable {
     case remove(RecordID, version: Int64)
     /// Changes nothing: the commit takes place only while the record exists, whatever its version.
     case require(RecordID)
-    /// Removes every record of the tenant, of every kind. Never a conflict.
+    /// Removes every record of the tenant, of every kind, and its entries in the log except those that the same commit
+    /// appends. Never a conflict.
     case removeAll(TenantName)
+    /// Takes the due mark from the record that has exactly this version and one; its version and content stay.
+    case settleDue(RecordID, version: Int64)
+    /// Adds an entry at the end of the log. Several of a commit keep their order. Never a conflict.
+    case append(OpenLogEntry)
 }

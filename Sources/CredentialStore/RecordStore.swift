@@ -14,6 +14,10 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// A login between its two legs, then its outcome; the key is the login's identifier, the look-up digest that of
     /// its `state`.
     case login
+    /// A device login, then its outcome; the key is the login's identifier, the look-up digest that of its handle.
+    case device
+    /// Credentials that a provider ended, kept until their expiry; the key is the storage key.
+    case quarantine
 }
 
 /// Where a record stands.
@@ -46,15 +50,20 @@ package struct StoredRecord: Sendable, Equatable {
     package var lookup: [UInt8]?
     /// When the record may be removed; nil keeps it.
     package var expires: Timestamp?
+    /// When something is to be done about the record; nil when nothing is. A mark that `settleDue` takes away without a
+    /// new version, so that no seal is tied to it. The store itself does nothing at that time.
+    package var due: Timestamp?
 
     package init(
-        id: RecordID, version: Int64, sealed: [UInt8], lookup: [UInt8]? = nil, expires: Timestamp? = nil
+        id: RecordID, version: Int64, sealed: [UInt8], lookup: [UInt8]? = nil, expires: Timestamp? = nil,
+        due: Timestamp? = nil
     ) {
         self.id = id
         self.version = version
         self.sealed = sealed
         self.lookup = lookup
         self.expires = expires
+        self.due = due
     }
 }
 
@@ -68,8 +77,14 @@ package enum RecordChange: Sendable, Equatable {
     case remove(RecordID, version: Int64)
     /// Changes nothing: the commit takes place only while the record exists, whatever its version.
     case require(RecordID)
-    /// Removes every record of the tenant, of every kind. Never a conflict.
+    /// Removes every record of the tenant, of every kind, and its entries in the log except those that the same commit
+    /// appends. Never a conflict.
     case removeAll(TenantName)
+    /// Takes the due mark from the record that has exactly this version and one; its version and content stay. What is
+    /// committed together with it is done once, however many try.
+    case settleDue(RecordID, version: Int64)
+    /// Adds an entry at the end of the log. Several of a commit keep their order. Never a conflict.
+    case append(StoredLogEntry)
 }
 
 package enum StoreError: Error, Equatable, Sendable {
@@ -84,7 +99,11 @@ package enum StoreError: Error, Equatable, Sendable {
     case damaged(String)
 }
 
-/// Sealed, versioned records: the one thing that the memory, file and PostgreSQL stores have in common.
+/// Sealed, versioned records, and a log that is written in the same commits: the one thing that the memory, file and
+/// PostgreSQL stores have in common.
+///
+/// The log has one order, the same for every reader: whoever has read up to a sequence never sees another entry at or
+/// before it appear, and the entries of a commit that was done before another one began stand before that one's.
 ///
 /// Implementations are safe to use from any task and by many at once. None of them reads the sealed content or the
 /// clock. Every write is durable before its call returns (memory excepted).
@@ -110,6 +129,31 @@ package protocol RecordStore: Sendable {
 
     /// Removes up to `limit` records whose expiry is before `now`. Returns how many went.
     func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int
+
+    /// Up to `limit` records whose due mark is before `now`, the earliest first, then in the order of their tenant and
+    /// key.
+    func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [StoredRecord]
+
+    /// The earliest due mark of the kind's records; nil when none has one.
+    func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp?
+
+    /// Up to `limit` entries of the log, in its order, those after `sequence` (exclusive) only. Every entry is there
+    /// whose commit was done before the call.
+    ///
+    /// When fewer than `limit` come back, everything has been read that `logBounds` told of before this call: a reader
+    /// of one tenant who goes on from there does not pass over the others' entries again and again.
+    /// - Parameter tenant: nil for the entries of every tenant.
+    func entries(
+        after sequence: Int64, tenant: TenantName?, limit: Int
+    ) async throws(StoreError) -> [PlacedLogEntry]
+
+    /// How far the log reaches, the entries included whose commit was done before the call.
+    func logBounds() async throws(StoreError) -> LogBounds
+
+    /// Removes up to `limit` entries from the old end of the log: those whose time is before `time`, and those whose
+    /// sequence is `count` or more below the last one. It stops at the first entry that is neither. Returns how many
+    /// went; what removes a tenant's entries moves no bound.
+    func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int
 
     /// Shows that the store can be reached and written to, and that its schema is the one that this build knows.
     func check() async throws(StoreError)

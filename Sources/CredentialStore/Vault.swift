@@ -50,7 +50,8 @@ package final class Vault: Sendable {
     /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
     ///
     /// `.unavailable` leaves open whether the changes were made. They can be committed again: where they were made, the
-    /// repetition is a conflict, and reading the records tells whose the winning change was.
+    /// repetition is a conflict, and reading the records tells whose the winning change was. Entries alone are never in
+    /// conflict: committed again, they may stand in the log twice.
     package func commit(_ changes: [VaultChange]) async throws(StoreError) {
         var sealed: [RecordChange] = []
         for change in changes {
@@ -60,6 +61,8 @@ package final class Vault: Sendable {
             case .remove(let id, let version): sealed.append(.remove(id, version: version))
             case .require(let id): sealed.append(.require(id))
             case .removeAll(let tenant): sealed.append(.removeAll(tenant))
+            case .settleDue(let id, let version): sealed.append(.settleDue(id, version: version))
+            case .append(let entry): sealed.append(.append(try seal(entry)))
             }
         }
         try await store.commit(sealed)
@@ -70,6 +73,47 @@ package final class Vault: Sendable {
         try await store.removeExpired(before: now, limit: limit)
     }
 
+    /// Up to `limit` records whose due mark is before `now`, the earliest first.
+    package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [OpenRecord] {
+        var records: [OpenRecord] = []
+        for stored in try await store.due(kind, before: now, limit: limit) { records.append(try open(stored)) }
+        return records
+    }
+
+    /// The earliest due mark of the kind's records; nil when none has one.
+    package func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {
+        try await store.nextDue(kind)
+    }
+
+    /// Up to `limit` entries of the log, in its order, those after `sequence` (exclusive) only; see `RecordStore`.
+    ///
+    /// An entry that does not open comes without its content, and the reading goes on: those behind it are as good as
+    /// ever.
+    /// - Parameter tenant: nil for the entries of every tenant.
+    package func entries(
+        after sequence: Int64, tenant: TenantName? = nil, limit: Int
+    ) async throws(StoreError) -> [VaultLogEntry] {
+        try await store.entries(after: sequence, tenant: tenant, limit: limit).map { placed in
+            let content: SecretBytes?
+            do throws(SealError) {
+                content = try sealer.open(placed.entry).content
+            } catch {
+                content = nil
+            }
+            return VaultLogEntry(
+                sequence: placed.sequence, tenant: placed.entry.tenant, key: placed.entry.key,
+                version: placed.entry.version, time: placed.entry.time, content: content)
+        }
+    }
+
+    /// How far the log reaches; see `RecordStore`.
+    package func logBounds() async throws(StoreError) -> LogBounds { try await store.logBounds() }
+
+    /// Removes up to `limit` entries from the old end of the log; see `RecordStore`. Returns how many went.
+    package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
+        try await store.trimLog(before: time, keeping: count, limit: limit)
+    }
+
     /// Shows that the store can be reached and written to.
     package func check() async throws(StoreError) { try await store.check() }
 
@@ -77,8 +121,16 @@ package final class Vault: Sendable {
     package func close() async { await store.close() }
 
     func seal(_ record: OpenRecord) throws(StoreError) -> StoredRecord {
-        do {
-            return try sealer.seal(record)
+        try sealing { () throws(CryptographyError) in try sealer.seal(record) }
+    }
+
+    private func seal(_ entry: OpenLogEntry) throws(StoreError) -> StoredLogEntry {
+        try sealing { () throws(CryptographyError) in try sealer.seal(entry) }
+    }
+
+    private func sealing<R>(_ body: () throws(CryptographyError) -> R) throws(StoreError) -> R {
+        do throws(CryptographyError) {
+            return try body()
         } catch {
             // No randomness, or content that no store takes: nothing was written, and that is all the caller can use.
             throw .unavailable

@@ -71,6 +71,32 @@ package actor FileRecordStore: RecordStore {
         try attempt { files throws(FileStoreError) in try files.removeExpired(before: now, limit: limit) }
     }
 
+    package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) throws(StoreError) -> [StoredRecord] {
+        try attempt { files throws(FileStoreError) in try files.due(kind, before: now, limit: limit) }
+    }
+
+    package func nextDue(_ kind: RecordKind) throws(StoreError) -> Timestamp? {
+        try attempt { files throws(FileStoreError) in try files.nextDue(kind) }
+    }
+
+    package func entries(
+        after sequence: Int64, tenant: TenantName?, limit: Int
+    ) throws(StoreError) -> [PlacedLogEntry] {
+        try attempt { files throws(FileStoreError) in
+            try files.entries(after: sequence, tenant: tenant, limit: limit)
+        }
+    }
+
+    package func logBounds() throws(StoreError) -> LogBounds {
+        try attempt { files throws(FileStoreError) in try files.logBounds() }
+    }
+
+    package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) throws(StoreError) -> Int {
+        try attempt { files throws(FileStoreError) in
+            try files.trimLog(before: time, keeping: count, limit: limit)
+        }
+    }
+
     package func check() throws(StoreError) {
         try attempt { files throws(FileStoreError) in try files.check() }
     }

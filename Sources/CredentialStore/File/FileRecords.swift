@@ -5,6 +5,7 @@ internal import Reactor
 /// The records in a directory, and how they come to be there without ever being half there.
 ///
 /// - `plain` and `indexed` hold the records, one file each; see `RecordPath`.
+/// - `log` holds the log; see `FileLog`.
 /// - `new` holds files in the making. They do not count yet; what a dead process left there is removed.
 /// - `commit` exists while a commit of several steps is being carried out. It appears whole, by a rename, which is the
 ///   moment at which the commit takes place. Whoever finds it finishes its steps before anything is read.
@@ -24,13 +25,14 @@ final class FileRecords {
     private static let newName = "new"
     private static let ownNames: Set<String> =
         Set(
-            [lockName, newName, "lost+found"] + RecordPath.Tree.allCases.map(\.rawValue)
+            [lockName, newName, FileLog.directoryName, "lost+found"] + RecordPath.Tree.allCases.map(\.rawValue)
                 + StoreSecret.allCases.map(\.rawValue))
 
     private let path: String
     private let directory: StoreDirectory
     private let lock: OwnedDescriptor
     private let report: (FileStoreError) -> Void
+    private let log: FileLog
     private var index = RecordIndex()
     /// The directories of tenants that are known to exist durably.
     private var knownDirectories: Set<String> = []
@@ -51,6 +53,7 @@ final class FileRecords {
         } catch {
             throw .system(path: path, error)
         }
+        log = FileLog(directory, path: path)
         let (access, names): (StoreDirectory.Access, [String])
         do throws(SystemError) {
             (access, names) = (try directory.access(), try directory.names(in: "."))
@@ -111,8 +114,50 @@ final class FileRecords {
 
     func commit(_ changes: [RecordChange]) throws(StoreError) {
         try asStore { () throws(FileStoreError) in try recoverIfNeeded() }
-        let outcomes = try CommitPlan(changes, on: self).outcomes
-        try asStore { () throws(FileStoreError) in try write(outcomes) }
+        let plan = try CommitPlan(changes, on: self)
+        try asStore { () throws(FileStoreError) in try write(plan) }
+    }
+
+    func due(_ kind: RecordKind, before now: Timestamp, limit: Int) throws(FileStoreError) -> [StoredRecord] {
+        try recoverIfNeeded()
+        var records: [StoredRecord] = []
+        for id in index.due(kind, before: now, limit: limit) {
+            if let record = try load(id) { records.append(record) }
+        }
+        return records
+    }
+
+    func nextDue(_ kind: RecordKind) throws(FileStoreError) -> Timestamp? {
+        try recoverIfNeeded()
+        return index.nextDue(kind)
+    }
+
+    func entries(after sequence: Int64, tenant: TenantName?, limit: Int) throws(FileStoreError) -> [PlacedLogEntry] {
+        try recoverIfNeeded()
+        return try log.entries(after: sequence, tenant: tenant, limit: limit)
+    }
+
+    func logBounds() throws(FileStoreError) -> LogBounds {
+        try recoverIfNeeded()
+        return log.bounds
+    }
+
+    func trimLog(before time: Timestamp, keeping count: Int, limit: Int) throws(FileStoreError) -> Int {
+        try recoverIfNeeded()
+        let (removed, state) = try log.trimming(before: time, keeping: count, limit: limit)
+        if removed == 0 { return 0 }
+        do throws(FileStoreError) {
+            let source = try writeNew(state.encode())
+            try onDisk { () throws(SystemError) in
+                try perform([.place(from: source, to: FileLog.statePath)])
+                try log.didWrite(state)
+            }
+        } catch {
+            // Where the state stands, nobody can say.
+            mustRecover = true
+            throw error
+        }
+        return removed
     }
 
     func removeExpired(before now: Timestamp, limit: Int) throws(FileStoreError) -> Int {
@@ -171,33 +216,45 @@ final class FileRecords {
 // MARK: - Writing
 
 extension FileRecords {
-    private func write(_ outcomes: [RecordID: StoredRecord?]) throws(FileStoreError) {
-        let steps: [FileChange]
+    private func write(_ plan: CommitPlan) throws(FileStoreError) {
+        let addition = try log.addition(of: plan.entries)
+        let state = log.state(cutting: plan.clearedTenants)
+        var steps: [FileChange]
         do throws(FileStoreError) {
-            steps = try prepare(outcomes)
+            steps = try prepare(plan.outcomes)
+            if state != log.state {
+                steps.append(.place(from: try writeNew(state.encode()), to: FileLog.statePath))
+            }
+            if let addition { steps.append(addition.step) }
+            if steps.count > 1 { steps.append(try writeCommit(steps)) }
         } catch {
             // Nothing has happened yet.
             discardNew()
             throw error
         }
+        if let addition, steps.count == 1 { log.willWrite(addition) }
         do throws(SystemError) {
             try carryOut(steps)
+            if let addition { log.didWrite(addition) }
+            if state != log.state { try log.didWrite(state) }
         } catch {
             // Whether the commit took place shows on the disk, or will when the disk answers again. Until then nothing
             // is read: it might be half of it.
             mustRecover = true
             try recover()
-            guard try areInPlace(outcomes) else { throw .system(path: path, error) }
+            guard try areInPlace(plan.outcomes), log.state == state, log.bounds.last >= addition?.last ?? 0 else {
+                throw .system(path: path, error)
+            }
             return
         }
-        for id in outcomes.keys { index.remove(id) }
-        for case let record? in outcomes.values where RecordPath(for: record).tree == .indexed {
+        for id in plan.outcomes.keys { index.remove(id) }
+        for case let record? in plan.outcomes.values where RecordPath(for: record).tree == .indexed {
             let isFree = index.insert(record)
             precondition(isFree, "a commit was planned with a look-up digest that is taken")
         }
     }
 
-    /// Writes all that needs space, and gives the steps that remain.
+    /// Writes all of the records that needs space, and gives the steps that remain.
     private func prepare(_ outcomes: [RecordID: StoredRecord?]) throws(FileStoreError) -> [FileChange] {
         var steps: [FileChange] = []
         for (id, outcome) in outcomes.sorted(by: { $0.key < $1.key }) {
@@ -215,11 +272,13 @@ extension FileRecords {
             }
             if let current, current != target { steps.append(.remove(current.text)) }
         }
-        if steps.count > 1 {
-            try onDisk { () throws(SystemError) in try directory.synchronize(Self.newName) }
-            steps.append(.place(from: try writeNew(CommitFile.encode(steps)), to: Self.commitName))
-        }
         return steps
+    }
+
+    /// Writes down the steps, and gives the one by which they come into force.
+    private func writeCommit(_ steps: [FileChange]) throws(FileStoreError) -> FileChange {
+        try onDisk { () throws(SystemError) in try directory.synchronize(Self.newName) }
+        return .place(from: try writeNew(CommitFile.encode(steps)), to: Self.commitName)
     }
 
     /// One step needs no more: it is done or it is not. Of several, the last puts `commit` in its place.
@@ -245,6 +304,10 @@ extension FileRecords {
             case .remove(let path):
                 try directory.remove(path)
                 directories.insert(Self.parent(of: path))
+            case .append(let path, let offset, let bytes):
+                try directory.append(path, at: offset, bytes)
+                // Otherwise the file has its name already.
+                if offset == 0 { directories.insert(Self.parent(of: path)) }
             }
         }
         for name in directories.sorted() { try directory.synchronize(name) }
@@ -303,6 +366,10 @@ extension FileRecords: CommitBasis {
         if let entry = index.entries[id] { return RecordHead(version: entry.version, lookup: entry.lookup) }
         return try asStore { () throws(FileStoreError) in try load(id) }
             .map { RecordHead(version: $0.version, lookup: $0.lookup) }
+    }
+
+    func record(_ id: RecordID) throws(StoreError) -> StoredRecord? {
+        try asStore { () throws(FileStoreError) in try load(id) }
     }
 
     func holder(of lookup: LookupKey) -> RecordID? { index.holders[lookup] }
@@ -381,8 +448,8 @@ extension FileRecords: CommitBasis {
 
 extension FileRecords {
     private func create() throws(FileStoreError) {
-        for tree in RecordPath.Tree.allCases
-        where try !onDisk({ () throws(SystemError) in try directory.names(in: tree.rawValue) }).isEmpty {
+        for name in RecordPath.Tree.allCases.map(\.rawValue) + [FileLog.directoryName]
+        where try !onDisk({ () throws(SystemError) in try directory.names(in: name) }).isEmpty {
             throw .damaged("\(path) has records, but its file '\(Self.formatName)' is missing")
         }
         try onDisk { () throws(SystemError) in
@@ -420,6 +487,7 @@ extension FileRecords {
     private func recover() throws(FileStoreError) {
         try finishCommit()
         try onDisk { () throws(SystemError) in try removeNew() }
+        try log.recover()
         index = RecordIndex()
         knownDirectories = []
         for tree in RecordPath.Tree.allCases {
@@ -486,7 +554,7 @@ extension FileRecords {
     private static func directory(of step: FileChange) -> String {
         switch step {
         case .place(_, let target): parent(of: target)
-        case .remove(let path): parent(of: path)
+        case .remove(let path), .append(let path, _, _): parent(of: path)
         }
     }
 

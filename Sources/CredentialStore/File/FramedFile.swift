@@ -18,11 +18,19 @@ enum FramedFile {
     }
 
     static func decode(_ bytes: [UInt8], mark: String, format: UInt8) throws(Failure) -> ArraySlice<UInt8> {
+        try decode(bytes, mark: mark, formats: format...format).body
+    }
+
+    /// For a kind of file that has been written in several formats.
+    static func decode(
+        _ bytes: [UInt8], mark: String, formats: ClosedRange<UInt8>
+    ) throws(Failure) -> (format: UInt8, body: ArraySlice<UInt8>) {
         guard bytes.count >= markCount + 1 + SHA256.digestCount else { throw .damaged }
         let (content, digest) = (bytes.dropLast(SHA256.digestCount), bytes.suffix(SHA256.digestCount))
         guard content.starts(with: mark.utf8), SHA256.digest(Array(content)) == Array(digest) else { throw .damaged }
-        if content[markCount] > format { throw .newerFormat }
-        guard content[markCount] == format else { throw .damaged }
-        return content.dropFirst(markCount + 1)
+        let format = content[markCount]
+        if format > formats.upperBound { throw .newerFormat }
+        guard formats.contains(format) else { throw .damaged }
+        return (format, content.dropFirst(markCount + 1))
     }
 }

@@ -1,6 +1,6 @@
 internal import OAuth
 
-/// What is kept in memory about the records that have a look-up digest or an expiry.
+/// What is kept in memory about the records that have a look-up digest, an expiry or a due mark.
 struct RecordIndex {
     struct Entry {
         let version: Int64
@@ -10,6 +10,7 @@ struct RecordIndex {
 
     private(set) var entries: [RecordID: Entry] = [:]
     private(set) var holders: [LookupKey: RecordID] = [:]
+    private var dueTimes: [RecordKind: [RecordID: Timestamp]] = [:]
 
     /// False, with nothing noted, when another record has the look-up digest.
     mutating func insert(_ record: StoredRecord) -> Bool {
@@ -19,10 +20,12 @@ struct RecordIndex {
             holders[key] = record.id
         }
         entries[record.id] = Entry(version: record.version, lookup: record.lookup, expires: record.expires)
+        if let due = record.due { dueTimes[record.id.kind, default: [:]][record.id] = due }
         return true
     }
 
     mutating func remove(_ id: RecordID) {
+        dueTimes[id.kind]?[id] = nil
         guard let lookup = entries.removeValue(forKey: id)?.lookup else { return }
         holders[LookupKey(kind: id.kind, digest: lookup)] = nil
     }
@@ -35,4 +38,12 @@ struct RecordIndex {
         }
         return expired.sorted { ($0.expires, $0.id) < ($1.expires, $1.id) }.prefix(limit).map(\.id)
     }
+
+    /// Up to `limit` records that are due before `now`, the earliest first.
+    func due(_ kind: RecordKind, before now: Timestamp, limit: Int) -> [RecordID] {
+        let due = dueTimes[kind, default: [:]].filter { $0.value < now }
+        return due.sorted { ($0.value, $0.key) < ($1.value, $1.key) }.prefix(limit).map(\.key)
+    }
+
+    func nextDue(_ kind: RecordKind) -> Timestamp? { dueTimes[kind]?.values.min() }
 }

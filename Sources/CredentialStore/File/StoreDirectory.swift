@@ -5,7 +5,7 @@ internal import Reactor
 /// or in a process that has died.
 struct FileStep: Sendable, Equatable {
     enum Call: Sendable {
-        case create, write, synchronizeFile, rename, remove, makeDirectory, synchronizeDirectory, read, list
+        case create, write, synchronizeFile, truncate, rename, remove, makeDirectory, synchronizeDirectory, read, list
     }
 
     let call: Call
@@ -69,20 +69,20 @@ final class StoreDirectory {
         return descriptor
     }
 
-    /// What the file holds; nil where there is none.
-    /// - Throws: with `EFBIG` when it is longer than `limit`.
-    func read(_ path: String, limit: Int) throws(SystemError) -> [UInt8]? {
+    /// What the file holds from `offset` on; nil where there is none.
+    /// - Throws: with `EFBIG` when that is longer than `limit`.
+    func read(_ path: String, from offset: Int = 0, limit: Int) throws(SystemError) -> [UInt8]? {
         try step(.read, path)
         guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return nil }
-        var status = stat()
-        try retryingInterrupts("fstat") { unsafe fstat(descriptor.rawValue, &status) }
-        guard status.st_size <= limit else { throw SystemError("read", number: EFBIG) }
-        var bytes = [UInt8](repeating: 0, count: Int(status.st_size))
+        let size = try Self.size(descriptor)
+        guard size - offset <= limit else { throw SystemError("read", number: EFBIG) }
+        var bytes = [UInt8](repeating: 0, count: max(0, size - offset))
         var filled = 0
         while filled < bytes.count {
             let count = try retryingInterrupts("read") {
                 unsafe bytes.withUnsafeMutableBytes { buffer in
-                    unsafe Glibc.read(descriptor.rawValue, buffer.baseAddress! + filled, buffer.count - filled)
+                    unsafe pread(
+                        descriptor.rawValue, buffer.baseAddress! + filled, buffer.count - filled, offset + filled)
                 }
             }
             // Shorter than it said a moment ago: whoever decodes what there is will notice.
@@ -98,17 +98,58 @@ final class StoreDirectory {
     func write(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
         try step(.create, path)
         let descriptor = try open(path, O_WRONLY | O_CREAT | O_EXCL)
+        try write(bytes, to: descriptor, path, at: 0)
+    }
+
+    /// Writes the end of a file from `offset` on, durably; what stood there goes. The file is made where it is missing,
+    /// and then its directory is still to be synchronized. Doing it again changes nothing. A failure may leave a part
+    /// of it behind.
+    /// - Throws: with `ESPIPE` when the file ends before `offset`.
+    func append(_ path: String, at offset: Int, _ bytes: [UInt8]) throws(SystemError) {
+        try step(.create, path)
+        let descriptor = try open(path, O_WRONLY | O_CREAT)
+        let size = try Self.size(descriptor)
+        guard size >= offset else { throw SystemError("append", number: ESPIPE) }
+        if size > offset {
+            try step(.truncate, path)
+            try retryingInterrupts("ftruncate") { ftruncate(descriptor.rawValue, offset) }
+        }
+        try write(bytes, to: descriptor, path, at: offset)
+    }
+
+    /// Cuts off what the file has beyond `count`, and makes what remains durable. A file that is missing stays so.
+    func truncate(_ path: String, to count: Int) throws(SystemError) {
+        guard let descriptor = try present({ () throws(SystemError) in try open(path, O_WRONLY) }) else { return }
+        if try Self.size(descriptor) > count {
+            try step(.truncate, path)
+            try retryingInterrupts("ftruncate") { ftruncate(descriptor.rawValue, count) }
+        }
+        try step(.synchronizeFile, path)
+        try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
+    }
+
+    private func write(
+        _ bytes: [UInt8], to descriptor: borrowing OwnedDescriptor, _ path: String, at offset: Int
+    ) throws(SystemError) {
         try step(.write, path)
+        let number = descriptor.rawValue
         var written = 0
         while written < bytes.count {
             written += try retryingInterrupts("write") {
                 unsafe bytes.withUnsafeBytes { buffer in
-                    unsafe Glibc.write(descriptor.rawValue, buffer.baseAddress! + written, buffer.count - written)
+                    unsafe pwrite(number, buffer.baseAddress! + written, buffer.count - written, offset + written)
                 }
             }
         }
         try step(.synchronizeFile, path)
-        try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
+        try retryingInterrupts("fsync") { fsync(number) }
+    }
+
+    private static func size(_ descriptor: borrowing OwnedDescriptor) throws(SystemError) -> Int {
+        let number = descriptor.rawValue
+        var status = stat()
+        try retryingInterrupts("fstat") { unsafe fstat(number, &status) }
+        return Int(status.st_size)
     }
 
     /// Takes the place of what stands at `target`, if anything does, in one step.

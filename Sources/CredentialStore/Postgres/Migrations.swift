@@ -45,7 +45,49 @@ enum Migrations {
                     WHERE expires IS NOT NULL
                     """),
                 PostgresStatement("CREATE INDEX token_broker_records_tenant ON token_broker_records (tenant)"),
-            ])
+            ]),
+        Migration(
+            version: 2, compatible: 1,
+            statements: [
+                PostgresStatement("ALTER TABLE token_broker_records ADD COLUMN due bigint"),
+                PostgresStatement(
+                    """
+                    CREATE INDEX token_broker_records_due ON token_broker_records (kind, due)
+                    WHERE due IS NOT NULL
+                    """),
+                // A writer inserts without a sequence, so that writers do not wait for each other; `Statements.number`
+                // gives the sequences afterwards. An identity column, unlike a default of nextval, asks for no right
+                // on the sequence behind it.
+                PostgresStatement(
+                    """
+                    CREATE TABLE token_broker_events (
+                        position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+                        sequence bigint UNIQUE,
+                        tenant text COLLATE "C" NOT NULL,
+                        key text COLLATE "C" NOT NULL,
+                        version bigint NOT NULL,
+                        time bigint NOT NULL,
+                        sealed bytea NOT NULL
+                    )
+                    """),
+                PostgresStatement("ALTER TABLE token_broker_events ALTER COLUMN sealed SET STORAGE EXTERNAL"),
+                PostgresStatement(
+                    """
+                    CREATE INDEX token_broker_events_pending ON token_broker_events (position)
+                    WHERE sequence IS NULL
+                    """),
+                PostgresStatement(
+                    "CREATE INDEX token_broker_events_tenant ON token_broker_events (tenant, sequence)"),
+                PostgresStatement(
+                    """
+                    CREATE TABLE token_broker_log (
+                        only boolean PRIMARY KEY DEFAULT true CHECK (only),
+                        last bigint NOT NULL,
+                        trimmed bigint NOT NULL
+                    )
+                    """),
+                PostgresStatement("INSERT INTO token_broker_log (last, trimmed) VALUES (0, 0)"),
+            ]),
     ]
 
     /// How the database's schema stands to what a build knows.

@@ -6,26 +6,26 @@ enum Statements {
 
     static let read = PostgresStatement(
         """
-        SELECT tenant, key, version, sealed, lookup, expires FROM token_broker_records
+        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
         WHERE kind = $1 AND tenant = $2 AND key = $3
         """, isPrepared: true)
 
     static let find = PostgresStatement(
         """
-        SELECT tenant, key, version, sealed, lookup, expires FROM token_broker_records
+        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
         WHERE kind = $1 AND lookup = $2
         """, isPrepared: true)
 
     /// The row comparison is a range of the primary key's index, however far the list has got.
     static let list = PostgresStatement(
         """
-        SELECT tenant, key, version, sealed, lookup, expires FROM token_broker_records
+        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
         WHERE kind = $1 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
         """, isPrepared: true)
 
     static let listOfTenant = PostgresStatement(
         """
-        SELECT tenant, key, version, sealed, lookup, expires FROM token_broker_records
+        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
         WHERE kind = $1 AND tenant = $5 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
         """, isPrepared: true)
 
@@ -33,19 +33,25 @@ enum Statements {
     /// write the values into its log.
     static let insert = PostgresStatement(
         """
-        INSERT INTO token_broker_records (kind, tenant, key, version, sealed, lookup, expires)
-        VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING
+        INSERT INTO token_broker_records (kind, tenant, key, version, sealed, lookup, expires, due)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING
         """, isPrepared: true)
 
     static let replace = PostgresStatement(
         """
-        UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7
-        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $8
+        UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8
+        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
         """, isPrepared: true)
 
     static let remove = PostgresStatement(
         "DELETE FROM token_broker_records WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4",
         isPrepared: true)
+
+    static let settleDue = PostgresStatement(
+        """
+        UPDATE token_broker_records SET due = NULL
+        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND due IS NOT NULL
+        """, isPrepared: true)
 
     /// The lock lets replacements of the record through and makes its removal wait for our commit; when a removal has
     /// it already, we wait for that and then find nothing.
@@ -77,10 +83,81 @@ enum Statements {
             AND record.expires < $1
         """, isPrepared: true)
 
+    static let due = PostgresStatement(
+        """
+        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
+        WHERE kind = $1 AND due < $2 ORDER BY due, tenant, key LIMIT $3
+        """, isPrepared: true)
+
+    static let nextDue = PostgresStatement(
+        "SELECT min(due) FROM token_broker_records WHERE kind = $1 AND due IS NOT NULL", isPrepared: true)
+
+    // MARK: The log
+
+    static let append = PostgresStatement(
+        "INSERT INTO token_broker_events (tenant, key, version, time, sealed) VALUES ($1, $2, $3, $4, $5)",
+        isPrepared: true)
+
+    /// Sealed octets are unique by their nonce.
+    static let appended = PostgresStatement(
+        "SELECT EXISTS (SELECT 1 FROM token_broker_events WHERE tenant = $1 AND key = $2 AND sealed = $3)")
+
+    static let entries = PostgresStatement(
+        """
+        SELECT sequence, tenant, key, version, time, sealed FROM token_broker_events
+        WHERE sequence > $1 ORDER BY sequence LIMIT $2
+        """, isPrepared: true)
+
+    static let entriesOfTenant = PostgresStatement(
+        """
+        SELECT sequence, tenant, key, version, time, sealed FROM token_broker_events
+        WHERE sequence > $1 AND tenant = $3 ORDER BY sequence LIMIT $2
+        """, isPrepared: true)
+
+    /// The last and the trimmed sequence, and whether entries wait for theirs.
+    static let log = PostgresStatement(
+        """
+        SELECT last, trimmed, EXISTS (SELECT 1 FROM token_broker_events WHERE sequence IS NULL) FROM token_broker_log
+        """, isPrepared: true)
+
+    /// Held by whoever gives sequences or removes entries, to the end of its transaction; writers do not need it.
+    static let lockLog = PostgresStatement("SELECT last, trimmed FROM token_broker_log FOR UPDATE", isPrepared: true)
+
+    /// Gives the sequences after $1 to up to $2 entries. Under `lockLog`, and a statement of its own: READ COMMITTED
+    /// gives it a new snapshot, in which every entry stands that was numbered before us.
+    ///
+    /// The position of an entry was drawn by its writer. What was committed before a writer began has a lower one and
+    /// is visible wherever that writer's entry is. What is not visible yet gets a sequence later, and a higher one.
+    static let number = PostgresStatement(
+        """
+        WITH pending AS MATERIALIZED (
+            SELECT position, row_number() OVER (ORDER BY position) AS place FROM token_broker_events
+            WHERE sequence IS NULL ORDER BY position LIMIT $2
+        ), numbered AS (
+            UPDATE token_broker_events AS event SET sequence = $1 + pending.place FROM pending
+            WHERE event.position = pending.position RETURNING event.sequence
+        )
+        SELECT count(*), max(sequence) FROM numbered
+        """, isPrepared: true)
+
+    static let advanceLog = PostgresStatement("UPDATE token_broker_log SET last = $1", isPrepared: true)
+
+    /// The old end of the log.
+    static let oldest = PostgresStatement(
+        """
+        SELECT sequence, time FROM token_broker_events WHERE sequence IS NOT NULL ORDER BY sequence LIMIT $1
+        """)
+
+    static let trim = PostgresStatement("DELETE FROM token_broker_events WHERE sequence <= $1")
+
+    static let noteTrimmed = PostgresStatement("UPDATE token_broker_log SET trimmed = $1")
+
+    static let removeTenantEntries = PostgresStatement("DELETE FROM token_broker_events WHERE tenant = $1")
+
     // MARK: Transactions
 
-    /// The level is named because the database's default may be another one, under which `removeTenantRecords` would
-    /// not see enough.
+    /// The level is named because the database's default may be another one, under which `removeTenantRecords` and
+    /// `number` would not see enough.
     static let begin = PostgresStatement("BEGIN ISOLATION LEVEL READ COMMITTED")
     static let commit = PostgresStatement("COMMIT")
     static let rollback = PostgresStatement("ROLLBACK")

@@ -1,0 +1,283 @@
+internal import Glibc
+internal import OAuth
+internal import Reactor
+
+/// The log in a store's directory: frames in segment files, each named for the sequence that its first entry has.
+///
+/// Only the last segment grows, and only at its end; when the next frame would take it over 1 MiB, another one begins.
+/// What a process that died left of a frame is cut off: nobody was told that it had been written. Trimming moves a mark
+/// in `log/state` and removes segments that lie before it as a whole, the last one excepted, whose name and frames say
+/// where the log ends.
+///
+/// Nothing of the entries is kept in memory.
+///
+/// Not Sendable: belongs to one `FileRecords` and its thread. Calls block.
+final class FileLog {
+    static let directoryName = "log"
+    static let statePath = "log/state"
+    private static let segmentCount = 1 << 20
+    private static let digitCount = 19
+    private static let rememberedPlaces = 64
+
+    /// What a commit adds, and where.
+    struct Addition {
+        let first: Int64
+        let last: Int64
+        let path: String
+        let offset: Int
+        let bytes: [UInt8]
+
+        var step: FileChange { .append(to: path, offset: offset, bytes) }
+    }
+
+    private struct Place {
+        let segment: Int64
+        let offset: Int
+    }
+
+    private let directory: StoreDirectory
+    /// Of the store, for messages.
+    private let path: String
+    private(set) var state = LogState()
+    private var last: Int64 = 0
+    /// The first sequences of the segments, rising.
+    private var segments: [Int64] = []
+    /// Octets of the last segment.
+    private var end = 0
+    /// Where the frame of a sequence begins, for readers who follow the log.
+    private var places: [Int64: Place] = [:]
+    /// A frame that is being written by itself. Where that failed, nobody is told that it is there: it must go.
+    private var unsure: Addition?
+
+    init(_ directory: StoreDirectory, path: String) {
+        self.directory = directory
+        self.path = path
+    }
+
+    var bounds: LogBounds { LogBounds(trimmed: state.trimmed, last: last) }
+
+    // MARK: Writing
+
+    func addition(of entries: [StoredLogEntry]) throws(FileStoreError) -> Addition? {
+        if entries.isEmpty { return nil }
+        let first = last + 1
+        let bytes = LogFrame.encode(entries, first: first)
+        guard bytes.count <= RecordFile.countLimit / 2 else {
+            throw .system(path: path, SystemError("write", number: EFBIG))
+        }
+        let isRoom = end == 0 || end + bytes.count <= Self.segmentCount
+        let segment = isRoom ? segments.last ?? first : first
+        return Addition(
+            first: first, last: last + Int64(entries.count), path: Self.path(of: segment), offset: isRoom ? end : 0,
+            bytes: bytes)
+    }
+
+    /// To be called before the addition is written where nothing but its own frame will tell that it was.
+    func willWrite(_ addition: Addition) { unsure = addition }
+
+    /// To be called when the addition is durable.
+    func didWrite(_ addition: Addition) {
+        unsure = nil
+        if addition.offset == 0, addition.path != segments.last.map(Self.path) { segments.append(addition.first) }
+        last = addition.last
+        end = addition.offset + addition.bytes.count
+        if let segment = segments.last { remember(addition.first, Place(segment: segment, offset: addition.offset)) }
+    }
+
+    /// The state with which the entries that the tenants have so far are gone.
+    func state(cutting tenants: Set<TenantName>) -> LogState {
+        var cut = state
+        for tenant in tenants { cut.cut(tenant, at: last) }
+        return cut
+    }
+
+    /// To be called when the state is durable. Segments that it has overtaken go; one that stays goes at the next start.
+    func didWrite(_ state: LogState) throws(SystemError) {
+        self.state = state
+        while segments.count > 1, segments[1] - 1 <= state.trimmed {
+            try directory.remove(Self.path(of: segments[0]))
+            segments.removeFirst()
+            places = [:]
+        }
+    }
+
+    // MARK: Reading
+
+    func entries(after sequence: Int64, tenant: TenantName?, limit: Int) throws(FileStoreError) -> [PlacedLogEntry] {
+        var entries: [PlacedLogEntry] = []
+        if limit <= 0 { return entries }
+        try scan(after: sequence) { placed in
+            if tenant.map({ $0 == placed.entry.tenant }) ?? true { entries.append(placed) }
+            return entries.count < limit
+        }
+        return entries
+    }
+
+    /// How many entries trimming comes to, and the state that it leaves.
+    func trimming(
+        before time: Timestamp, keeping count: Int, limit: Int
+    ) throws(FileStoreError) -> (count: Int, state: LogState) {
+        let floor = bounds.floor(keeping: count)
+        var trimmed = state
+        var removed = 0
+        if limit <= 0 { return (0, trimmed) }
+        try scan(after: state.trimmed) { placed in
+            guard placed.sequence <= floor || placed.entry.time < time else { return false }
+            trimmed.trimmed = placed.sequence
+            removed += 1
+            return removed < limit
+        }
+        trimmed.trim(to: trimmed.trimmed)
+        return (removed, trimmed)
+    }
+
+    /// Calls `visit` with each entry that counts, until it returns false.
+    private func scan(
+        after sequence: Int64, _ visit: (PlacedLogEntry) -> Bool
+    ) throws(FileStoreError) {
+        guard sequence < last else { return }
+        let next = max(sequence, state.trimmed) + 1
+        let place = places[next]
+        for (index, segment) in segments.enumerated() {
+            if let place, segment < place.segment { continue }
+            // The next segment begins no later than at what is wanted.
+            if segments.indices.contains(index + 1), segments[index + 1] <= next { continue }
+            var offset = place.flatMap { $0.segment == segment ? $0.offset : nil } ?? 0
+            let bytes = try read(segment, from: offset)
+            var rest = bytes[...]
+            while !rest.isEmpty {
+                let frame = try decode(rest, of: segment)
+                let end = offset + frame.count
+                for placed in frame.entries where placed.sequence >= next && !state.hides(placed) {
+                    if visit(placed) { continue }
+                    let isLast = placed.sequence == frame.entries.last?.sequence
+                    return remember(placed.sequence + 1, Place(segment: segment, offset: isLast ? end : offset))
+                }
+                rest = rest.dropFirst(frame.count)
+                offset = end
+            }
+        }
+    }
+
+    private func read(_ segment: Int64, from offset: Int) throws(FileStoreError) -> [UInt8] {
+        let name = Self.path(of: segment)
+        let bytes: [UInt8]?
+        do throws(SystemError) {
+            bytes = try directory.read(name, from: offset, limit: RecordFile.countLimit)
+        } catch {
+            throw error.number == EFBIG ? damage(name) : .system(path: path, error)
+        }
+        guard let bytes else { throw damage(name) }
+        return bytes
+    }
+
+    private func decode(_ bytes: ArraySlice<UInt8>, of segment: Int64) throws(FileStoreError) -> LogFrame {
+        do throws(FramedFile.Failure) {
+            return try LogFrame(decoding: bytes)
+        } catch {
+            throw failure(error, Self.path(of: segment))
+        }
+    }
+
+    private func remember(_ sequence: Int64, _ place: Place) {
+        if places.count >= Self.rememberedPlaces { places = [:] }
+        places[sequence] = place
+    }
+
+    // MARK: Starting
+
+    /// Finds out where the log begins and ends, and clears away what does not count. An addition that the `commit` file
+    /// names has been written by then.
+    func recover() throws(FileStoreError) {
+        try onDisk { () throws(SystemError) in try directory.makeDirectory(Self.directoryName) }
+        if let unsure {
+            // Not even its octets are believed: after a failed synchronization the kernel may take for written what
+            // never reached the disk.
+            try onDisk { () throws(SystemError) in try directory.truncate(unsure.path, to: unsure.offset) }
+            self.unsure = nil
+        }
+        state = try readState()
+        segments = try readSegments()
+        places = [:]
+        end = 0
+        last = max(state.trimmed, (segments.last ?? 1) - 1)
+        if let segment = segments.last { try readEnd(of: segment) }
+        try onDisk { () throws(SystemError) in
+            try directory.synchronize(Self.directoryName)
+            try didWrite(state)
+        }
+    }
+
+    private func readState() throws(FileStoreError) -> LogState {
+        let bytes: [UInt8]?
+        do throws(SystemError) {
+            bytes = try directory.read(Self.statePath, limit: RecordFile.countLimit)
+        } catch {
+            throw error.number == EFBIG ? damage(Self.statePath) : .system(path: path, error)
+        }
+        guard let bytes else { return LogState() }
+        do throws(FramedFile.Failure) {
+            return try LogState(decoding: bytes)
+        } catch {
+            throw failure(error, Self.statePath)
+        }
+    }
+
+    private func readSegments() throws(FileStoreError) -> [Int64] {
+        var segments: [Int64] = []
+        for name in try onDisk({ () throws(SystemError) in try directory.names(in: Self.directoryName) }) {
+            let path = "\(Self.directoryName)/\(name)"
+            if path == Self.statePath { continue }
+            guard let first = Int64(name), first > 0, Self.path(of: first) == path else { throw damage(path) }
+            segments.append(first)
+        }
+        return segments.sorted()
+    }
+
+    /// Reads the last segment to its end, and cuts off a frame that did not get there whole.
+    private func readEnd(of segment: Int64) throws(FileStoreError) {
+        let bytes = try read(segment, from: 0)
+        var rest = bytes[...]
+        while !rest.isEmpty {
+            let frame: LogFrame
+            do throws(FramedFile.Failure) {
+                frame = try LogFrame(decoding: rest)
+            } catch {
+                // A frame begins when the one before it is durable: with another one behind it, it was damaged later.
+                if error == .newerFormat || LogFrame.hasFrame(behind: rest) {
+                    throw failure(error, Self.path(of: segment))
+                }
+                break
+            }
+            if let sequence = frame.entries.last?.sequence { last = max(last, sequence) }
+            rest = rest.dropFirst(frame.count)
+        }
+        end = bytes.count - rest.count
+        let name = Self.path(of: segment)
+        try onDisk { () throws(SystemError) in try directory.truncate(name, to: end) }
+    }
+
+    // MARK: Names and errors
+
+    private static func path(of segment: Int64) -> String {
+        let digits = String(segment)
+        return directoryName + "/" + String(repeating: "0", count: digitCount - digits.utf8.count) + digits
+    }
+
+    private func damage(_ name: String) -> FileStoreError { .damaged("\(path)/\(name) is damaged") }
+
+    private func failure(_ failure: FramedFile.Failure, _ name: String) -> FileStoreError {
+        switch failure {
+        case .damaged: damage(name)
+        case .newerFormat: .newerFormat(directory: path)
+        }
+    }
+
+    private func onDisk<R>(_ body: () throws(SystemError) -> R) throws(FileStoreError) -> R {
+        do throws(SystemError) {
+            return try body()
+        } catch {
+            throw .system(path: path, error)
+        }
+    }
+}

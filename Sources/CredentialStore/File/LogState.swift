@@ -1,0 +1,49 @@
+internal import OAuth
+
+/// What of the log's entries does not count any more, as the content of a file.
+struct LogState: Equatable {
+    private static let mark = "TBls"
+    private static let format: UInt8 = 1
+
+    /// See `LogBounds`.
+    var trimmed: Int64 = 0
+    /// Tenants that were removed, with the last sequence of that time: what they have up to there is gone.
+    private(set) var cuts: [TenantName: Int64] = [:]
+
+    init() {}
+
+    /// Nothing is kept that the trimming has overtaken.
+    mutating func trim(to sequence: Int64) {
+        trimmed = sequence
+        cuts = cuts.filter { $0.value > sequence }
+    }
+
+    mutating func cut(_ tenant: TenantName, at last: Int64) {
+        if last > trimmed { cuts[tenant] = last }
+    }
+
+    func hides(_ placed: PlacedLogEntry) -> Bool {
+        placed.sequence <= trimmed || cuts[placed.entry.tenant].map { placed.sequence <= $0 } ?? false
+    }
+
+    func encode() -> [UInt8] {
+        var fields = FieldWriter()
+        fields.write(trimmed)
+        for (tenant, sequence) in cuts.sorted(by: { $0.key < $1.key }) {
+            fields.write(tenant.description)
+            fields.write(sequence)
+        }
+        return FramedFile.encode(mark: Self.mark, format: Self.format, fields.bytes)
+    }
+
+    init(decoding bytes: [UInt8]) throws(FramedFile.Failure) {
+        var fields = FieldReader(try FramedFile.decode(bytes, mark: Self.mark, format: Self.format))
+        guard let trimmed = fields.integer(Int64.self), trimmed >= 0 else { throw .damaged }
+        self.trimmed = trimmed
+        while !fields.isAtEnd {
+            guard let tenant = fields.text().flatMap(RecordPath.tenant), let sequence = fields.integer(Int64.self)
+            else { throw .damaged }
+            cuts[tenant] = sequence
+        }
+    }
+}
