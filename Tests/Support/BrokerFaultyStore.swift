@@ -1,9 +1,8 @@
 package import CredentialStore
-package import OAuth
 internal import Synchronization
 
-/// A store whose commits go wrong as a test says; reads fail while it is away.
-package final class BrokerFaultyStore: RecordStore {
+/// A store whose commits go wrong as a test says; every call fails while it is away.
+package final class BrokerFaultyStore: ForwardingStore {
     package enum Fault: Sendable {
         /// Nothing is changed, and the caller hears that the store is unavailable.
         case refuse
@@ -24,13 +23,13 @@ package final class BrokerFaultyStore: RecordStore {
         var isAway = false
     }
 
-    private let base: any RecordStore
+    package let inner: any RecordStore
     private let state = Mutex(State())
     package let revalidateAfter: Duration?
 
     /// - Parameter revalidateAfter: not nil makes it look like a store that other replicas write to as well.
     package init(_ base: any RecordStore = MemoryRecordStore(), revalidateAfter: Duration? = nil) {
-        self.base = base
+        inner = base
         self.revalidateAfter = revalidateAfter
     }
 
@@ -48,25 +47,12 @@ package final class BrokerFaultyStore: RecordStore {
     /// The faults that have not struck yet.
     package var remainingFaults: Int { state.withLock { $0.traps.count } }
 
-    package func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
+    package func admit() throws(StoreError) {
         if isAway { throw .unavailable }
-        return try await base.read(id)
-    }
-
-    package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
-        if isAway { throw .unavailable }
-        return try await base.find(kind, lookup: lookup)
-    }
-
-    package func list(
-        _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
-    ) async throws(StoreError) -> [StoredRecord] {
-        if isAway { throw .unavailable }
-        return try await base.list(kind, tenant: tenant, after: after, limit: limit)
     }
 
     package func commit(_ changes: [RecordChange]) async throws(StoreError) {
-        if isAway { throw .unavailable }
+        try admit()
         let fault = state.withLock { state -> Fault? in
             guard let index = state.traps.firstIndex(where: { changes.contains(where: $0.concerns) }) else {
                 return nil
@@ -74,29 +60,18 @@ package final class BrokerFaultyStore: RecordStore {
             return state.traps.remove(at: index).fault
         }
         switch fault {
-        case nil: try await base.commit(changes)
+        case nil: try await inner.commit(changes)
         case .refuse?: throw .unavailable
         case .loseAnswer?:
-            try await base.commit(changes)
+            try await inner.commit(changes)
             throw .unavailable
         case .hold(let gate)?:
             gate.arrive()
             await gate.opened()
-            try await base.commit(changes)
+            try await inner.commit(changes)
             if Task.isCancelled { throw .unavailable }
         }
     }
-
-    package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
-        try await base.removeExpired(before: now, limit: limit)
-    }
-
-    package func check() async throws(StoreError) {
-        if isAway { throw .unavailable }
-        try await base.check()
-    }
-
-    package func close() async { await base.close() }
 }
 
 extension RecordChange {
@@ -109,7 +84,7 @@ extension RecordChange {
     package func writes(_ kind: RecordKind) -> Bool {
         switch self {
         case .insert(let record), .replace(let record, _): record.id.kind == kind
-        case .remove, .require, .removeAll: false
+        case .remove, .require, .removeAll, .settleDue, .append: false
         }
     }
 }

@@ -1,9 +1,8 @@
 package import CredentialStore
-package import OAuth
 internal import Synchronization
 
 /// A store that fails where a test says so, and counts what it is asked.
-package final class FaultyStore: RecordStore {
+package final class FaultyStore: ForwardingStore {
     /// What becomes of a commit.
     package enum CommitStep: Sendable {
         /// Reaches the store.
@@ -28,7 +27,7 @@ package final class FaultyStore: RecordStore {
         var commits = 0
     }
 
-    private let inner: any RecordStore
+    package let inner: any RecordStore
     package let revalidateAfter: Duration?
     private let state = Mutex(State())
 
@@ -57,31 +56,24 @@ package final class FaultyStore: RecordStore {
 
     package var checks: Int { state.withLock { $0.checks } }
 
-    /// Reads, look-ups and lists so far.
+    /// Calls so far but commits and checks.
     package var reads: Int { state.withLock { $0.reads } }
 
     /// Commits asked for so far, those that failed included.
     package var commits: Int { state.withLock { $0.commits } }
 
     package func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
-        try noteRead()
+        try admit()
         let record = try await inner.read(id)
         await pass(id.kind)
         return record
     }
 
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
-        try noteRead()
+        try admit()
         let record = try await inner.find(kind, lookup: lookup)
         await pass(kind)
         return record
-    }
-
-    package func list(
-        _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
-    ) async throws(StoreError) -> [StoredRecord] {
-        try noteRead()
-        return try await inner.list(kind, tenant: tenant, after: after, limit: limit)
     }
 
     package func commit(_ changes: [RecordChange]) async throws(StoreError) {
@@ -110,11 +102,6 @@ package final class FaultyStore: RecordStore {
         }
     }
 
-    package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
-        try noteRead()
-        return try await inner.removeExpired(before: now, limit: limit)
-    }
-
     package func check() async throws(StoreError) {
         let (isDown, step) = state.withLock { state in
             state.checks += 1
@@ -131,9 +118,7 @@ package final class FaultyStore: RecordStore {
         }
     }
 
-    package func close() async { await inner.close() }
-
-    private func noteRead() throws(StoreError) {
+    package func admit() throws(StoreError) {
         let isDown = state.withLock { state in
             state.reads += 1
             return state.isDown
@@ -150,9 +135,9 @@ package final class FaultyStore: RecordStore {
     private static func kind(_ change: RecordChange) -> RecordKind? {
         switch change {
         case .insert(let record), .replace(let record, _): record.id.kind
-        case .remove(let id, _): id.kind
+        case .remove(let id, _), .settleDue(let id, _): id.kind
         case .removeAll: .tenant
-        case .require: nil
+        case .require, .append: nil
         }
     }
 }

@@ -1,0 +1,74 @@
+package import CredentialStore
+package import OAuth
+
+/// A store that stands before another one: it passes every call on that `admit` lets through, and a test's store says
+/// only what it does differently.
+package protocol ForwardingStore: RecordStore {
+    var inner: any RecordStore { get }
+
+    /// Called before each call that the store does not define itself, `close` excepted.
+    func admit() throws(StoreError)
+}
+
+extension ForwardingStore {
+    package func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
+        try admit()
+        return try await inner.read(id)
+    }
+
+    package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
+        try admit()
+        return try await inner.find(kind, lookup: lookup)
+    }
+
+    package func list(
+        _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
+    ) async throws(StoreError) -> [StoredRecord] {
+        try admit()
+        return try await inner.list(kind, tenant: tenant, after: after, limit: limit)
+    }
+
+    package func commit(_ changes: [RecordChange]) async throws(StoreError) {
+        try admit()
+        try await inner.commit(changes)
+    }
+
+    package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
+        try admit()
+        return try await inner.removeExpired(before: now, limit: limit)
+    }
+
+    package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [StoredRecord] {
+        try admit()
+        return try await inner.due(kind, before: now, limit: limit)
+    }
+
+    package func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {
+        try admit()
+        return try await inner.nextDue(kind)
+    }
+
+    package func entries(
+        after sequence: Int64, tenant: TenantName?, limit: Int
+    ) async throws(StoreError) -> [PlacedLogEntry] {
+        try admit()
+        return try await inner.entries(after: sequence, tenant: tenant, limit: limit)
+    }
+
+    package func logBounds() async throws(StoreError) -> LogBounds {
+        try admit()
+        return try await inner.logBounds()
+    }
+
+    package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
+        try admit()
+        return try await inner.trimLog(before: time, keeping: count, limit: limit)
+    }
+
+    package func check() async throws(StoreError) {
+        try admit()
+        try await inner.check()
+    }
+
+    package func close() async { await inner.close() }
+}
