@@ -49,18 +49,27 @@ let package = Package(
         library("Postgres", ["Reactor", "CPostgres"]),
         library("CredentialStore", ["OAuth", "Cryptography", "Postgres", "Reactor", "JSON"]),
 
+        // What the broker does, without a server in front of it.
+        library(
+            "BrokerCore",
+            [
+                "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "JSON", "Reactor", "Postgres",
+            ]),
+
         // The service, and the provider that development and tests log in at.
         library(
             "TokenBroker",
             [
-                "HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "JSON", "Reactor",
+                "BrokerCore", "HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec",
+                "JSON", "Reactor",
                 "Postgres", "CResources",
             ]),
         library("DevelopmentProvider", ["HTTPServer", "HTTPCodec", "Cryptography", "JSON", "Reactor"]),
         .executableTarget(
             name: "token-broker",
             dependencies: [
-                "TokenBroker", "CredentialStore", "HTTPServer", "HTTPSClient", "Postgres", "OAuth", "Cryptography",
+                "TokenBroker", "BrokerCore", "CredentialStore", "HTTPServer", "HTTPSClient", "Postgres", "OAuth",
+                "Cryptography",
                 "Reactor", "JSON",
             ],
             swiftSettings: strict),
@@ -72,8 +81,8 @@ let package = Package(
         .target(
             name: "BrokerTesting",
             dependencies: [
-                "TokenBroker", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient", "HTTPCodec",
-                "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
+                "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
+                "HTTPCodec", "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
             ],
             path: "Tests/Support",
             exclude: [
@@ -92,8 +101,8 @@ let package = Package(
         tests(
             "TokenBrokerTests",
             [
-                "TokenBroker", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient", "HTTPCodec",
-                "OAuth", "Cryptography", "Postgres", "Reactor", "JSON",
+                "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
+                "HTTPCodec", "OAuth", "Cryptography", "Postgres", "Reactor", "JSON",
             ]),
         tests("IntegrationTests", ["HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"]),
     ]

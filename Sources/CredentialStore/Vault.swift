@@ -158,3 +158,11 @@ extension RecordID {
         key.isEmpty ? "the \(kind.rawValue) record of \(tenant)" : "the \(kind.rawValue) record '\(key)' of \(tenant)"
     }
 }
+
+extension Vault {
+    /// The version of the record, or nil where there is none: without opening it, so that one that does not open any
+    /// more can still be replaced or removed.
+    package func version(of id: RecordID) async throws(StoreError) -> Int64? {
+        try await store.read(id)?.version
+    }
+}

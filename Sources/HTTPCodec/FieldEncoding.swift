@@ -29,4 +29,14 @@ enum FieldEncoding {
         } while rest > 0
         for index in first..<20 { output.append(digits[index]) }
     }
+
+    /// Appends a hexadecimal number, as a chunk's size is written, without making a string of it.
+    static func append(hexadecimal value: Int, to output: inout [UInt8]) {
+        var shift = (Int.bitWidth - 1 - max(value, 1).leadingZeroBitCount) & ~3
+        while shift >= 0 {
+            let digit = UInt8(value >> shift & 0xf)
+            output.append(digit < 10 ? UInt8(ascii: "0") + digit : UInt8(ascii: "a") + digit - 10)
+            shift -= 4
+        }
+    }
 }

@@ -9,16 +9,27 @@ package enum ResponseEncoder {
         case keepAlive
     }
 
+    /// How the content's end is told.
+    package enum Framing: Sendable {
+        /// By its length: the content is known in full.
+        case length
+        /// By a last chunk (RFC 9112 §7.1): the content is still being made. For HTTP/1.1 clients only.
+        case chunked
+        /// By the end of the connection (RFC 9112 §6.3): the same for a client that does not know chunks.
+        case close
+    }
+
     private static let reserved = ["Date", "Content-Length", "Transfer-Encoding", "Connection", "X-Request-ID"]
 
     /// Appends a response to `output`; on a fault `output` is as it was.
     /// - Parameters:
+    ///   - framing: with `chunked` a content that is not empty becomes the first chunk, and more may follow.
     ///   - date: from `HTTPDate.format`.
     ///   - requestID: for `X-Request-ID`; nil leaves the field out.
     ///   - omitsBody: the request was HEAD: the length is stated and the content left out (RFC 9110 §9.3.2).
     package static func append(
-        status: Status, fields: Fields, body: [UInt8], date: [UInt8], requestID: String?, connection: Connection,
-        omitsBody: Bool = false, to output: inout [UInt8]
+        status: Status, fields: Fields, body: [UInt8], framing: Framing = .length, date: [UInt8], requestID: String?,
+        connection: Connection, omitsBody: Bool = false, to output: inout [UInt8]
     ) throws(EncodingFault) {
         guard status.code >= 200 else { throw .status }
         try FieldEncoding.check(fields, reserved: reserved)
@@ -37,9 +48,14 @@ package enum ResponseEncoder {
         output.append(contentsOf: "\r\n".utf8)
         FieldEncoding.append(fields, to: &output)
         if !status.forbidsContent {
-            output.append(contentsOf: "Content-Length: ".utf8)
-            FieldEncoding.append(decimal: body.count, to: &output)
-            output.append(contentsOf: "\r\n".utf8)
+            switch framing {
+            case .length:
+                output.append(contentsOf: "Content-Length: ".utf8)
+                FieldEncoding.append(decimal: body.count, to: &output)
+                output.append(contentsOf: "\r\n".utf8)
+            case .chunked: output.append(contentsOf: "Transfer-Encoding: chunked\r\n".utf8)
+            case .close: break
+            }
         }
         if let requestID {
             output.append(contentsOf: "X-Request-ID: ".utf8)
@@ -52,6 +68,27 @@ package enum ResponseEncoder {
         case .keepAlive: output.append(contentsOf: "Connection: keep-alive\r\n".utf8)
         }
         output.append(contentsOf: "\r\n".utf8)
-        if !omitsBody && !status.forbidsContent { output.append(contentsOf: body) }
+        if omitsBody || status.forbidsContent { return }
+        if framing == .chunked {
+            appendChunk(body, to: &output)
+        } else {
+            output.append(contentsOf: body)
+        }
+    }
+
+    /// Appends one chunk. Nothing for no bytes: a chunk without any would end the content.
+    package static func appendChunk(_ bytes: [UInt8], to output: inout [UInt8]) {
+        if bytes.isEmpty { return }
+        // Sixteen digits and two line ends.
+        if output.isEmpty { output.reserveCapacity(20 + bytes.count) }
+        FieldEncoding.append(hexadecimal: bytes.count, to: &output)
+        output.append(contentsOf: "\r\n".utf8)
+        output.append(contentsOf: bytes)
+        output.append(contentsOf: "\r\n".utf8)
+    }
+
+    /// Ends chunked content, without trailer fields.
+    package static func appendLastChunk(to output: inout [UInt8]) {
+        output.append(contentsOf: "0\r\n\r\n".utf8)
     }
 }

@@ -17,6 +17,8 @@ final class Connection {
         case receiving
         /// The handler has the request. Nothing is read meanwhile.
         case answering
+        /// The head of the answer is queued and its content is being made. Nothing is read meanwhile.
+        case streaming
         /// The last answer is on its way out.
         case closing
         /// The last answer is out and our side closed; input is dropped until the peer closes too (RFC 9112 §9.6).
@@ -35,6 +37,37 @@ final class Connection {
         var isHead: Bool
         var isHTTP10: Bool
         var keepsAlive: Bool
+    }
+
+    /// An answer whose content is being made.
+    final class Stream {
+        /// Tells it from earlier and later ones of the same connection.
+        let serial: UInt64
+        let framing: ResponseEncoder.Framing
+        /// Whether the connection ends with it.
+        let closes: Bool
+        let exchange: Exchange
+        var writes = 0
+        /// Writers that wait until fewer bytes are unsent. Each looks again for itself when resumed.
+        private var waiting: [CheckedContinuation<Void, Never>] = []
+
+        init(serial: UInt64, framing: ResponseEncoder.Framing, closes: Bool, exchange: Exchange) {
+            self.serial = serial
+            self.framing = framing
+            self.closes = closes
+            self.exchange = exchange
+        }
+
+        func wait(_ continuation: CheckedContinuation<Void, Never>) {
+            waiting.append(continuation)
+        }
+
+        func wakeWriters() {
+            if waiting.isEmpty { return }
+            let woken = waiting
+            waiting = []
+            for continuation in woken { continuation.resume() }
+        }
     }
 
     enum Event {
@@ -74,7 +107,8 @@ final class Connection {
     var registration: Registration?
     var phase = Phase.receiving
     var exchange: Exchange?
-    /// The handler's task while it is suspended.
+    var stream: Stream?
+    /// The handler's task while it is suspended, also in its stream.
     var task: Task<Void, Never>?
     /// The worker is in the middle of this connection; an answer given now will be found by it.
     var isBeingServed = false
@@ -142,7 +176,7 @@ final class Connection {
                 wait == .firstRequest ? .firstRequest : .nextRequest
             }
         case .lingering: .linger
-        case .answering, .closing, .closed: .nothing
+        case .answering, .streaming, .closing, .closed: .nothing
         }
     }
 

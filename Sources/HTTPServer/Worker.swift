@@ -41,6 +41,7 @@ actor Worker {
     private static let readsPerTurn = 16
     private static let requestsPerTurn = 128
     private static let acceptsPerTurn = 64
+    private static let streamWritesPerTurn = 64
     /// Refused connections that are answered at once; more are dropped without an answer.
     /// At most an eighth of the limit: they take descriptors, too.
     private var maximumRefusals: Int { min(64, max(1, configuration.maximumConnections / 8)) }
@@ -218,7 +219,7 @@ actor Worker {
             case .lingering:
                 linger(connection)
                 break serving
-            case .answering, .closed:
+            case .answering, .streaming, .closed:
                 break serving
             }
         }
@@ -318,35 +319,143 @@ actor Worker {
         runningHandlers += 1
         let id = connection.id
         let task = Task.immediate { await self.respond(to: request, on: id) }
-        if connection.phase == .answering { connection.task = task }
+        switch connection.phase {
+        case .answering, .streaming: connection.task = task
+        // The connection broke under a stream's first writes, when there was no task yet to cancel.
+        case .closed: task.cancel()
+        case .receiving, .closing, .lingering: break
+        }
     }
 
     private func respond(to request: Request, on id: ConnectionID) async {
         let response = await handler.respond(to: request)
+        if let serial = answered(id, response), let makeContent = response.stream {
+            await stream(makeContent, serial, on: id)
+        }
         runningHandlers -= 1
-        answered(id, response)
         if runningHandlers == 0 { becomeQuietIfDone() }
     }
 
-    private func answered(_ id: ConnectionID, _ response: Response) {
+    /// Queues the answer. Returns the serial number of the stream that is to make its content, if one is.
+    private func answered(_ id: ConnectionID, _ response: Response) -> UInt64? {
         guard let connection = connection(id), connection.phase == .answering, let exchange = connection.exchange
-        else { return }
-        connection.task = nil
+        else { return nil }
         connection.exchange = nil
-        if response.abortsConnection { return close(connection) }
-        let closes = !exchange.keepsAlive || response.closesConnection || isDraining
+        if response.abortsConnection {
+            connection.task = nil
+            close(connection)
+            return nil
+        }
+        var framing = ResponseEncoder.Framing.length
+        if response.stream != nil, !response.status.forbidsContent { framing = exchange.isHTTP10 ? .close : .chunked }
+        // Without content to come there is no end of it to tell, so HEAD leaves the connection as it is.
+        let isStreamed = framing != .length && !exchange.isHead
+        let closes =
+            !exchange.keepsAlive || response.closesConnection || isDraining || isStreamed && framing == .close
         let isWritten = write(
-            response, to: connection, requestID: exchange.requestID, isHead: exchange.isHead,
+            response, framing: framing, to: connection, requestID: exchange.requestID, isHead: exchange.isHead,
             persistence: closes ? .close : exchange.isHTTP10 ? .keepAlive : .unstated)
-        if isWritten, !closes {
-            connection.phase = .receiving
-        } else {
+        if isStreamed, isWritten {
+            lastSerial += 1
+            let serial = lastSerial
+            connection.stream = Connection.Stream(
+                serial: serial, framing: framing, closes: closes, exchange: exchange)
+            connection.phase = .streaming
+            serve(connection)
+            return serial
+        }
+        connection.task = nil
+        finish(exchange, on: connection, closes: closes || !isWritten, mustLinger: !isWritten)
+        return nil
+    }
+
+    /// Goes on with the connection, or ends it, behind an answer that is queued in full.
+    private func finish(
+        _ exchange: Connection.Exchange, on connection: Connection, closes: Bool, mustLinger: Bool
+    ) {
+        if closes {
             connection.phase = .closing
             // A client that asked for the close sends nothing more; any other may have the next request on its way.
-            connection.mustLinger = exchange.keepsAlive || connection.unreadBytes > 0 || !isWritten
+            connection.mustLinger = mustLinger || exchange.keepsAlive || connection.unreadBytes > 0
             connection.dropInput()
+        } else {
+            connection.phase = .receiving
         }
         serve(connection)
+    }
+
+    // MARK: Streams
+
+    /// Not inlined, so that the frame of an exchange that streams nothing has no room for this.
+    @inline(never)
+    private func stream(
+        _ makeContent: @Sendable (ResponseStream) async -> Void, _ serial: UInt64, on id: ConnectionID
+    ) async {
+        let handle = ResponseStream { bytes throws(StreamEnded) in
+            try await self.write(bytes, to: id, stream: serial)
+        }
+        await makeContent(handle)
+        endStream(serial, of: id)
+    }
+
+    /// Queues a piece of a stream's content and, when too much is unsent, waits until the peer has taken enough of it.
+    private func write(_ bytes: [UInt8], to id: ConnectionID, stream serial: UInt64) async throws(StreamEnded) {
+        // Of several writers that waited, only those may go on for which there is room again: what one connection holds
+        // stays below the limit and one piece.
+        let (connection, stream) = try await roomToWrite(id, serial)
+        switch stream.framing {
+        case .chunked: ResponseEncoder.appendChunk(bytes, to: &connection.output)
+        case .close, .length: connection.output.append(contentsOf: bytes)
+        }
+        // In the middle of serving, whoever serves flushes: the head and what a stream begins with leave together.
+        if !connection.isBeingServed { flush(connection) }
+        stream.writes += 1
+        _ = try await roomToWrite(id, serial)
+        // A stream whose client takes everything at once would never give way.
+        if stream.writes.isMultiple(of: Self.streamWritesPerTurn) { await Task.yield() }
+    }
+
+    /// The stream, once fewer bytes than the limit are unsent.
+    private func roomToWrite(
+        _ id: ConnectionID, _ serial: UInt64
+    ) async throws(StreamEnded) -> (Connection, Connection.Stream) {
+        while true {
+            guard !Task.isCancelled, let connection = connection(id), let stream = connection.stream,
+                stream.serial == serial
+            else { throw StreamEnded() }
+            if connection.unsentBytes < configuration.unsentBytes { return (connection, stream) }
+            flush(connection)
+            if connection.stream == nil || connection.unsentBytes < configuration.unsentBytes { continue }
+            await withTaskCancellationHandler {
+                // Captures this actor: a closure that did not would run elsewhere, and by the time it had come back, what
+                // it is to wait for could have happened.
+                await self.suspendWriter(of: stream)
+            } onCancel: {
+                loop.execute { self.assumeIsolated { $0.wakeWriters(of: id, serial) } }
+            }
+        }
+    }
+
+    private func suspendWriter(of stream: Connection.Stream) async {
+        await withCheckedContinuation { continuation in
+            // A cancellation that came earlier has found nobody to wake.
+            if Task.isCancelled { continuation.resume() } else { stream.wait(continuation) }
+        }
+    }
+
+    private func wakeWriters(of id: ConnectionID, _ serial: UInt64) {
+        guard let stream = connection(id)?.stream, stream.serial == serial else { return }
+        stream.wakeWriters()
+    }
+
+    private func endStream(_ serial: UInt64, of id: ConnectionID) {
+        guard let connection = connection(id), let stream = connection.stream, stream.serial == serial else { return }
+        connection.task = nil
+        connection.stream = nil
+        stream.wakeWriters()
+        if stream.framing == .chunked { ResponseEncoder.appendLastChunk(to: &connection.output) }
+        // What the client sent during the stream has not been read.
+        finish(stream.exchange, on: connection, closes: stream.closes, mustLinger: connection.mayHaveInput)
     }
 
     /// Answers what is not a request, and lets the connection end. Nothing that follows on it is looked at.
@@ -368,13 +477,14 @@ actor Worker {
     /// Queues an answer. False when the response could not be encoded and a bare 500 took its place: the connection is
     /// to be closed then.
     private func write(
-        _ response: Response, to connection: Connection, requestID: String, isHead: Bool,
-        persistence: ResponseEncoder.Connection
+        _ response: Response, framing: ResponseEncoder.Framing = .length, to connection: Connection, requestID: String,
+        isHead: Bool, persistence: ResponseEncoder.Connection
     ) -> Bool {
         do throws(EncodingFault) {
             try ResponseEncoder.append(
-                status: response.status, fields: response.fields, body: response.body, date: currentDate(),
-                requestID: requestID, connection: persistence, omitsBody: isHead, to: &connection.output)
+                status: response.status, fields: response.fields, body: response.body, framing: framing,
+                date: currentDate(), requestID: requestID, connection: persistence, omitsBody: isHead,
+                to: &connection.output)
             return true
         } catch {
             counters.countFault(.internalServerError)
@@ -408,6 +518,7 @@ actor Worker {
             }
         }
         if connection.unsentBytes > 0 { connection.stalled(configuration.writeTimeout) }
+        if let stream = connection.stream, connection.unsentBytes < configuration.unsentBytes { stream.wakeWriters() }
     }
 
     // MARK: Deadlines
@@ -477,6 +588,8 @@ actor Worker {
         connection.dropInput()
         account(connection)
         connection.closeDescriptor()
+        connection.stream?.wakeWriters()
+        connection.stream = nil
         connections[connection.id.slot] = nil
         freeSlots.append(connection.id.slot)
         liveConnections -= 1

@@ -47,8 +47,8 @@ package struct AuthorizationRequest: Sendable {
         if server.preset.sendsClientUniqueKey, let key = client.clientUniqueKey {
             parameters.append(.init("client_unique_key", key))
         }
-        if let language { parameters.append(.init(server.preset.languageParameter, language)) }
-        if let email { parameters.append(.init(server.preset.emailParameter, email)) }
+        if let language, let name = server.preset.languageParameter { parameters.append(.init(name, language)) }
+        if let email, let name = server.preset.emailParameter { parameters.append(.init(name, email)) }
         for (name, value) in customParameters.sorted(by: { $0.key < $1.key }) {
             parameters.append(.init(name, value))
         }

@@ -4,6 +4,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var authorizationEndpoint: String
     package var tokenEndpoint: String
     package var revocationEndpoint: String?
+    /// Nil where the provider has no device login (RFC 8628 §4).
+    package var deviceAuthorizationEndpoint: String?
     /// The issuer to compare `iss` with (RFC 9207); nil where none is known.
     package var issuer: String?
     /// Whether the provider announces `iss` in its authorization responses, so that a missing one is refused.
@@ -11,19 +13,30 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var clientAuthentication: ProviderPreset.ClientAuthentication
     /// Empty when certificates are not pinned.
     package var pinnedCertificates: [String]
+    /// The answers to a refresh that end the session, beside those of TIDAL's Auth design.
+    package var sessionEndingAnswers: [RefusalPattern]
+    /// How long before the access token's expiry a refresh is due already. Not negative.
+    package var refreshLeadTime: Duration
 
+    /// - Parameters:
+    ///   - sessionEndingAnswers: nil for the preset's.
+    ///   - refreshLeadTime: nil for the preset's.
     package init(
         preset: ProviderPreset, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
-        issuer: String?, announcesIssuerInResponses: Bool,
-        clientAuthentication: ProviderPreset.ClientAuthentication, pinnedCertificates: [String]
+        deviceAuthorizationEndpoint: String? = nil, issuer: String?, announcesIssuerInResponses: Bool,
+        clientAuthentication: ProviderPreset.ClientAuthentication, pinnedCertificates: [String],
+        sessionEndingAnswers: [RefusalPattern]? = nil, refreshLeadTime: Duration? = nil
     ) {
         self.preset = preset
         self.authorizationEndpoint = authorizationEndpoint
         self.tokenEndpoint = tokenEndpoint
         self.revocationEndpoint = revocationEndpoint
+        self.deviceAuthorizationEndpoint = deviceAuthorizationEndpoint
         self.issuer = issuer
         self.announcesIssuerInResponses = announcesIssuerInResponses
         self.clientAuthentication = clientAuthentication
         self.pinnedCertificates = pinnedCertificates
+        self.sessionEndingAnswers = sessionEndingAnswers ?? preset.sessionEndingAnswers
+        self.refreshLeadTime = max(.zero, refreshLeadTime ?? preset.refreshLeadTime)
     }
 }

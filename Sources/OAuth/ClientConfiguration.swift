@@ -7,6 +7,8 @@ package struct ClientConfiguration: Sendable, Equatable {
     /// Never empty.
     package let clientUniqueKey: String?
     package let scopes: ScopeSet
+    /// Made once: each query compares it with what is held.
+    package let fingerprint: ClientFingerprint
 
     /// An empty `clientUniqueKey` is taken for none: TIDAL's clients leave it out too.
     package init(clientID: String, clientSecret: SecretBytes?, clientUniqueKey: String?, scopes: ScopeSet) {
@@ -14,11 +16,8 @@ package struct ClientConfiguration: Sendable, Equatable {
         self.clientSecret = clientSecret
         self.clientUniqueKey = clientUniqueKey.flatMap { $0.isEmpty ? nil : $0 }
         self.scopes = scopes
-    }
-
-    package var fingerprint: ClientFingerprint {
-        ClientFingerprint(
-            clientID: clientID, scopes: scopes, clientUniqueKey: clientUniqueKey,
+        fingerprint = ClientFingerprint(
+            clientID: clientID, scopes: scopes, clientUniqueKey: self.clientUniqueKey,
             clientSecretDigest: clientSecret.map { $0.withRevealed { SHA256.digest($0) } })
     }
 }
@@ -31,16 +30,33 @@ package struct ClientFingerprint: Sendable, Equatable {
     package let clientUniqueKey: String?
     package let clientSecretDigest: [UInt8]?
 
-    /// Whether the provider would take both for the same client, whatever scopes they ask for.
-    package func isSameClient(as other: ClientFingerprint) -> Bool {
-        clientID == other.clientID && clientSecretDigest == other.clientSecretDigest
-    }
-
     package init(clientID: String, scopes: ScopeSet, clientUniqueKey: String?, clientSecretDigest: [UInt8]?) {
         self.clientID = clientID
         self.scopes = scopes
         self.clientUniqueKey = clientUniqueKey
         self.clientSecretDigest = clientSecretDigest
+    }
+}
+
+extension ClientFingerprint {
+    /// One of the four parameters that credentials are tied to.
+    package enum Member: String, Sendable, CaseIterable {
+        case clientID = "client_id"
+        case clientSecret = "client_secret"
+        case clientUniqueKey = "client_unique_key"
+        case scopes
+    }
+
+    /// In which of the four the two differ, in the order of `Member.allCases`.
+    package func differences(from other: ClientFingerprint) -> [Member] {
+        Member.allCases.filter { member in
+            switch member {
+            case .clientID: clientID != other.clientID
+            case .clientSecret: clientSecretDigest != other.clientSecretDigest
+            case .clientUniqueKey: clientUniqueKey != other.clientUniqueKey
+            case .scopes: scopes != other.scopes
+            }
+        }
     }
 }
 

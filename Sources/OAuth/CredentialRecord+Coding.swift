@@ -10,18 +10,14 @@ extension CredentialRecord {
                 json.name("held")
                 held.encode(to: &json)
             }
-            if let quarantined {
-                json.name("quarantined")
-                json.object { json in
-                    json.member("until", quarantined.until.milliseconds)
-                    json.name("credentials")
-                    quarantined.credentials.encode(to: &json)
-                }
-            }
+            json.memberIfPresent("ended", ended.map(Base64URL.encode))
         }
     }
 
     /// Nil when `bytes` are no such record.
+    ///
+    /// Earlier writers kept what a refusal ended in the record itself, as `quarantined`. Of that, the digest of its
+    /// refresh token is taken for `ended`.
     package init?(decoding bytes: [UInt8]) {
         guard let json = try? JSONValue(parsing: bytes), json.object != nil else { return nil }
         self.init(held: nil)
@@ -29,12 +25,33 @@ extension CredentialRecord {
             guard let held = HeldCredentials(json: member) else { return nil }
             self.held = held
         }
-        if let member = json["quarantined"] {
-            guard let until = member["until"]?.integer, let inner = member["credentials"],
-                let credentials = HeldCredentials(json: inner)
-            else { return nil }
-            quarantined = QuarantinedCredentials(credentials: credentials, until: Timestamp(milliseconds: until))
+        if let member = json["ended"] {
+            guard let digest = member.string.flatMap(Base64URL.decode), digest.count == SHA256.digestCount else {
+                return nil
+            }
+            ended = digest
+        } else {
+            ended = json["quarantined"]?["credentials"].flatMap(HeldCredentials.init(json:))?.refreshTokenDigest
         }
+    }
+}
+
+/// The sealed content of a record of credentials that are kept aside, as JSON.
+extension QuarantinedCredentials {
+    package var encoded: [UInt8] {
+        JSONWriter.object { json in
+            json.member("until", until.milliseconds)
+            json.name("credentials")
+            credentials.encode(to: &json)
+        }
+    }
+
+    /// Nil when `bytes` are no such record.
+    package init?(decoding bytes: [UInt8]) {
+        guard let json = try? JSONValue(parsing: bytes), let until = json["until"]?.integer,
+            let credentials = json["credentials"].flatMap(HeldCredentials.init(json:))
+        else { return nil }
+        self.init(credentials: credentials, until: Timestamp(milliseconds: until))
     }
 }
 

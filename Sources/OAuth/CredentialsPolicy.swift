@@ -48,11 +48,15 @@ package enum CredentialsDecision: Sendable, Equatable {
     case serve
     /// The client identifier is the answer.
     case serveBasic
-    /// Use the refresh token.
-    case refresh
-    /// Ask for client credentials.
-    case obtainClientCredentials
-    /// The user credentials are over: no refresh token, and expired or refused. Put them away and decide again.
+    /// Use the refresh token. An early one may fail: what is held is served all the same while it satisfies the query
+    /// (`CredentialsPolicy.isSatisfied`).
+    case refresh(isEarly: Bool)
+    /// Move the session to the tenant's registration. However it fails, what is held stays and the caller tries again
+    /// later.
+    case upgrade
+    /// Ask for client credentials. As an upgrade it fails as one, too.
+    case obtainClientCredentials(isUpgrade: Bool)
+    /// The credentials are over: expired or refused, and nothing to renew them with. Put them away and decide again.
     case retire
     /// What the provider has just granted is over already.
     case expiredOnArrival
@@ -67,52 +71,91 @@ package enum CredentialsDecision: Sendable, Equatable {
 ///
 /// - Source: TIDAL's Auth design, "Providing credentials" and what follows it.
 package struct CredentialsPolicy: Sendable {
+    /// What a tenant's configuration and its provider allow.
+    package struct Terms: Sendable, Equatable {
+        /// The registration that credentials are to be obtained with.
+        package var client: ClientFingerprint
+        /// Whether the tenant has a client secret.
+        package var canObtainClientCredentials: Bool
+        /// Whether the provider has a grant that moves a session to another registration.
+        package var canUpgrade: Bool
+        /// How long before its expiry a user's token is to be refreshed already. Not negative.
+        package var leadTime: Duration
+
+        package init(
+            client: ClientFingerprint, canObtainClientCredentials: Bool, canUpgrade: Bool, leadTime: Duration
+        ) {
+            self.client = client
+            self.canObtainClientCredentials = canObtainClientCredentials
+            self.canUpgrade = canUpgrade
+            self.leadTime = leadTime
+        }
+    }
+
     package init() {}
 
     /// - Parameters:
     ///   - held: what is stored, nil after a logout or before a login.
     ///   - version: the stored record's version, 0 where there is none.
-    ///   - canObtainClientCredentials: whether the tenant has a client secret.
     package func decide(
-        _ held: HeldCredentials?, version: Int64, canObtainClientCredentials: Bool, query: CredentialsQuery,
-        now: Timestamp
+        _ held: HeldCredentials?, version: Int64, terms: Terms, query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {
         guard let held else {
             if query.policy == .local || query.policy == .localForceRefresh { return .missing }
-            return nextLevelBelowUser(canObtainClientCredentials, query)
+            return nextLevelBelowUser(terms, query)
         }
         if query.lowestLevel > held.level { return .levelNotAvailable }
         if query.policy == .local { return .serve }
 
-        // At the instant of its expiry a token is over, even for a caller who is content with nought seconds.
-        let isValid = held.expires > now && held.expires >= now.advanced(by: query.minimumLifetime)
-        if isValid, !query.wantsRenewal(of: version) { return .serve }
+        let isAnotherRegistration = held.obtainedWith != terms.client
+        let isSatisfied = isSatisfied(query, by: held, version: version, now: now)
         switch held.level {
         case .user:
-            if held.refreshToken != nil { return .refresh }
-            // Forcing cannot make a refresh token. A refusal by the API says that the token is dead all the same.
-            return isValid && !query.refusedByAPI ? .serve : .retire
+            if isAnotherRegistration, held.refreshToken != nil, terms.canUpgrade { return .upgrade }
+            // A refresh token is bound to the client that it was issued to (RFC 6749 §6). For that client a refresh
+            // stays one when its secret, its scopes or its unique key change: that logs nobody out.
+            if held.refreshToken != nil, held.obtainedWith.clientID == terms.client.clientID {
+                if !isSatisfied { return .refresh(isEarly: false) }
+                return now.advanced(by: terms.leadTime) >= held.expires ? .refresh(isEarly: true) : .serve
+            }
         case .client, .basic:
-            if canObtainClientCredentials { return .obtainClientCredentials }
-            return isValid && !query.refusedByAPI ? .serve : .retire
+            if terms.canObtainClientCredentials, isAnotherRegistration || !isSatisfied {
+                return .obtainClientCredentials(isUpgrade: isAnotherRegistration)
+            }
         }
+        // Forcing cannot make a refresh token. A refusal by the API says that the token is dead all the same. A caller
+        // who wants more time than is left gets what there is: nobody loses a live token for that.
+        var least = query
+        least.minimumLifetime = min(query.minimumLifetime, CredentialsQuery.defaultMinimumLifetime)
+        return isSatisfied || isValid(held, least, now) && !query.refusedByAPI ? .serve : .retire
+    }
+
+    /// Whether what is held may be the answer without being renewed first: of the level asked for, alive for long
+    /// enough, and not complained about.
+    package func isSatisfied(
+        _ query: CredentialsQuery, by held: HeldCredentials, version: Int64, now: Timestamp
+    ) -> Bool {
+        query.lowestLevel <= held.level && isValid(held, query, now) && !query.wantsRenewal(of: version)
     }
 
     /// Whether what a renewal has just brought is the answer. It is however short it lives, since asking again would
     /// bring the same; but nothing is served past its expiry.
     package func serves(
-        renewed held: HeldCredentials?, canObtainClientCredentials: Bool, query: CredentialsQuery, now: Timestamp
+        renewed held: HeldCredentials?, terms: Terms, query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {
-        guard let held else { return nextLevelBelowUser(canObtainClientCredentials, query) }
+        guard let held else { return nextLevelBelowUser(terms, query) }
         if query.lowestLevel > held.level { return .levelNotAvailable }
         return held.expires > now ? .serve : .expiredOnArrival
     }
 
-    private func nextLevelBelowUser(
-        _ canObtainClientCredentials: Bool, _ query: CredentialsQuery
-    ) -> CredentialsDecision {
-        let best: CredentialsLevel = canObtainClientCredentials ? .client : .basic
+    /// At the instant of its expiry a token is over, even for a caller who is content with nought seconds.
+    private func isValid(_ held: HeldCredentials, _ query: CredentialsQuery, _ now: Timestamp) -> Bool {
+        held.expires > now && held.expires >= now.advanced(by: query.minimumLifetime)
+    }
+
+    private func nextLevelBelowUser(_ terms: Terms, _ query: CredentialsQuery) -> CredentialsDecision {
+        let best: CredentialsLevel = terms.canObtainClientCredentials ? .client : .basic
         if query.lowestLevel > best { return .levelNotAvailable }
-        return best == .client ? .obtainClientCredentials : .serveBasic
+        return best == .client ? .obtainClientCredentials(isUpgrade: false) : .serveBasic
     }
 }

@@ -25,7 +25,7 @@ package struct HeldCredentials: Sendable, Equatable {
         self.obtainedWith = obtainedWith
     }
 
-    /// Makes credentials of a new grant.
+    /// Makes credentials of a new grant: a login, a refresh, an upgrade, or the client's.
     ///
     /// What the answer leaves out is taken from what it replaces: the refresh token stays good (RFC 6749 §6), the
     /// user is the same, the scopes are those granted before. Scopes that nobody ever named are the requested ones
@@ -47,24 +47,18 @@ package struct HeldCredentials: Sendable, Equatable {
     }
 }
 
-/// What is kept under a storage key. With nothing held it is a tombstone: it keeps the version rising.
-package struct CredentialRecord: Sendable, Equatable {
-    package var held: HeldCredentials?
-    /// What the provider ended, kept aside until `QuarantinedCredentials.until` so that an operator can put it back.
-    package var quarantined: QuarantinedCredentials?
-
-    package init(held: HeldCredentials?, quarantined: QuarantinedCredentials? = nil) {
-        self.held = held
-        self.quarantined = quarantined
+extension HeldCredentials {
+    /// Whether a refusal that ends a session (`TokenFailure.endsSession`) ended this one, when it was `client` that
+    /// asked for the refresh. What is said to another client than the one that logged the user in is about that
+    /// client. With another secret only `invalid_grant` is about the session: the provider looks at the refresh token
+    /// once it has authenticated the client (RFC 6749 §6), while the other answers may be about the new secret.
+    package func isEnded(by answer: TokenErrorResponse, refreshedBy client: ClientFingerprint) -> Bool {
+        guard obtainedWith.clientID == client.clientID else { return false }
+        return obtainedWith.clientSecretDigest == client.clientSecretDigest || answer.error == "invalid_grant"
     }
-}
 
-package struct QuarantinedCredentials: Sendable, Equatable {
-    package var credentials: HeldCredentials
-    package var until: Timestamp
-
-    package init(credentials: HeldCredentials, until: Timestamp) {
-        self.credentials = credentials
-        self.until = until
+    /// SHA-256 of the refresh token; nil without one.
+    package var refreshTokenDigest: [UInt8]? {
+        refreshToken.map { $0.withRevealed { SHA256.digest($0) } }
     }
 }

@@ -12,28 +12,69 @@ package struct ProviderPreset: Sendable, Equatable {
     package let name: String
     package let loginServiceBaseURI: String?
     package let authServiceBaseURI: String?
+    /// Where the provider's addresses are the same for everyone and do not stand under such bases.
+    package let authorizationEndpoint: String?
+    package let tokenEndpoint: String?
+    /// Under the auth service's base URI; nil where the tenant or the provider's metadata has to name the endpoint.
+    package let deviceAuthorizationPath: String?
     /// `sha256/…` digests of which one must be in the verified chain; empty where the provider publishes none.
     package let pinnedCertificates: [String]
     /// What the method is when neither the tenant nor the provider's metadata names one.
     package let clientAuthentication: ClientAuthentication
-    /// The query parameter that carries the login page's language.
-    package let languageParameter: String
-    /// The query parameter that carries the address to fill in.
-    package let emailParameter: String
-    /// Whether `client_unique_key` goes out with the authorization request and the code exchange.
+    /// The query parameter that carries the login page's language; nil where there is none, and then it is not sent.
+    package let languageParameter: String?
+    /// The query parameter that carries the address to fill in; nil likewise.
+    package let emailParameter: String?
+    /// Whether `client_unique_key` goes out with the authorization request, the code exchange, the device poll and the
+    /// upgrade.
     package let sendsClientUniqueKey: Bool
-    /// Whether the code exchange and the refresh repeat the scopes. RFC 6749 has none in the exchange and reads an
-    /// absent one in a refresh as "the same as granted".
+    /// Whether the code exchange, the refresh and the device poll repeat the scopes. RFC 6749 has none in the exchange
+    /// and reads an absent one in a refresh as "the same as granted".
     package let repeatsScopes: Bool
     /// Whether client credentials are asked for with the configured scopes.
     package let scopesClientCredentials: Bool
     /// The lifetime of a token whose answer names none and which is no JWT.
     package let defaultLifetime: Duration
+    /// The `grant_type` that moves a session to another client registration; nil where the provider has none.
+    package let upgradeGrant: String?
+    /// The answers to a refresh that end the session, beside those of TIDAL's Auth design.
+    package let sessionEndingAnswers: [RefusalPattern]
+    /// How long before the access token's expiry a refresh is due already: more than nothing where the refresh token
+    /// dies with the access token.
+    package let refreshLeadTime: Duration
+
+    private init(
+        name: String, loginServiceBaseURI: String? = nil, authServiceBaseURI: String? = nil,
+        authorizationEndpoint: String? = nil, tokenEndpoint: String? = nil, deviceAuthorizationPath: String? = nil,
+        pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication, languageParameter: String?,
+        emailParameter: String?, sendsClientUniqueKey: Bool = false, repeatsScopes: Bool = false,
+        scopesClientCredentials: Bool, defaultLifetime: Duration = .seconds(3600), upgradeGrant: String? = nil,
+        sessionEndingAnswers: [RefusalPattern] = [], refreshLeadTime: Duration = .zero
+    ) {
+        self.name = name
+        self.loginServiceBaseURI = loginServiceBaseURI
+        self.authServiceBaseURI = authServiceBaseURI
+        self.authorizationEndpoint = authorizationEndpoint
+        self.tokenEndpoint = tokenEndpoint
+        self.deviceAuthorizationPath = deviceAuthorizationPath
+        self.pinnedCertificates = pinnedCertificates
+        self.clientAuthentication = clientAuthentication
+        self.languageParameter = languageParameter
+        self.emailParameter = emailParameter
+        self.sendsClientUniqueKey = sendsClientUniqueKey
+        self.repeatsScopes = repeatsScopes
+        self.scopesClientCredentials = scopesClientCredentials
+        self.defaultLifetime = defaultLifetime
+        self.upgradeGrant = upgradeGrant
+        self.sessionEndingAnswers = sessionEndingAnswers
+        self.refreshLeadTime = refreshLeadTime
+    }
 
     package static let tidal = ProviderPreset(
         name: "tidal",
         loginServiceBaseURI: "https://login.tidal.com",
         authServiceBaseURI: "https://auth.tidal.com/v1",
+        deviceAuthorizationPath: "oauth2/device_authorization",
         // Amazon Root CA 1 to 4: what auth.tidal.com's chain ends in, three of them as backups.
         pinnedCertificates: [
             "sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI=",
@@ -47,24 +88,37 @@ package struct ProviderPreset: Sendable, Equatable {
         sendsClientUniqueKey: true,
         repeatsScopes: true,
         scopesClientCredentials: false,
-        defaultLifetime: .seconds(3600))
+        upgradeGrant: "update_client")
 
     package static let oidc = ProviderPreset(
         name: "oidc",
-        loginServiceBaseURI: nil,
-        authServiceBaseURI: nil,
-        pinnedCertificates: [],
         // RFC 6749 §2.3.1: every server must take HTTP Basic.
         clientAuthentication: .clientSecretBasic,
         // OpenID Connect Core §3.1.2.1.
         languageParameter: "ui_locales",
         emailParameter: "login_hint",
-        sendsClientUniqueKey: false,
-        repeatsScopes: false,
-        scopesClientCredentials: true,
-        defaultLifetime: .seconds(3600))
+        scopesClientCredentials: true)
 
-    package static let all: [ProviderPreset] = [.tidal, .oidc]
+    /// Spotify's accounts service: one for everybody, and not an OpenID provider.
+    package static let spotify = ProviderPreset(
+        name: "spotify",
+        authorizationEndpoint: "https://accounts.spotify.com/authorize",
+        tokenEndpoint: "https://accounts.spotify.com/api/token",
+        clientAuthentication: .clientSecretBasic,
+        languageParameter: nil,
+        emailParameter: nil,
+        scopesClientCredentials: false)
+
+    /// Authgear: an OpenID provider under each customer's own issuer. It grants a refresh token only for the scope
+    /// `offline_access`, and takes a client's identifier and secret from the form before it looks at the header.
+    package static let authgear = ProviderPreset(
+        name: "authgear",
+        clientAuthentication: .clientSecretPost,
+        languageParameter: "ui_locales",
+        emailParameter: "login_hint",
+        scopesClientCredentials: true)
+
+    package static let all: [ProviderPreset] = [.tidal, .oidc, .spotify, .authgear]
 
     package static func named(_ name: String) -> ProviderPreset? { all.first { $0.name == name } }
 }

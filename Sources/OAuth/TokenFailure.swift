@@ -13,18 +13,28 @@ package enum TokenFailure: Sendable, Equatable {
     /// An answer that is neither a grant nor an error.
     case unusable
 
-    /// Total over every status: an unlisted 4xx keeps the session, because a user is logged out only when the
-    /// authorization server says so.
+    /// Total over every grant and status: an unlisted 4xx keeps the session, because a user is logged out only when
+    /// the authorization server says so. What a device login's answers mean beyond this, `DevicePolling` says.
     /// - Parameters:
-    ///   - status: the HTTP status, 100...999. A status in the body does not count.
-    ///   - error: the body's `error`, if it could be read.
-    /// - Source: TIDAL's Auth design, "Refreshing credentials", "Client credentials", "Standard Login".
-    package init(grant: TokenRequest.Grant, status: Int, error: String?) {
+    ///   - status: the HTTP status, 100...999; 2xx for an answer without a usable token. A status in the body does
+    ///     not count.
+    ///   - sessionEndingAnswers: the provider's own, beside the design's.
+    /// - Source: TIDAL's Auth design, "Upgrading credentials", "Refreshing credentials", "Client credentials",
+    ///   "Standard Login".
+    package init(
+        grant: TokenRequest.Grant, status: Int, answer: TokenErrorResponse, sessionEndingAnswers: [RefusalPattern]
+    ) {
         switch (grant, status) {
+        // A misconfigured upgrade logs nobody out: whatever the answer, the old credentials stay and it is tried again.
+        case (.upgrade, _): self = .retryable
         case (_, 500...): self = .retryable
         case (_, 429): self = .rateLimited
-        case (.refreshToken, 400...499): self = Self.endsSession(status, error) ? .endsSession : .unexpected
-        case (.authorizationCode, 400...499): self = .unexpected
+        case (.refreshToken, 400...499):
+            let isListed =
+                Self.endsSession(status, answer.error)
+                || sessionEndingAnswers.contains { $0.matches(status: status, answer) }
+            self = isListed ? .endsSession : .unexpected
+        case (.authorizationCode, 400...499), (.deviceCode, 400...499): self = .unexpected
         case (.clientCredentials, 400...499): self = .illegalConfiguration
         default: self = .unusable
         }

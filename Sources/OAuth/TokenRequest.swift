@@ -9,11 +9,19 @@ package enum TokenRequest: Sendable {
     case refresh(SecretBytes)
     /// RFC 6749 §4.4.
     case clientCredentials
+    /// Moves the session of a refresh token that another registration obtained to this one (TIDAL's Auth design,
+    /// "Upgrading credentials"). `grantType` is the preset's `upgradeGrant`.
+    case upgrade(SecretBytes, grantType: String)
+    /// One poll of a device login (RFC 8628 §3.4).
+    case deviceCode(SecretBytes)
 
+    /// What was asked for, by a name for metrics and the log.
     package enum Grant: String, Sendable, CaseIterable {
         case authorizationCode = "authorization_code"
         case refreshToken = "refresh_token"
         case clientCredentials = "client_credentials"
+        case upgrade
+        case deviceCode = "device_code"
     }
 
     package var grant: Grant {
@@ -21,6 +29,19 @@ package enum TokenRequest: Sendable {
         case .authorizationCode: .authorizationCode
         case .refresh: .refreshToken
         case .clientCredentials: .clientCredentials
+        case .upgrade: .upgrade
+        case .deviceCode: .deviceCode
+        }
+    }
+
+    /// As it goes on the wire.
+    private var grantType: String {
+        switch self {
+        case .authorizationCode: "authorization_code"
+        case .refresh: "refresh_token"
+        case .clientCredentials: "client_credentials"
+        case .upgrade(_, let grantType): grantType
+        case .deviceCode: "urn:ietf:params:oauth:grant-type:device_code"
         }
     }
 
@@ -28,24 +49,31 @@ package enum TokenRequest: Sendable {
     package func form(
         for client: ClientConfiguration, at server: AuthorizationServer
     ) -> (pairs: [FormEncoding.Pair], authorization: String?) {
-        var pairs: [FormEncoding.Pair] = [.init("grant_type", grant.rawValue)]
+        var pairs: [FormEncoding.Pair] = [.init("grant_type", grantType)]
         let preset = server.preset
+        let scopes = FormEncoding.Pair("scope", client.scopes.description)
+        let uniqueKey = preset.sendsClientUniqueKey ? client.clientUniqueKey : nil
         switch self {
         case .authorizationCode(let code, let redirectURI, let codeVerifier):
             pairs.append(.init("code", code.revealedText))
             pairs.append(.init("redirect_uri", redirectURI))
             pairs.append(.init("code_verifier", codeVerifier.revealedText))
-            if preset.repeatsScopes { pairs.append(.init("scope", client.scopes.description)) }
-            if preset.sendsClientUniqueKey, let key = client.clientUniqueKey {
-                pairs.append(.init("client_unique_key", key))
-            }
+            if preset.repeatsScopes { pairs.append(scopes) }
+            if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         case .refresh(let refreshToken):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
-            if preset.repeatsScopes { pairs.append(.init("scope", client.scopes.description)) }
+            if preset.repeatsScopes { pairs.append(scopes) }
         case .clientCredentials:
-            if preset.scopesClientCredentials, !client.scopes.isEmpty {
-                pairs.append(.init("scope", client.scopes.description))
-            }
+            if preset.scopesClientCredentials, !client.scopes.isEmpty { pairs.append(scopes) }
+        case .upgrade(let refreshToken, _):
+            pairs.append(.init("refresh_token", refreshToken.revealedText))
+            // The new registration's, even where there are none: they are what the session is moved to.
+            pairs.append(scopes)
+            if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
+        case .deviceCode(let deviceCode):
+            pairs.append(.init("device_code", deviceCode.revealedText))
+            if preset.repeatsScopes { pairs.append(scopes) }
+            if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         }
         let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &pairs)
         return (pairs, authorization)

@@ -4,7 +4,7 @@ package import JSON
 /// A successful answer of the token endpoint (RFC 6749 §5.1), read leniently where strictness would cost a session.
 package struct TokenResponse: Sendable, Equatable {
     package let accessToken: SecretBytes
-    /// Nil when the answer has none: the one that is held stays good (RFC 6749 §6).
+    /// Nil when the answer has none, or an empty one: the one that is held stays good (RFC 6749 §6).
     package let refreshToken: SecretBytes?
     /// Nil when the answer names no lifetime and the token does not tell.
     package let expires: Timestamp?
@@ -15,8 +15,8 @@ package struct TokenResponse: Sendable, Equatable {
     /// Longer lifetimes are taken for this one: ten years, beyond any real token and far from arithmetic's edge.
     package static let longestLifetimeSeconds: Int64 = 315_360_000
 
-    /// Nil when there is no usable token in `body`: not JSON, no `access_token`, a type other than Bearer, or an
-    /// empty refresh token.
+    /// Nil when there is no usable token in `body`: not JSON, no `access_token`, a type other than Bearer, or a
+    /// refresh token that is no text.
     package init?(body: [UInt8], receivedAt now: Timestamp) {
         guard let json = try? JSONValue(parsing: body), case .object(let members) = json,
             let token = members["access_token"]?.string, TokenText.isSendable(token)
@@ -28,13 +28,13 @@ package struct TokenResponse: Sendable, Equatable {
         }
         switch members["refresh_token"] {
         case nil, .null?: refreshToken = nil
-        case .string(let text)? where !text.isEmpty: refreshToken = SecretBytes(utf8: text)
+        case .string(let text)?: refreshToken = text.isEmpty ? nil : SecretBytes(utf8: text)
         default: return nil
         }
         accessToken = SecretBytes(utf8: token)
         // A lifetime that cannot be read is treated as absent: refusing the answer would throw away a refresh token
         // that has replaced the one we hold.
-        if let seconds = Self.seconds(members["expires_in"]) {
+        if let seconds = members["expires_in"]?.wholeSeconds(.down) {
             expires = now.advanced(by: .seconds(min(max(seconds, 0), Self.longestLifetimeSeconds)))
         } else {
             expires = Self.expiry(ofToken: token)
@@ -55,18 +55,8 @@ package struct TokenResponse: Sendable, Equatable {
 
     /// The `exp` claim of a token that is a JWT; nil for any other.
     package static func expiry(ofToken token: String) -> Timestamp? {
-        JSONWebToken.payload(of: token)?["exp"].flatMap(seconds).map {
+        JSONWebToken.payload(of: token)?["exp"]?.wholeSeconds(.down).map {
             Timestamp(seconds: min(max($0, 0), Timestamp.latest.seconds))
-        }
-    }
-
-    /// Whole seconds from a number or a text of digits.
-    private static func seconds(_ value: JSONValue?) -> Int64? {
-        switch value {
-        case .integer(let seconds)?: seconds
-        case .number(let seconds)?: Int64(exactly: min(max(seconds, -1), 1e15).rounded(.down))
-        case .string(let text)?: Int64(text)
-        default: nil
         }
     }
 }
@@ -93,11 +83,24 @@ package struct TokenErrorResponse: Sendable, Equatable {
     /// `error`, or nil where there is none that may be repeated.
     package let error: String?
     package let subStatus: String?
+    /// Whether it cannot be said what the body names: it is neither empty nor a JSON object whose `error`, if it has
+    /// one, is fit to be repeated. Where this is false, an `error` of nil means that the provider named none.
+    package let isMalformed: Bool
 
     /// Never fails: a body that says nothing is an error without a name.
     package init(body: [UInt8]) {
         let json = try? JSONValue(parsing: body)
-        error = json?["error"]?.string.flatMap(ErrorText.presentable)
+        switch json?["error"] {
+        case nil, .null?:
+            error = nil
+            isMalformed = !body.isEmpty && json?.object == nil
+        case .string(let text)?:
+            error = ErrorText.presentable(text)
+            isMalformed = error == nil
+        default:
+            error = nil
+            isMalformed = true
+        }
         switch json?["sub_status"] ?? json?["subStatus"] {
         case .integer(let number)?: subStatus = String(number)
         case .string(let text)?: subStatus = ErrorText.presentable(text)
@@ -105,8 +108,9 @@ package struct TokenErrorResponse: Sendable, Equatable {
         }
     }
 
-    package init(error: String?, subStatus: String?) {
+    package init(error: String?, subStatus: String?, isMalformed: Bool = false) {
         self.error = error
         self.subStatus = subStatus
+        self.isMalformed = isMalformed
     }
 }

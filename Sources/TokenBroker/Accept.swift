@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import HTTPCodec
 
 /// What a client would rather have (RFC 9110 §12.5.1).

@@ -1,3 +1,4 @@
+package import BrokerCore
 package import CredentialStore
 package import Cryptography
 package import HTTPServer
@@ -14,6 +15,8 @@ package final class Broker: Sendable {
         package var allowsInsecureProviders = false
         /// How long credentials that a provider ended are kept aside.
         package var quarantine: Duration = .seconds(7 * 86_400)
+        /// How long ahead of a token's expiry listeners are told of it.
+        package var expiryNotice: Duration = .seconds(300)
         /// How many sets of credentials are kept in memory.
         package var cacheCapacity = 100_000
 
@@ -32,6 +35,8 @@ package final class Broker: Sendable {
     package let authenticator: CallerAuthenticator
     package let credentials: CredentialsProvider
     package let logins: LoginFlow
+    package let deviceLogins: DeviceFlow
+    package let bus: EventBus
     package let health: Health
     private let vault: Vault
     private let servers: ProviderServers
@@ -52,20 +57,25 @@ package final class Broker: Sendable {
         let servers = ProviderServers(
             transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
             metrics: metrics, log: log)
+        bus = EventBus()
         let endpoint = TokenEndpoint(transport: transport, time: time, metrics: metrics, log: log)
         credentials = CredentialsProvider(
-            vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, time: time, metrics: metrics,
-            log: log,
-            quarantine: settings.quarantine, cacheCapacity: settings.cacheCapacity)
+            vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
+            metrics: metrics, log: log, quarantine: settings.quarantine, expiryNotice: settings.expiryNotice,
+            cacheCapacity: settings.cacheCapacity)
         logins = LoginFlow(
-            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials,
+            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
             publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
+        deviceLogins = DeviceFlow(
+            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus, time: time,
+            metrics: metrics, log: log)
         health = Health(vault: vault, time: time)
         self.servers = servers
     }
 
-    /// Begins the work that nobody asks for: removing what has expired.
+    /// Begins the work that nobody asks for: removing what has expired, polling for device logins.
     package func start() {
+        deviceLogins.start()
         let task = Task { [vault, time, log] in
             while !Task.isCancelled {
                 await Self.removeExpired(vault, time, log)
@@ -83,6 +93,7 @@ package final class Broker: Sendable {
     package func beginDraining() {
         health.beginDraining()
         logins.beginDraining()
+        deviceLogins.beginDraining()
     }
 
     /// Lets what is under way come to its end: renewals and redemptions are stored by then.
@@ -105,13 +116,14 @@ package final class Broker: Sendable {
                 self.cutShort()
             }
         }
-        await credentials.idle()
+        await deviceLogins.idle()
         await logins.idle()
+        await credentials.idle()
         cutOff?.cancel()
     }
 
     private func cutShort() {
-        let count = credentials.cutShort() + logins.cutShort()
+        let count = credentials.cutShort() + logins.cutShort() + deviceLogins.cutShort()
         servers.cutShort()
         log.error("work_cut_short", [.count(count)])
     }

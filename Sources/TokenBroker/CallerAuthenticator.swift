@@ -1,3 +1,4 @@
+package import BrokerCore
 package import Cryptography
 internal import HTTPCodec
 package import HTTPServer

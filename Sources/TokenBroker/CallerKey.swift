@@ -1,3 +1,4 @@
+internal import BrokerCore
 package import OAuth
 
 /// What an API key allows.

@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -84,7 +85,7 @@ struct CallerKeyRoutes {
     private func tenant(_ call: Call) async throws(BrokerError) -> TenantName {
         guard let name = TenantName(call.parameters["tenant"] ?? ""),
             try await broker.tenants.tenant(name) != nil
-        else { throw Broker.noSuchTenant }
+        else { throw BrokerError.noSuchTenant }
         return name
     }
 

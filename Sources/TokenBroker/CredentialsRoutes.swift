@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import Cryptography
 internal import HTTPCodec
 internal import HTTPServer
@@ -18,6 +19,7 @@ struct CredentialsRoutes {
             Route(.put, "/credentials", .tenant(.credentialsWrite), put),
             Route(.delete, "/credentials", .tenant(.credentialsWrite), delete),
             Route(.get, "/credentials/status", .tenant(.credentialsRead), status),
+            Route(.post, "/credentials/restore", .admin, restore),
         ]
     }
 
@@ -113,9 +115,7 @@ struct CredentialsRoutes {
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let snapshot = try await broker.credentials.set(id, to: held)
         broker.log.info("credentials_set", LogField.credentials(id) + [.level(held.level), .version(snapshot.version)])
-        var response = Response.json(.ok) { Self.encodeSummary(storageKey, held, to: &$0) }
-        response.fields.append("ETag", "\"\(snapshot.version)\"")
-        return response
+        return Self.summary(storageKey, held, snapshot)
     }
 
     private func delete(_ call: Call) async throws(BrokerError) -> Response {
@@ -138,6 +138,31 @@ struct CredentialsRoutes {
         return response
     }
 
+    // MARK: POST /credentials/restore
+
+    private func restore(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        var body = try call.body()
+        let storageKey = body.storageKey()
+        try body.finish()
+        let tenant = try await broker.tenant(of: call)
+        let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        let snapshot = try await broker.credentials.restore(id)
+        guard let held = snapshot.record.held else {
+            throw BrokerError(.internalError, "What was kept aside held no credentials.")
+        }
+        broker.log.info("credentials_restored", LogField.credentials(id) + [.version(snapshot.version)])
+        return Self.summary(storageKey, held, snapshot)
+    }
+
+    private static func summary(
+        _ storageKey: StorageKey, _ held: HeldCredentials, _ snapshot: CredentialsSnapshot
+    ) -> Response {
+        var response = Response.json(.ok) { encodeSummary(storageKey, held, to: &$0) }
+        response.fields.append("ETag", "\"\(snapshot.version)\"")
+        return response
+    }
+
     // MARK: GET /credentials/status
 
     private func status(_ call: Call) async throws(BrokerError) -> Response {
@@ -151,11 +176,14 @@ struct CredentialsRoutes {
         let isRefreshable = held?.refreshToken != nil
         // Without a refresh token the user is logged in for as long as the token lives.
         let isAlive = held.map { isRefreshable || $0.expires > broker.time.now } ?? false
+        let differences = held?.obtainedWith.differences(from: tenant.configuration.client.fingerprint) ?? []
         return .json(.ok) { json in
             json.member("logged_in", held?.level == .user && isAlive)
             json.member("level", (held?.level ?? .basic).rawValue)
             json.memberOrNull("expires", held?.expires.description)
             json.member("refreshable", isRefreshable)
+            // What an upgrade would level out, or what stays as it is where the provider has no such grant.
+            if !differences.isEmpty { json.member("configuration_differences", differences.map(\.rawValue)) }
         }
     }
 

@@ -1,3 +1,4 @@
+package import BrokerCore
 package import CredentialStore
 internal import Reactor
 internal import Synchronization

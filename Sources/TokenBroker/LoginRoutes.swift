@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import Cryptography
 internal import HTTPCodec
 internal import HTTPServer
@@ -150,16 +151,7 @@ struct LoginRoutes {
             let progress = try await broker.logins.progress(
                 tenant: tenant.name, loginID: id, storageKeys: call.narrowedStorageKeys, wait: wait)
         else { throw BrokerError(.notFound, "The tenant has no login of that id.") }
-        return .json(.ok) { json in
-            switch progress {
-            case .pending: json.member("status", "pending")
-            case .completed: json.member("status", "completed")
-            case .expired: json.member("status", "expired")
-            case .failed(let code):
-                json.member("status", "failed")
-                json.member("error", code.rawValue)
-            }
-        }
+        return .progress(progress)
     }
 
     private static let unknown = BrokerError(.gone, "The login is unknown or has expired.")

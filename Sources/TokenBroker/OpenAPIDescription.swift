@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import CResources
 
 /// The text of openapi.yaml, as it was when this program was built.

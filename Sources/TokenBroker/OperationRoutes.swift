@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON

@@ -1,3 +1,4 @@
+package import BrokerCore
 internal import HTTPCodec
 package import HTTPServer
 internal import JSON

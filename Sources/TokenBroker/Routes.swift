@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import HTTPCodec
 internal import HTTPServer
 internal import OAuth
@@ -11,7 +12,7 @@ struct Routes {
     }
 
     var all: [Route] {
-        TenantRoutes(broker).all + CallerKeyRoutes(broker).all + LoginRoutes(broker).all
+        TenantRoutes(broker).all + CallerKeyRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
             + CredentialsRoutes(broker).all + OperationRoutes(broker).all
     }
 }
@@ -32,16 +33,14 @@ extension Broker {
             guard let text = named.first else {
                 throw BrokerError(.invalidRequest, "With the admin key, name the tenant in X-Tenant.")
             }
-            guard let known = TenantName(text) else { throw Self.noSuchTenant }
+            guard let known = TenantName(text) else { throw BrokerError.noSuchTenant }
             name = known
         case nil:
             throw BrokerError(.unauthorized, "This call needs an API key.")
         }
-        guard let tenant = try await tenants.tenant(name) else { throw Self.noSuchTenant }
+        guard let tenant = try await tenants.tenant(name) else { throw BrokerError.noSuchTenant }
         return tenant
     }
-
-    static let noSuchTenant = BrokerError(.notFound, "There is no tenant of that name.")
 }
 
 extension Call {

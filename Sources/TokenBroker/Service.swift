@@ -1,3 +1,4 @@
+internal import BrokerCore
 package import HTTPCodec
 package import HTTPServer
 internal import JSON

@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import Cryptography
 internal import HTTPCodec
 internal import HTTPServer
@@ -43,7 +44,7 @@ struct TenantRoutes {
         try call.refuseQuery()
         guard let name = TenantName(call.parameters["tenant"] ?? ""),
             let tenant = try await broker.tenants.tenant(name)
-        else { throw Broker.noSuchTenant }
+        else { throw BrokerError.noSuchTenant }
         return .json(.ok) { Self.encode(tenant, to: &$0) }
     }
 
@@ -70,7 +71,7 @@ struct TenantRoutes {
     private func delete(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
         guard let name = TenantName(call.parameters["tenant"] ?? ""), try await broker.deleteTenant(name) else {
-            throw Broker.noSuchTenant
+            throw BrokerError.noSuchTenant
         }
         broker.log.info("tenant_deleted", [.tenant(name)])
         return .empty(.noContent)

@@ -53,6 +53,8 @@ enum Command: Equatable {
           TOKEN_BROKER_MAX_CONNECTIONS           connections at once, 1 to 1000000; default 10000
           TOKEN_BROKER_QUARANTINE_DAYS           days that credentials ended by a provider are kept aside, 0 to 3650;
                                                  default 7
+          TOKEN_BROKER_EXPIRY_NOTICE             seconds ahead of a token's expiry at which listeners are told of it,
+                                                 0 to 86400; default 300
           TOKEN_BROKER_SHUTDOWN_GRACE            seconds that SIGTERM leaves for what is under way, 1 to 3600;
                                                  default 25
         """

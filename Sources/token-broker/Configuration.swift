@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import CredentialStore
 internal import Cryptography
 internal import FoundationEssentials
@@ -31,6 +32,7 @@ struct Configuration: Sendable {
     var eventLoops: Int?
     var maximumConnections: Int
     var quarantine: Duration
+    var expiryNotice: Duration
     var shutdownGrace: Duration
     /// Variables with our prefix that mean nothing: worth a warning, no fault, since orchestrators add their own.
     var unknownVariables: [String]
@@ -92,6 +94,7 @@ struct Configuration: Sendable {
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
         quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
+        expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", 0...86_400) ?? 300))
         shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", 1...3600) ?? 25))
         unknownVariables = reader.unknownNames
         if !reader.faults.isEmpty { throw Faults(lines: reader.faults) }

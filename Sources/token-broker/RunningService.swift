@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import CredentialStore
 internal import Cryptography
 internal import HTTPCodec
@@ -70,6 +71,7 @@ struct RunningService {
         var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKey: adminKey)
         settings.allowsInsecureProviders = configuration.allowsInsecureProviders
         settings.quarantine = configuration.quarantine
+        settings.expiryNotice = configuration.expiryNotice
         let broker = Broker(settings: settings, vault: vault, transport: client, time: time, log: log)
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }

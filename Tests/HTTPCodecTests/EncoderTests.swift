@@ -4,12 +4,12 @@ import Testing
 private let date = HTTPDate.format(secondsSince1970: 784_111_777)
 
 private func response(
-    _ status: Status, fields: Fields = [:], body: String = "", requestID: String? = nil,
-    connection: ResponseEncoder.Connection = .unstated, omitsBody: Bool = false
+    _ status: Status, fields: Fields = [:], body: String = "", framing: ResponseEncoder.Framing = .length,
+    requestID: String? = nil, connection: ResponseEncoder.Connection = .unstated, omitsBody: Bool = false
 ) throws(EncodingFault) -> String {
     var output: [UInt8] = []
     try ResponseEncoder.append(
-        status: status, fields: fields, body: Array(body.utf8), date: date, requestID: requestID,
+        status: status, fields: fields, body: Array(body.utf8), framing: framing, date: date, requestID: requestID,
         connection: connection, omitsBody: omitsBody, to: &output)
     return String(decoding: output, as: UTF8.self)
 }
@@ -41,6 +41,55 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
 
     @Test(
         arguments: [
+            (200, .length, "hi", false, "Content-Length: 2\r\n", "hi"),
+            (200, .chunked, "", false, "Transfer-Encoding: chunked\r\n", ""),
+            (200, .chunked, "hi", false, "Transfer-Encoding: chunked\r\n", "2\r\nhi\r\n"),
+            (200, .chunked, "hi", true, "Transfer-Encoding: chunked\r\n", ""),
+            (200, .close, "", false, "", ""), (200, .close, "hi", false, "", "hi"), (200, .close, "hi", true, "", ""),
+            (204, .chunked, "hi", false, "", ""), (304, .chunked, "hi", false, "", ""),
+            (304, .close, "hi", false, "", ""),
+        ] as [(Int, ResponseEncoder.Framing, String, Bool, String, String)])
+    func `tells how the content ends`(
+        code: Int, framing: ResponseEncoder.Framing, body: String, omitsBody: Bool, field: String, content: String
+    ) throws {
+        let text = try response(Status(code), body: body, framing: framing, requestID: "7f", omitsBody: omitsBody)
+        let line = "HTTP/1.1 \(code) \(Status(code).reason)\r\n"
+        #expect(
+            text == line + "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n" + field + "X-Request-ID: 7f\r\n\r\n" + content)
+    }
+
+    @Test(
+        arguments: [
+            (0, ""), (1, "1"), (9, "9"), (10, "a"), (15, "f"), (16, "10"), (17, "11"), (255, "ff"), (256, "100"),
+            (65_535, "ffff"), (65_536, "10000"),
+        ])
+    func `a chunk says its size, and no bytes are no chunk`(count: Int, size: String) {
+        let bytes = [UInt8](repeating: 0x61, count: count)
+        var output: [UInt8] = []
+        ResponseEncoder.appendChunk(bytes, to: &output)
+        let line = Array("\r\n".utf8)
+        #expect(output == (count == 0 ? [] : Array(size.utf8) + line + bytes + line))
+    }
+
+    @Test func `what it writes in chunks is what the response parser reads`() throws {
+        var output = Array(try response(.ok, body: "a", framing: .chunked).utf8)
+        for count in [15, 0, 16, 4096] {
+            ResponseEncoder.appendChunk([UInt8](repeating: 0x62, count: count), to: &output)
+        }
+        ResponseEncoder.appendLastChunk(to: &output)
+        var parser = ResponseParser(requestMethod: .get)
+        let step = try parser.consume(output.span)
+        guard case .complete(let count) = step else {
+            Issue.record("the response is not complete")
+            return
+        }
+        #expect(count == output.count)
+        #expect(parser.response.body == [0x61] + [UInt8](repeating: 0x62, count: 4127))
+        #expect(parser.response.allowsReuse)
+    }
+
+    @Test(
+        arguments: [
             (ResponseEncoder.Connection.unstated, nil), (.close, "Connection: close\r\n"),
             (.keepAlive, "Connection: keep-alive\r\n"),
         ] as [(ResponseEncoder.Connection, String?)])
@@ -61,7 +110,9 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
 
     @Test(arguments: ["content-length", "Transfer-Encoding", "Connection", "DATE", "x-request-id"])
     func `refuses fields that it writes itself`(name: String) {
-        #expect(throws: EncodingFault.reservedField) { try response(.ok, fields: [name: "x"]) }
+        for framing in [ResponseEncoder.Framing.length, .chunked, .close] {
+            #expect(throws: EncodingFault.reservedField) { try response(.ok, fields: [name: "x"], framing: framing) }
+        }
     }
 
     @Test(arguments: [100, 101, 199]) func `refuses an interim status`(code: Int) {

@@ -47,8 +47,25 @@ import Testing
                 + "&audience=https%3A%2F%2Fapi.example%2F")
     }
 
+    @Test func `authgear has OpenID's names too`() {
+        let request = Self.full(["x_suppress_idp_session_cookie": "true"])
+        let client = Sample.client(uniqueKey: "key 1", scopes: ["openid", "offline_access"])
+        #expect(
+            request.uri(for: client, at: Sample.server(.authgear)) == request.uri(for: client, at: Sample.oidc))
+    }
+
+    @Test func `spotify has no parameters for language and address`() {
+        let uri = Self.full(["show_dialog": "true"])
+            .uri(for: Sample.client(uniqueKey: "key 1"), at: Sample.server(.spotify))
+        #expect(
+            uri == "https://login.example/authorize?response_type=code"
+                + "&redirect_uri=https%3A%2F%2Fbroker.example%2Flogin%2Fcallback%3Fx%3D1%26y%3D2"
+                + "&client_id=client-1&scope=a%20b&code_challenge_method=S256&code_challenge=ch_1"
+                + "&state=a%2Bb%2Fc%3Dd&show_dialog=true")
+    }
+
     @Test func `the client secret is not part of it`() {
-        for server in [Sample.tidal, Sample.oidc] {
+        for server in ProviderPreset.all.map({ Sample.server($0) }) {
             #expect(!Self.full([:]).uri(for: Sample.client(), at: server).contains("secret-1"))
         }
     }
@@ -103,7 +120,7 @@ import Testing
     }
 
     @Test func `no name that the request uses is free for a custom parameter`() throws {
-        for server in [Sample.tidal, Sample.oidc] {
+        for server in ProviderPreset.all.map({ Sample.server($0) }) {
             let uri = Self.full([:]).uri(for: Sample.client(uniqueKey: "k"), at: server)
             let names = try pairs(uri).map(\.name)
             #expect(Set(names).count == names.count)

@@ -15,8 +15,8 @@ import Testing
 
     @Test(arguments: [
         CredentialRecord(held: nil), CredentialRecord(held: full), CredentialRecord(held: bare),
-        CredentialRecord(held: nil, quarantined: QuarantinedCredentials(credentials: full, until: Sample.now)),
-        CredentialRecord(held: bare, quarantined: QuarantinedCredentials(credentials: full, until: .latest)),
+        CredentialRecord(held: nil, ended: SHA256.digest(Array("r".utf8))),
+        CredentialRecord(held: bare, ended: [UInt8](repeating: 0xff, count: 32)),
     ])
     func `what was written is read again`(record: CredentialRecord) {
         #expect(CredentialRecord(decoding: record.encoded) == record)
@@ -94,11 +94,84 @@ import Testing
     }
 
     @Test(arguments: [
-        "", "null", "[]", "{", "{} x", #"{"held":{}}"#, #"{"held":null}"#, #"{"held":[]}"#, #"{"quarantined":{}}"#,
-        #"{"quarantined":null}"#, #"{"quarantined":{"until":1}}"#, #"{"quarantined":{"until":1,"credentials":{}}}"#,
-        #"{"quarantined":{"until":"1","credentials":{"level":"user"}}}"#, #"{"held":{},"held":{}}"#,
+        "", "null", "[]", "{", "{} x", #"{"held":{}}"#, #"{"held":null}"#, #"{"held":[]}"#, #"{"ended":null}"#,
+        #"{"ended":1}"#, #"{"ended":"*"}"#, #"{"ended":""}"#, #"{"held":{},"held":{}}"#,
     ])
     func `what is no record is refused`(text: String) {
         #expect(CredentialRecord(decoding: Array(text.utf8)) == nil)
+    }
+
+    @Test(arguments: [31, 32, 33])
+    func `the mark is a digest`(count: Int) {
+        let record = CredentialRecord(held: nil, ended: [UInt8](repeating: 1, count: count))
+        #expect(CredentialRecord(decoding: record.encoded) == (count == 32 ? record : nil))
+    }
+
+    // MARK: What earlier writers kept aside in the record
+
+    private func withQuarantined(_ value: JSONValue, ended: String? = nil) -> CredentialRecord? {
+        CredentialRecord(
+            decoding: JSONWriter.object { json in
+                json.member("held", .object(Self.members))
+                json.memberIfPresent("ended", ended)
+                json.member("quarantined", value)
+            })
+    }
+
+    @Test func `of it the refresh token's digest is taken for the mark`() {
+        var members = Self.members
+        members["refresh_token"] = .string("r1")
+        let quarantined = JSONValue.object(["until": .integer(1), "credentials": .object(members)])
+        let digest = SHA256.digest(Array("r1".utf8))
+        #expect(withQuarantined(quarantined) == CredentialRecord(held: decode(Self.members)?.held, ended: digest))
+        let newer = SHA256.digest(Array("r2".utf8))
+        #expect(withQuarantined(quarantined, ended: Base64URL.encode(newer))?.ended == newer)
+    }
+
+    @Test(
+        arguments: [
+            .null, .integer(1), .object([:]), .object(["credentials": .null]), .object(["credentials": .object([:])]),
+            .object(["credentials": .object(members), "until": .integer(1)]),
+            .object(["credentials": .object(members.merging(["refresh_token": .integer(1)]) { $1 })]),
+        ] as [JSONValue])
+    func `of anything else nothing is taken, and the record stays readable`(quarantined: JSONValue) {
+        #expect(withQuarantined(quarantined) == decode(Self.members))
+    }
+}
+
+@Suite struct `Quarantined credentials coding` {
+    @Test(arguments: [`Credential record coding`.full, `Credential record coding`.bare])
+    func `what was written is read again`(credentials: HeldCredentials) {
+        for until in [Timestamp(milliseconds: -1), Sample.now, .latest] {
+            let quarantined = QuarantinedCredentials(credentials: credentials, until: until)
+            #expect(QuarantinedCredentials(decoding: quarantined.encoded) == quarantined)
+        }
+    }
+
+    @Test func `a writer that knew more members is understood`() {
+        let bytes = JSONWriter.object { json in
+            json.member("until", 1000)
+            json.member("added_later", true)
+            json.member("credentials", .object(`Credential record coding`.members))
+        }
+        #expect(QuarantinedCredentials(decoding: bytes)?.until == Timestamp(milliseconds: 1000))
+        #expect(QuarantinedCredentials(decoding: bytes)?.credentials.accessToken.revealedText == "at")
+    }
+
+    @Test(arguments: [
+        "", "null", "[]", "{}", #"{"until":1}"#, #"{"until":1,"credentials":{}}"#, #"{"until":1,"credentials":null}"#,
+        #"{"credentials":{"level":"user"}}"#,
+    ])
+    func `what is no such record is refused`(text: String) {
+        #expect(QuarantinedCredentials(decoding: Array(text.utf8)) == nil)
+    }
+
+    @Test(arguments: [.null, .string("1"), .number(0.5), .bool(true)] as [JSONValue])
+    func `the end is a whole number`(until: JSONValue) {
+        let bytes = JSONWriter.object { json in
+            json.member("until", until)
+            json.member("credentials", .object(`Credential record coding`.members))
+        }
+        #expect(QuarantinedCredentials(decoding: bytes) == nil)
     }
 }

@@ -4,19 +4,43 @@ import Testing
 @Suite struct `Credentials policy` {
     typealias Policy = CredentialsQuery.Policy
 
+    private func terms(
+        secret: Bool = false, canUpgrade: Bool = false, leadTime: Duration = .zero,
+        client: ClientConfiguration = Sample.client()
+    ) -> CredentialsPolicy.Terms {
+        CredentialsPolicy.Terms(
+            client: client.fingerprint, canObtainClientCredentials: secret, canUpgrade: canUpgrade,
+            leadTime: leadTime)
+    }
+
+    private func decide(
+        _ held: HeldCredentials?, version: Int64 = 7, _ terms: CredentialsPolicy.Terms,
+        _ query: CredentialsQuery = .init()
+    ) -> CredentialsDecision {
+        CredentialsPolicy().decide(held, version: version, terms: terms, query: query, now: Sample.now)
+    }
+
+    /// With a registration that has not changed since, at a provider without an upgrade.
     private func decide(
         _ held: HeldCredentials?, version: Int64 = 7, secret: Bool = false, _ query: CredentialsQuery = .init()
     ) -> CredentialsDecision {
-        CredentialsPolicy().decide(
-            held, version: version, canObtainClientCredentials: secret, query: query, now: Sample.now)
+        decide(held, version: version, terms(secret: secret), query)
     }
 
-    private func user(left: Duration = .seconds(3600), refreshToken: String? = "r") -> HeldCredentials {
-        Sample.held(.user, refreshToken: refreshToken, expires: Sample.now.advanced(by: left))
+    private func user(
+        left: Duration = .seconds(3600), refreshToken: String? = "r", by client: ClientConfiguration = Sample.client()
+    ) -> HeldCredentials {
+        Sample.held(
+            .user, refreshToken: refreshToken, expires: Sample.now.advanced(by: left),
+            obtainedWith: client.fingerprint)
     }
 
-    private func client(left: Duration = .seconds(3600)) -> HeldCredentials {
-        Sample.held(.client, refreshToken: nil, expires: Sample.now.advanced(by: left), userID: nil)
+    private func client(
+        left: Duration = .seconds(3600), by client: ClientConfiguration = Sample.client()
+    ) -> HeldCredentials {
+        Sample.held(
+            .client, refreshToken: nil, expires: Sample.now.advanced(by: left), userID: nil,
+            obtainedWith: client.fingerprint)
     }
 
     // MARK: The minute
@@ -31,8 +55,8 @@ import Testing
     func `a user's token is served with a minute to spare, else refreshed (T23, T25, T54)`(
         left: Duration, isServed: Bool
     ) {
-        #expect(decide(user(left: left)) == (isServed ? .serve : .refresh))
-        #expect(decide(user(left: left), secret: true) == (isServed ? .serve : .refresh))
+        #expect(decide(user(left: left)) == (isServed ? .serve : .refresh(isEarly: false)))
+        #expect(decide(user(left: left), secret: true) == (isServed ? .serve : .refresh(isEarly: false)))
     }
 
     @Test(arguments: minute)
@@ -45,7 +69,9 @@ import Testing
 
     @Test(arguments: minute)
     func `the client's token is served with a minute to spare, else obtained anew`(left: Duration, isServed: Bool) {
-        #expect(decide(client(left: left), secret: true) == (isServed ? .serve : .obtainClientCredentials))
+        #expect(
+            decide(client(left: left), secret: true) == (isServed ? .serve : .obtainClientCredentials(isUpgrade: false))
+        )
     }
 
     @Test(arguments: minute)
@@ -62,7 +88,8 @@ import Testing
             (.seconds(86_400), .seconds(3600), false), (.seconds(Int64.max), .seconds(3600), false),
         ] as [(Duration, Duration, Bool)])
     func `the caller says how long it must live`(minimum: Duration, left: Duration, isServed: Bool) {
-        #expect(decide(user(left: left), .init(minimumLifetime: minimum)) == (isServed ? .serve : .refresh))
+        #expect(
+            decide(user(left: left), .init(minimumLifetime: minimum)) == (isServed ? .serve : .refresh(isEarly: false)))
     }
 
     @Test func `unless it says so, a minute`() {
@@ -76,8 +103,8 @@ import Testing
         arguments: [
             (.local, false, .missing), (.local, true, .missing), (.localForceRefresh, false, .missing),
             (.localForceRefresh, true, .missing), (.localValid, false, .serveBasic),
-            (.localValid, true, .obtainClientCredentials), (.createIfNeeded, false, .serveBasic),
-            (.createIfNeeded, true, .obtainClientCredentials),
+            (.localValid, true, .obtainClientCredentials(isUpgrade: false)), (.createIfNeeded, false, .serveBasic),
+            (.createIfNeeded, true, .obtainClientCredentials(isUpgrade: false)),
         ] as [(Policy, Bool, CredentialsDecision)])
     func `with nothing stored the configuration decides the level (T24, T43)`(
         policy: Policy, secret: Bool, decision: CredentialsDecision
@@ -89,7 +116,8 @@ import Testing
     @Test(
         arguments: [
             (.basic, false, .serveBasic), (.client, false, .levelNotAvailable), (.user, false, .levelNotAvailable),
-            (.basic, true, .obtainClientCredentials), (.client, true, .obtainClientCredentials),
+            (.basic, true, .obtainClientCredentials(isUpgrade: false)),
+            (.client, true, .obtainClientCredentials(isUpgrade: false)),
             (.user, true, .levelNotAvailable),
         ] as [(CredentialsLevel, Bool, CredentialsDecision)])
     func `with nothing stored no level is invented`(
@@ -117,7 +145,7 @@ import Testing
     }
 
     @Test func `an expired user's token is refreshed before the client's secret is thought of (T44)`() {
-        #expect(decide(user(left: .zero), secret: true, .init(lowestLevel: .user)) == .refresh)
+        #expect(decide(user(left: .zero), secret: true, .init(lowestLevel: .user)) == .refresh(isEarly: false))
         #expect(decide(user(left: .zero, refreshToken: nil), secret: true, .init(lowestLevel: .user)) == .retire)
         #expect(decide(client(left: .zero), secret: true, .init(lowestLevel: .user)) == .levelNotAvailable)
     }
@@ -138,8 +166,8 @@ import Testing
 
     @Test func `to force renews what could be served`() {
         let force = CredentialsQuery(policy: .localForceRefresh)
-        #expect(decide(user(), force) == .refresh)
-        #expect(decide(client(), secret: true, force) == .obtainClientCredentials)
+        #expect(decide(user(), force) == .refresh(isEarly: false))
+        #expect(decide(client(), secret: true, force) == .obtainClientCredentials(isUpgrade: false))
     }
 
     @Test func `to force cannot renew what has nothing to be renewed with`() {
@@ -154,9 +182,9 @@ import Testing
 
     @Test func `a refusal by the API renews what could be served (T26)`() {
         let refused = CredentialsQuery(refusedByAPI: true)
-        #expect(decide(user(), refused) == .refresh)
-        #expect(decide(user(), secret: true, refused) == .refresh)
-        #expect(decide(client(), secret: true, refused) == .obtainClientCredentials)
+        #expect(decide(user(), refused) == .refresh(isEarly: false))
+        #expect(decide(user(), secret: true, refused) == .refresh(isEarly: false))
+        #expect(decide(client(), secret: true, refused) == .obtainClientCredentials(isUpgrade: false))
     }
 
     @Test func `a refusal by the API ends what cannot be renewed`() {
@@ -170,16 +198,17 @@ import Testing
     func `a complaint about an older version is settled`(complaint: (renewedPast: Int64, isOpen: Bool), policy: Policy)
     {
         let query = CredentialsQuery(policy: policy, refusedByAPI: true, renewedPast: complaint.renewedPast)
-        #expect(decide(user(), version: 7, query) == (complaint.isOpen ? .refresh : .serve))
+        #expect(decide(user(), version: 7, query) == (complaint.isOpen ? .refresh(isEarly: false) : .serve))
         #expect(decide(user(refreshToken: nil), version: 7, query) == (complaint.isOpen ? .retire : .serve))
         #expect(
-            decide(client(), version: 7, secret: true, query) == (complaint.isOpen ? .obtainClientCredentials : .serve))
+            decide(client(), version: 7, secret: true, query)
+                == (complaint.isOpen ? .obtainClientCredentials(isUpgrade: false) : .serve))
     }
 
     @Test(arguments: [6, 7, 8] as [Int64])
     func `a settled complaint does not make an expired token good`(renewedPast: Int64) {
         let query = CredentialsQuery(refusedByAPI: true, renewedPast: renewedPast)
-        #expect(decide(user(left: .seconds(59)), version: 7, query) == .refresh)
+        #expect(decide(user(left: .seconds(59)), version: 7, query) == .refresh(isEarly: false))
         #expect(decide(user(left: .seconds(59), refreshToken: nil), version: 7, query) == .retire)
     }
 
@@ -202,15 +231,15 @@ import Testing
         for query in [CredentialsQuery(), .init(policy: .localForceRefresh), .init(refusedByAPI: true)] {
             #expect(
                 policy.serves(
-                    renewed: user(left: left), canObtainClientCredentials: true, query: query, now: Sample.now)
+                    renewed: user(left: left), terms: terms(secret: true), query: query, now: Sample.now)
                     == decision)
         }
     }
 
     @Test(
         arguments: [
-            (.basic, true, .obtainClientCredentials), (.basic, false, .serveBasic),
-            (.client, true, .obtainClientCredentials), (.client, false, .levelNotAvailable),
+            (.basic, true, .obtainClientCredentials(isUpgrade: false)), (.basic, false, .serveBasic),
+            (.client, true, .obtainClientCredentials(isUpgrade: false)), (.client, false, .levelNotAvailable),
             (.user, true, .levelNotAvailable), (.user, false, .levelNotAvailable),
         ] as [(CredentialsLevel, Bool, CredentialsDecision)])
     func `when a renewal ended the session the next level is the answer (T33)`(
@@ -220,16 +249,164 @@ import Testing
             let query = CredentialsQuery(policy: policy, lowestLevel: lowest, refusedByAPI: true)
             #expect(
                 CredentialsPolicy().serves(
-                    renewed: nil, canObtainClientCredentials: secret, query: query, now: Sample.now) == decision)
+                    renewed: nil, terms: terms(secret: secret), query: query, now: Sample.now) == decision)
         }
     }
 
     @Test func `what a renewal brought is refused below the level asked for`() {
         #expect(
             CredentialsPolicy().serves(
-                renewed: client(), canObtainClientCredentials: true, query: .init(lowestLevel: .user),
+                renewed: client(), terms: terms(secret: true), query: .init(lowestLevel: .user),
                 now: Sample.now)
                 == .levelNotAvailable)
+    }
+
+    // MARK: Another registration
+
+    /// The four ways in which a registration can change, and two of them together.
+    static let changes: [(name: String, client: ClientConfiguration)] = [
+        ("client_id", Sample.client(id: "client-2")), ("client_secret", Sample.client(secret: "secret-2")),
+        ("no client_secret", Sample.client(secret: nil)), ("client_unique_key", Sample.client(uniqueKey: "k")),
+        ("scopes", Sample.client(scopes: ["a"])), ("client_id and scopes", Sample.client(id: "client-2", scopes: [])),
+    ]
+
+    static let lives: [Duration] = [.seconds(3600), .seconds(60), .milliseconds(59_999), .zero, .seconds(-3600)]
+
+    @Test(arguments: changes.indices, lives)
+    func `a user's session is moved to it, expired or not (T47)`(index: Int, left: Duration) {
+        let terms = terms(secret: true, canUpgrade: true, client: Self.changes[index].client)
+        for policy in [Policy.localValid, .localForceRefresh, .createIfNeeded] {
+            for isRefused in [false, true] {
+                for renewedPast in [nil, 6, 7] as [Int64?] {
+                    let query = CredentialsQuery(
+                        policy: policy, minimumLifetime: .zero, refusedByAPI: isRefused, renewedPast: renewedPast)
+                    #expect(decide(user(left: left), terms, query) == .upgrade)
+                }
+            }
+        }
+        #expect(decide(user(left: left), terms, .init(policy: .local)) == .serve)
+    }
+
+    @Test(arguments: changes.indices, lives)
+    func `without a refresh token there is nothing to move`(index: Int, left: Duration) {
+        let terms = terms(secret: true, canUpgrade: true, client: Self.changes[index].client)
+        let held = user(left: left, refreshToken: nil)
+        #expect(decide(held, terms) == (left >= .seconds(60) ? .serve : .retire))
+        #expect(decide(held, terms, .init(refusedByAPI: true)) == .retire)
+    }
+
+    @Test(arguments: changes.indices, lives)
+    func `without an upgrade the same client refreshes when it is due, and another one never`(
+        index: Int, left: Duration
+    ) {
+        let client = Self.changes[index].client
+        let isSameClient = client.clientID == Sample.client().clientID
+        let isValid = left >= .seconds(60)
+        for secret in [false, true] {
+            let terms = terms(secret: secret, client: client)
+            let renewal: CredentialsDecision = isSameClient ? .refresh(isEarly: false) : .retire
+            #expect(decide(user(left: left), terms) == (isValid ? .serve : renewal))
+            #expect(decide(user(left: left), terms, .init(refusedByAPI: true)) == renewal)
+            let forced: CredentialsDecision = isSameClient || !isValid ? renewal : .serve
+            #expect(decide(user(left: left), terms, .init(policy: .localForceRefresh)) == forced)
+            #expect(decide(user(left: left), terms, .init(policy: .local)) == .serve)
+        }
+    }
+
+    @Test(arguments: changes.indices, lives)
+    func `the client's credentials are obtained anew for it, expired or not`(index: Int, left: Duration) {
+        for canUpgrade in [false, true] {
+            let terms = terms(secret: true, canUpgrade: canUpgrade, client: Self.changes[index].client)
+            for policy in [Policy.localValid, .localForceRefresh, .createIfNeeded] {
+                let decision = decide(client(left: left), terms, .init(policy: policy))
+                #expect(decision == .obtainClientCredentials(isUpgrade: true))
+            }
+            #expect(decide(client(left: left), terms, .init(policy: .local)) == .serve)
+        }
+    }
+
+    @Test(arguments: lives)
+    func `the client's credentials serve until they expire when the secret is gone`(left: Duration) {
+        let terms = terms(secret: false, canUpgrade: true, client: Sample.client(secret: nil))
+        #expect(decide(client(left: left), terms) == (left >= .seconds(60) ? .serve : .retire))
+    }
+
+    @Test func `the same registration written otherwise is no other`() {
+        for client in [Sample.client(scopes: ["a", "b", "b"]), Sample.client(uniqueKey: "")] {
+            let terms = terms(secret: true, canUpgrade: true, client: client)
+            #expect(decide(user(), terms) == .serve)
+            #expect(decide(self.client(), terms) == .serve)
+            #expect(decide(user(left: .zero), terms) == .refresh(isEarly: false))
+            #expect(decide(self.client(left: .zero), terms) == .obtainClientCredentials(isUpgrade: false))
+        }
+    }
+
+    @Test func `a level that is not there is not moved either`() {
+        let terms = terms(secret: true, canUpgrade: true, client: Sample.client(id: "client-2"))
+        #expect(decide(client(), terms, .init(lowestLevel: .user)) == .levelNotAvailable)
+        #expect(decide(nil, terms, .init(lowestLevel: .user)) == .levelNotAvailable)
+        #expect(decide(nil, terms) == .obtainClientCredentials(isUpgrade: false))
+    }
+
+    @Test func `what is granted to the new registration is no longer another's`() {
+        let new = Sample.client(id: "client-2")
+        let terms = terms(secret: true, canUpgrade: true, client: new)
+        #expect(decide(user(by: new), terms) == .serve)
+        #expect(decide(client(by: new), terms) == .serve)
+    }
+
+    // MARK: Ahead of the expiry
+
+    @Test(
+        arguments: [
+            (.seconds(600), .milliseconds(600_001), .serve), (.seconds(600), .seconds(600), .refresh(isEarly: true)),
+            (.seconds(600), .milliseconds(599_999), .refresh(isEarly: true)),
+            (.seconds(600), .seconds(60), .refresh(isEarly: true)),
+            (.seconds(600), .milliseconds(59_999), .refresh(isEarly: false)),
+            (.seconds(600), .zero, .refresh(isEarly: false)), (.seconds(60), .milliseconds(60_001), .serve),
+            (.seconds(60), .seconds(60), .refresh(isEarly: true)),
+            (.seconds(60), .milliseconds(59_999), .refresh(isEarly: false)),
+            (.seconds(59), .seconds(60), .serve), (.seconds(59), .milliseconds(59_999), .refresh(isEarly: false)),
+            (.zero, .seconds(60), .serve), (.zero, .zero, .refresh(isEarly: false)),
+            (.seconds(Int64.max), .seconds(3600), .refresh(isEarly: true)),
+        ] as [(Duration, Duration, CredentialsDecision)])
+    func `a refresh is due by the lead time, and optional while the token is good enough`(
+        leadTime: Duration, left: Duration, decision: CredentialsDecision
+    ) {
+        #expect(decide(user(left: left), terms(leadTime: leadTime)) == decision)
+        let changed = terms(leadTime: leadTime, client: Sample.client(scopes: ["a"]))
+        #expect(decide(user(left: left), changed) == decision)
+    }
+
+    @Test func `a caller who is content with less makes it no less due`() {
+        let terms = terms(leadTime: .seconds(600))
+        let query = CredentialsQuery(minimumLifetime: .zero)
+        #expect(decide(user(left: .seconds(1)), terms, query) == .refresh(isEarly: true))
+        #expect(decide(user(left: .zero), terms, query) == .refresh(isEarly: false))
+    }
+
+    @Test func `only what has a refresh token of this client is refreshed early`() {
+        let terms = terms(secret: true, leadTime: .seconds(600))
+        #expect(decide(user(left: .seconds(300), refreshToken: nil), terms) == .serve)
+        #expect(decide(user(left: .seconds(300), by: Sample.client(id: "client-2")), terms) == .serve)
+        #expect(decide(client(left: .seconds(300)), terms) == .serve)
+        #expect(decide(user(left: .seconds(300)), terms, .init(policy: .local)) == .serve)
+        #expect(decide(user(left: .seconds(300)), terms, .init(refusedByAPI: true)) == .refresh(isEarly: false))
+    }
+
+    @Test func `what is held satisfies a query that a refresh could only better`() {
+        let policy = CredentialsPolicy()
+        func isSatisfied(_ held: HeldCredentials, _ query: CredentialsQuery) -> Bool {
+            policy.isSatisfied(query, by: held, version: 7, now: Sample.now)
+        }
+        #expect(isSatisfied(user(left: .seconds(60)), .init()))
+        #expect(!isSatisfied(user(left: .milliseconds(59_999)), .init()))
+        #expect(!isSatisfied(user(left: .zero), .init(minimumLifetime: .zero)))
+        #expect(!isSatisfied(user(), .init(policy: .localForceRefresh)))
+        #expect(!isSatisfied(user(), .init(refusedByAPI: true, renewedPast: 7)))
+        #expect(isSatisfied(user(), .init(refusedByAPI: true, renewedPast: 6)))
+        #expect(isSatisfied(user(), .init(lowestLevel: .user)))
+        #expect(!isSatisfied(client(), .init(lowestLevel: .user)))
     }
 
     // MARK: Every combination
@@ -238,57 +415,84 @@ import Testing
         let lives: [Duration] = [.seconds(61), .seconds(60), .milliseconds(59_999), .zero, .seconds(-1)]
         var all: [HeldCredentials?] = [nil]
         for left in lives { all += [user(left: left), user(left: left, refreshToken: nil), client(left: left)] }
-        var count = 0
-        for held in all {
-            for secret in [false, true] {
-                for policy in Policy.allCases {
-                    for lowest in CredentialsLevel.allCases {
-                        for isRefused in [false, true] {
-                            for renewedPast in [nil, 6, 7, 8] as [Int64?] {
-                                let query = CredentialsQuery(
-                                    policy: policy, lowestLevel: lowest, refusedByAPI: isRefused,
-                                    renewedPast: renewedPast)
-                                expectLaws(held, secret: secret, query)
-                                count += 1
-                            }
-                        }
+        var everyTerms: [CredentialsPolicy.Terms] = []
+        for secret in [false, true] {
+            for canUpgrade in [false, true] {
+                for leadTime in [Duration.zero, .seconds(61)] {
+                    for client in [Sample.client(), Sample.client(scopes: ["a"]), Sample.client(id: "client-2")] {
+                        everyTerms.append(
+                            terms(secret: secret, canUpgrade: canUpgrade, leadTime: leadTime, client: client))
                     }
                 }
             }
         }
-        #expect(count == 3072)
+        var count = 0
+        for held in all {
+            for terms in everyTerms {
+                for query in Self.everyQuery {
+                    expectLaws(held, terms, query)
+                    count += 1
+                }
+            }
+        }
+        #expect(count == 36_864)
     }
 
-    private func expectLaws(_ held: HeldCredentials?, secret: Bool, _ query: CredentialsQuery) {
-        let decision = decide(held, secret: secret, query)
+    static let everyQuery: [CredentialsQuery] = Policy.allCases.flatMap { policy in
+        CredentialsLevel.allCases.flatMap { lowest in
+            [false, true].flatMap { isRefused in
+                ([nil, 6, 7, 8] as [Int64?]).map { renewedPast in
+                    CredentialsQuery(
+                        policy: policy, lowestLevel: lowest, refusedByAPI: isRefused, renewedPast: renewedPast)
+                }
+            }
+        }
+    }
+
+    private func expectLaws(
+        _ held: HeldCredentials?, _ terms: CredentialsPolicy.Terms, _ query: CredentialsQuery
+    ) {
+        let decision = decide(held, terms, query)
+        if !keepsLaws(decision, held, terms, query) {
+            let left = held.map { Sample.now.duration(to: $0.expires) }
+            Issue.record("\(held?.level.rawValue ?? "nothing") \(left ?? .zero) \(terms) \(query): \(decision)")
+        }
+    }
+
+    private func keepsLaws(
+        _ decision: CredentialsDecision, _ held: HeldCredentials?, _ terms: CredentialsPolicy.Terms,
+        _ query: CredentialsQuery
+    ) -> Bool {
+        let secret = terms.canObtainClientCredentials
         let isValid = held.map { $0.expires >= Sample.now.advanced(by: .seconds(60)) } ?? false
-        let context: Comment = "\(held?.level.rawValue ?? "nothing") \(isValid) \(secret) \(query): \(decision)"
+        let isChanged = held.map { $0.obtainedWith != terms.client } ?? false
+        let isOurs = held?.obtainedWith.clientID == terms.client.clientID
+        let isPlain = !query.refusedByAPI && query.policy != .localForceRefresh
+        if query.policy == .local, ![.serve, .missing, .levelNotAvailable].contains(decision) { return false }
+        // What is good is served, unless there is something to better and the means to do it.
+        if let held, isValid, isPlain, held.level >= query.lowestLevel, !isChanged || !terms.canUpgrade && !secret,
+            decision != .serve, decision != .refresh(isEarly: true)
+        {
+            return false
+        }
         switch decision {
-        case .serve:
-            #expect(held.map { $0.level >= query.lowestLevel } == true, context)
-            #expect(isValid || query.policy == .local, context)
-        case .serveBasic:
-            #expect(held == nil && !secret && query.lowestLevel == .basic, context)
-        case .refresh:
-            #expect(held?.refreshToken != nil && held?.level == .user, context)
-        case .obtainClientCredentials:
-            #expect(secret && query.lowestLevel <= .client && held?.level != .user, context)
+        case .serve: return held.map { $0.level >= query.lowestLevel } == true && (isValid || query.policy == .local)
+        case .serveBasic: return held == nil && !secret && query.lowestLevel == .basic
+        case .refresh(let isEarly):
+            return held?.refreshToken != nil && held?.level == .user && isOurs && !(isChanged && terms.canUpgrade)
+                && (!isEarly || isValid && terms.leadTime > .zero)
+        case .upgrade:
+            return held?.refreshToken != nil && held?.level == .user && isChanged && terms.canUpgrade
+        case .obtainClientCredentials(let isUpgrade):
+            return secret && query.lowestLevel <= .client && held?.level != .user && isUpgrade == isChanged
         case .retire:
-            #expect(held != nil && held?.refreshToken == nil, context)
             // One step further there is an end.
-            #expect(decide(nil, secret: secret, query) != .retire, context)
-        case .missing:
-            #expect(held == nil && (query.policy == .local || query.policy == .localForceRefresh), context)
-        case .expiredOnArrival:
-            Issue.record("only what a renewal brought can be over on arrival: \(context)")
-        case .levelNotAvailable:
-            #expect((held?.level ?? (secret ? .client : .basic)) < query.lowestLevel, context)
-        }
-        if query.policy == .local {
-            #expect([.serve, .missing, .levelNotAvailable].contains(decision), context)
-        }
-        if let held, isValid, !query.refusedByAPI, query.policy != .localForceRefresh, held.level >= query.lowestLevel {
-            #expect(decision == .serve, context)
+            return held != nil && (held?.refreshToken == nil || !isOurs && !terms.canUpgrade)
+                && decide(nil, terms, query) != .retire
+        case .missing: return held == nil && (query.policy == .local || query.policy == .localForceRefresh)
+        // Only what a renewal brought can be over on arrival.
+        case .expiredOnArrival: return false
+        case .levelNotAvailable: return (held?.level ?? (secret ? .client : .basic)) < query.lowestLevel
         }
     }
 }

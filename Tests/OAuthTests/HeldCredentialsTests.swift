@@ -81,4 +81,62 @@ import Testing
         let held = granted(to: client, replacing: Sample.held())
         #expect(held.obtainedWith == client.fingerprint)
     }
+
+    @Test func `what an upgrade leaves out stays known, and the new registration is remembered (T47)`() {
+        let old = Sample.held(refreshToken: "rt-1", scopes: ["s"], userID: "42")
+        let client = Sample.client(id: "client-2", scopes: ["s", "t"])
+        let kept = granted(#","refresh_token":"","user_id":"""#, to: client, replacing: old)
+        #expect(kept.refreshToken?.revealedText == "rt-1")
+        #expect(kept.grantedScopes.values == ["s"])
+        #expect(kept.userID == "42")
+        #expect(kept.obtainedWith == client.fingerprint)
+        let replaced = granted(#","refresh_token":"rt-2","scope":"s t","user_id":43"#, to: client, replacing: old)
+        #expect(replaced.refreshToken?.revealedText == "rt-2")
+        #expect(replaced.grantedScopes.values == ["s", "t"])
+        #expect(replaced.userID == "43")
+    }
+
+    @Test func `an empty refresh token does not wipe the one that is held`() {
+        let held = granted(#","refresh_token":"""#, replacing: Sample.held(refreshToken: "rt-1"))
+        #expect(held.refreshToken?.revealedText == "rt-1")
+    }
+
+    static let endings = ["unauthorized_client", "invalid_grant", "invalid_request", "access_denied", "invalid_client"]
+
+    @Test(arguments: endings + [nil, "session_revoked"])
+    func `a refusal of the client that logged the user in ends the session`(error: String?) {
+        let answer = TokenErrorResponse(error: error, subStatus: nil)
+        for client in [
+            Sample.client(), Sample.client(uniqueKey: "k"), Sample.client(scopes: []),
+            Sample.client(uniqueKey: "k", scopes: ["c"]),
+        ] {
+            #expect(Sample.held().isEnded(by: answer, refreshedBy: client.fingerprint))
+        }
+    }
+
+    @Test(arguments: endings + [nil, "session_revoked"])
+    func `with another secret only invalid_grant ends it`(error: String?) {
+        let answer = TokenErrorResponse(error: error, subStatus: nil)
+        for (then, now) in [("secret-1", "secret-2"), ("secret-1", nil), (nil, "secret-1")] as [(String?, String?)] {
+            let held = Sample.held(obtainedWith: Sample.client(secret: then).fingerprint)
+            let isEnded = held.isEnded(by: answer, refreshedBy: Sample.client(secret: now).fingerprint)
+            #expect(isEnded == (error == "invalid_grant"))
+        }
+    }
+
+    @Test(arguments: endings + [nil, "session_revoked"])
+    func `a refusal of another client ends nothing`(error: String?) {
+        let answer = TokenErrorResponse(error: error, subStatus: nil)
+        for secret in ["secret-1", "secret-2", nil] {
+            let client = Sample.client(id: "client-2", secret: secret)
+            #expect(!Sample.held().isEnded(by: answer, refreshedBy: client.fingerprint))
+        }
+    }
+
+    @Test func `the refresh token is known by its digest`() {
+        #expect(
+            Sample.held(refreshToken: "abc").refreshTokenDigest.map(Hex.encode)
+                == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+        #expect(Sample.held(refreshToken: nil).refreshTokenDigest == nil)
+    }
 }

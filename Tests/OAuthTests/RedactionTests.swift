@@ -10,12 +10,20 @@ import Testing
 
     static let values: [any Sendable] = [
         configuration, held, CredentialRecord(held: held),
-        CredentialRecord(held: nil, quarantined: QuarantinedCredentials(credentials: held, until: .latest)),
+        QuarantinedCredentials(credentials: held, until: .latest),
         PKCE(codeVerifier: SecretBytes(utf8: canary)),
         TokenRequest.authorizationCode(
             code: SecretBytes(utf8: canary), redirectURI: "https://app.example/",
             codeVerifier: SecretBytes(utf8: canary)),
         TokenRequest.refresh(SecretBytes(utf8: canary)),
+        TokenRequest.upgrade(SecretBytes(utf8: canary), grantType: "update_client"),
+        TokenRequest.deviceCode(SecretBytes(utf8: canary)),
+        DeviceAuthorizationResponse(
+            body: Array(
+                #"""
+                {"device_code":"\#(canary)","user_code":"\#(canary)","verification_uri":"https://id.example/device",
+                "verification_uri_complete":"https://id.example/device?user_code=\#(canary)"}
+                """#.utf8)),
         TokenResponse(
             body: Array(#"{"access_token":"\#(canary)","refresh_token":"\#(canary)"}"#.utf8), receivedAt: Sample.now),
         try? AuthorizationResponse(query: "code=\(canary)&state=\(canary)"),

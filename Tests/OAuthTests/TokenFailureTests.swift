@@ -8,6 +8,19 @@ import Testing
         "authorization_pending", "INVALID_GRANT", "invalid_grant ", "11101", "", nil,
     ]
 
+    private func failure(
+        _ grant: TokenRequest.Grant, _ status: Int, _ error: String?, _ patterns: [RefusalPattern] = []
+    ) -> TokenFailure {
+        TokenFailure(
+            grant: grant, status: status, answer: TokenErrorResponse(error: error, subStatus: nil),
+            sessionEndingAnswers: patterns)
+    }
+
+    /// All that may be said to end a session.
+    static let everyPattern: [RefusalPattern] = (100...999).flatMap { status in
+        errors.compactMap { RefusalPattern(status: status, error: $0) }
+    }
+
     /// What ends a session, and nothing else does.
     static let endings: Set<String> = [
         "400 unauthorized_client", "400 invalid_grant", "400 invalid_request", "401 access_denied",
@@ -20,37 +33,74 @@ import Testing
         for error in Self.errors {
             let isListed = Self.endings.contains("\(status) \(error ?? "")")
             #expect(
-                TokenFailure(grant: .refreshToken, status: status, error: error)
+                failure(.refreshToken, status, error)
                     == (isListed ? .endsSession : .unexpected), "\(status) \(error ?? "nil")")
         }
     }
 
     @Test(arguments: [400, 401, 403, 404, 408, 422, 428, 430, 499])
-    func `another 4xx is unexpected for a code and a configuration fault for client credentials (T11)`(status: Int) {
+    func `another 4xx is unexpected for either code and a configuration fault for client credentials (T11)`(status: Int)
+    {
         for error in Self.errors {
-            #expect(TokenFailure(grant: .authorizationCode, status: status, error: error) == .unexpected)
-            #expect(TokenFailure(grant: .clientCredentials, status: status, error: error) == .illegalConfiguration)
+            #expect(failure(.authorizationCode, status, error) == .unexpected)
+            #expect(failure(.deviceCode, status, error) == .unexpected)
+            #expect(failure(.clientCredentials, status, error) == .illegalConfiguration)
         }
     }
 
     @Test(arguments: TokenRequest.Grant.allCases, [500, 501, 502, 503, 504, 507, 511, 599, 600, 999])
     func `a 5xx is retryable, whatever its body says (T12, T29)`(grant: TokenRequest.Grant, status: Int) {
         for error in Self.errors {
-            #expect(TokenFailure(grant: grant, status: status, error: error) == .retryable)
+            #expect(failure(grant, status, error, Self.everyPattern) == .retryable)
         }
     }
 
-    @Test(arguments: TokenRequest.Grant.allCases)
+    @Test(arguments: TokenRequest.Grant.allCases.filter { $0 != .upgrade })
     func `a 429 asks for patience, whatever its body says (T32)`(grant: TokenRequest.Grant) {
         for error in Self.errors {
-            #expect(TokenFailure(grant: grant, status: 429, error: error) == .rateLimited)
+            #expect(failure(grant, 429, error, Self.everyPattern) == .rateLimited)
         }
     }
 
-    @Test(arguments: TokenRequest.Grant.allCases, [100, 101, 199, 200, 201, 204, 299, 300, 302, 304, 307, 399])
+    @Test(
+        arguments: TokenRequest.Grant.allCases.filter { $0 != .upgrade },
+        [100, 101, 199, 200, 201, 204, 299, 300, 302, 304, 307, 399])
     func `what is neither a grant nor an error cannot be used (T31)`(grant: TokenRequest.Grant, status: Int) {
         for error in Self.errors {
-            #expect(TokenFailure(grant: grant, status: status, error: error) == .unusable)
+            #expect(failure(grant, status, error, Self.everyPattern) == .unusable)
+        }
+    }
+
+    @Test(arguments: [100, 200, 204, 299, 302, 399, 400, 401, 403, 408, 422, 428, 429, 430, 499, 500, 503, 600, 999])
+    func `an upgrade that fails is tried again, whatever the answer (T48, T49)`(status: Int) {
+        for error in Self.errors {
+            #expect(failure(.upgrade, status, error, Self.everyPattern) == .retryable)
+        }
+    }
+
+    @Test func `what the provider defines ends a session beside the listed pairs`() throws {
+        let patterns = [
+            try #require(RefusalPattern(status: 400, error: nil)),
+            try #require(RefusalPattern(status: 403, error: "session_revoked")),
+        ]
+        for (status, error, ends) in [
+            (400, nil, true), (401, nil, false), (403, "session_revoked", true), (400, "session_revoked", false),
+            (403, nil, false), (403, "invalid_grant", false), (400, "invalid_grant", true), (400, "slow_down", false),
+        ] as [(Int, String?, Bool)] {
+            #expect(failure(.refreshToken, status, error, patterns) == (ends ? .endsSession : .unexpected))
+            #expect(failure(.authorizationCode, status, error, patterns) == .unexpected)
+            #expect(failure(.deviceCode, status, error, patterns) == .unexpected)
+            #expect(failure(.clientCredentials, status, error, patterns) == .illegalConfiguration)
+        }
+    }
+
+    @Test func `a body that cannot be read ends no session`() throws {
+        let pattern = try #require(RefusalPattern(status: 400, error: nil))
+        for (body, ends) in [("", true), ("{}", true), ("<html>400</html>", false), (#"{"error":7}"#, false)] {
+            let failure = TokenFailure(
+                grant: .refreshToken, status: 400, answer: TokenErrorResponse(body: Array(body.utf8)),
+                sessionEndingAnswers: [pattern])
+            #expect(failure == (ends ? .endsSession : .unexpected))
         }
     }
 }

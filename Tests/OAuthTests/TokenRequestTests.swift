@@ -9,6 +9,9 @@ import Testing
         codeVerifier: SecretBytes(utf8: "v-1"))
     static let refresh = TokenRequest.refresh(SecretBytes(utf8: "r&1"))
 
+    static let upgrade = TokenRequest.upgrade(SecretBytes(utf8: "r&1"), grantType: "update_client")
+    static let deviceCode = TokenRequest.deviceCode(SecretBytes(utf8: "d=1"))
+
     typealias Authentication = ProviderPreset.ClientAuthentication
 
     private func form(
@@ -17,6 +20,9 @@ import Testing
         let (pairs, authorization) = request.form(for: client, at: server)
         return (FormEncoding.encode(pairs), authorization)
     }
+
+    static let deviceForm =
+        "grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Adevice_code&device_code=d%3D1"
 
     static let codeForm =
         "grant_type=authorization_code&code=c%2F1%2B2%3D"
@@ -33,6 +39,17 @@ import Testing
             ),
             (refresh, nil, nil, "grant_type=refresh_token&refresh_token=r%261&scope=a%20b&client_id=client-1"),
             (.clientCredentials, "k", "s", "grant_type=client_credentials&client_id=client-1&client_secret=s"),
+            (
+                upgrade, "k", "s",
+                "grant_type=update_client&refresh_token=r%261&scope=a%20b&client_unique_key=k&client_id=client-1"
+                    + "&client_secret=s"
+            ),
+            (upgrade, "", nil, "grant_type=update_client&refresh_token=r%261&scope=a%20b&client_id=client-1"),
+            (
+                deviceCode, "k", "s",
+                deviceForm + "&scope=a%20b&client_unique_key=k&client_id=client-1&client_secret=s"
+            ),
+            (deviceCode, nil, nil, deviceForm + "&scope=a%20b&client_id=client-1"),
         ] as [(TokenRequest, String?, String?, String)])
     func `tidal has the scopes and the client in the form (T62, T67)`(
         request: TokenRequest, uniqueKey: String?, secret: String?, expected: String
@@ -45,7 +62,8 @@ import Testing
     @Test(
         arguments: [
             (code, codeForm), (refresh, "grant_type=refresh_token&refresh_token=r%261"),
-            (.clientCredentials, "grant_type=client_credentials&scope=a%20b"),
+            (.clientCredentials, "grant_type=client_credentials&scope=a%20b"), (deviceCode, deviceForm),
+            (upgrade, "grant_type=update_client&refresh_token=r%261&scope=a%20b"),
         ] as [(TokenRequest, String)])
     func `oidc has what RFC 6749 has, and the client in the header`(request: TokenRequest, expected: String) {
         let (form, authorization) = form(request, Sample.client(uniqueKey: "k"), at: Sample.oidc)
@@ -56,7 +74,8 @@ import Testing
     @Test(
         arguments: [
             (code, codeForm), (refresh, "grant_type=refresh_token&refresh_token=r%261"),
-            (.clientCredentials, "grant_type=client_credentials&scope=a%20b"),
+            (.clientCredentials, "grant_type=client_credentials&scope=a%20b"), (deviceCode, deviceForm),
+            (upgrade, "grant_type=update_client&refresh_token=r%261&scope=a%20b"),
         ] as [(TokenRequest, String)])
     func `oidc by client_secret_post has the client in the form`(request: TokenRequest, expected: String) {
         let server = Sample.server(.oidc, authentication: .clientSecretPost)
@@ -105,7 +124,9 @@ import Testing
     @Test(
         arguments: [
             (Sample.tidal, code, true), (Sample.tidal, refresh, true), (Sample.tidal, .clientCredentials, false),
+            (Sample.tidal, upgrade, true), (Sample.tidal, deviceCode, true),
             (Sample.oidc, code, false), (Sample.oidc, refresh, false), (Sample.oidc, .clientCredentials, false),
+            (Sample.oidc, upgrade, true), (Sample.oidc, deviceCode, false),
         ] as [(AuthorizationServer, TokenRequest, Bool)])
     func `an empty set of scopes is sent only where tidal expects it`(
         server: AuthorizationServer, request: TokenRequest, isSent: Bool
@@ -114,7 +135,7 @@ import Testing
         #expect(pairs.filter { $0.name == "scope" } == (isSent ? [.init("scope", "")] : []))
     }
 
-    @Test(arguments: [Sample.tidal, Sample.oidc], [code, refresh, .clientCredentials])
+    @Test(arguments: [Sample.tidal, Sample.oidc], [code, refresh, .clientCredentials, upgrade, deviceCode])
     func `no parameter is sent twice`(server: AuthorizationServer, request: TokenRequest) {
         for method in Authentication.allCases {
             var server = server
@@ -129,60 +150,22 @@ import Testing
         #expect(Self.code.grant.rawValue == "authorization_code")
         #expect(Self.refresh.grant.rawValue == "refresh_token")
         #expect(TokenRequest.clientCredentials.grant.rawValue == "client_credentials")
-    }
-}
-
-@Suite struct `Client fingerprint` {
-    @Test func `is equal for an equal configuration, whatever the order of scopes`() {
-        #expect(
-            Sample.client(uniqueKey: "k", scopes: ["a", "b"]).fingerprint
-                == Sample.client(uniqueKey: "k", scopes: ["b", "a", "a"]).fingerprint)
+        #expect(Self.upgrade.grant.rawValue == "upgrade")
+        #expect(Self.deviceCode.grant.rawValue == "device_code")
     }
 
-    @Test(arguments: [
-        Sample.client(id: "client-2"), Sample.client(secret: "secret-2"), Sample.client(secret: nil),
-        Sample.client(uniqueKey: "k"), Sample.client(scopes: ["a"]), Sample.client(scopes: []),
-    ])
-    func `differs where any of the four parameters does`(other: ClientConfiguration) {
-        #expect(Sample.client().fingerprint != other.fingerprint)
-    }
-
-    @Test func `holds the secret only as its digest`() {
-        let fingerprint = Sample.client(secret: "abc").fingerprint
-        #expect(
-            fingerprint.clientSecretDigest.map(Hex.encode)
-                == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
-    }
-
-    @Test func `an empty unique key is as none`() {
-        #expect(Sample.client(uniqueKey: "").fingerprint == Sample.client(uniqueKey: nil).fingerprint)
-    }
-}
-
-@Suite struct `Provider presets` {
-    @Test func `are found by the names of the contract`() {
-        #expect(ProviderPreset.named("tidal") == .tidal)
-        #expect(ProviderPreset.named("oidc") == .oidc)
-        #expect(ProviderPreset.named("TIDAL") == nil)
-        #expect(ProviderPreset.named("") == nil)
-        #expect(Set(ProviderPreset.all.map(\.name)).count == ProviderPreset.all.count)
-    }
-
-    @Test func `tidal is what the design says`() {
-        #expect(ProviderPreset.tidal.loginServiceBaseURI == "https://login.tidal.com")
-        #expect(ProviderPreset.tidal.authServiceBaseURI == "https://auth.tidal.com/v1")
-        #expect(ProviderPreset.tidal.clientAuthentication == .clientSecretPost)
-    }
-
-    @Test func `every pin is the SHA-256 digest of a key`() {
-        for pin in ProviderPreset.all.flatMap(\.pinnedCertificates) {
-            #expect(pin.hasPrefix("sha256/"))
-            #expect(Base64.decode(String(pin.dropFirst("sha256/".count)))?.count == SHA256.digestCount)
+    @Test func `spotify has the client in the header and no scopes`() {
+        let spotify = Sample.server(.spotify)
+        for (request, expected) in [
+            (Self.code, Self.codeForm), (Self.refresh, "grant_type=refresh_token&refresh_token=r%261"),
+            (.clientCredentials, "grant_type=client_credentials"),
+        ] {
+            let (form, authorization) = form(request, Sample.client(uniqueKey: "k"), at: spotify)
+            #expect(form == expected)
+            #expect(authorization == "Basic " + Base64.encode(Array("client-1:secret-1".utf8)))
+            let named = self.form(request, Sample.client(secret: nil), at: spotify)
+            #expect(named.form == expected + "&client_id=client-1")
+            #expect(named.authorization == nil)
         }
-        #expect(ProviderPreset.tidal.pinnedCertificates.count == 4)
-    }
-
-    @Test func `a token that tells no lifetime is taken to live an hour`() {
-        for preset in ProviderPreset.all { #expect(preset.defaultLifetime == .seconds(3600)) }
     }
 }

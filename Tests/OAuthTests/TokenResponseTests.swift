@@ -57,7 +57,7 @@ import Testing
         #"{"access_token":"at-1","token_type":""}"#, #"{"access_token":"at-1","token_type":" Bearer"}"#,
         #"{"access_token":"at-1","token_type":"Bearer "}"#, #"{"access_token":"at-1","token_type":"Bearer,mac"}"#,
         #"{"access_token":"at-1","token_type":1}"#, #"{"access_token":"at-1","token_type":["Bearer"]}"#,
-        #"{"access_token":"at-1","token_type":false}"#, #"{"access_token":"at-1","refresh_token":""}"#,
+        #"{"access_token":"at-1","token_type":false}"#,
         #"{"access_token":"at-1","refresh_token":1}"#, #"{"access_token":"at-1","refresh_token":false}"#,
         #"{"access_token":"at-1","refresh_token":["rt-1"]}"#, #"{"access_token":"at-1","refresh_token":{}}"#,
     ])
@@ -86,9 +86,12 @@ import Testing
         #expect(parse(with: #""refresh_token":"# + text)?.refreshToken != nil)
     }
 
-    @Test func `a refresh token that is null is none`() throws {
-        let response = try #require(parse(with: #""refresh_token":null"#))
+    @Test(arguments: ["null", #""""#])
+    func `a refresh token that is null or empty is none`(value: String) throws {
+        let response = try #require(parse(with: #""expires_in":60,"refresh_token":"# + value))
+        #expect(response.accessToken.revealedText == "at-1")
         #expect(response.refreshToken == nil)
+        #expect(lifetime(response) == 60)
     }
 
     @Test(
@@ -225,15 +228,26 @@ import Testing
         #expect(parse(body) == TokenErrorResponse(error: error, subStatus: subStatus))
     }
 
+    /// Bodies, and whether they are malformed.
     @Test(arguments: [
-        "", "null", "[]", "{}", "<html>502 Bad Gateway</html>", #""invalid_grant""#, "error=invalid_grant",
-        #"{"error":null}"#, #"{"error":400}"#, #"{"error":""}"#, #"{"error":{"code":"invalid_grant"}}"#,
-        #"{"error":["invalid_grant"]}"#, #"{"error":"<script>"}"#, #"{"error":"not a code"}"#,
-        #"{"error":"invalid_grant\n"}"#, #"{"error":"invalid_grant","error":"e"}"#, #"{"sub_status":1.5}"#,
-        #"{"sub_status":true}"#, #"{"sub_status":"a b"}"#, #"{"error":"invalid_grant""#, #"{"error_description":"e"}"#,
+        ("", false), ("{}", false), (#"{"error":null}"#, false), (#"{"error_description":"e"}"#, false),
+        (#"{"sub_status":1.5}"#, false), (#"{"sub_status":true}"#, false), (#"{"sub_status":"a b"}"#, false),
+        (" ", true), ("null", true), ("[]", true), ("<html>502 Bad Gateway</html>", true), (#""invalid_grant""#, true),
+        ("error=invalid_grant", true), (#"{"error":400}"#, true), (#"{"error":""}"#, true),
+        (#"{"error":{"code":"invalid_grant"}}"#, true), (#"{"error":["invalid_grant"]}"#, true),
+        (#"{"error":"<script>"}"#, true), (#"{"error":"not a code"}"#, true), (#"{"error":"invalid_grant\n"}"#, true),
+        (#"{"error":"invalid_grant","error":"e"}"#, true), (#"{"error":"invalid_grant""#, true),
     ])
-    func `a body that says nothing is an error without a name`(body: String) {
-        #expect(parse(body) == TokenErrorResponse(error: nil, subStatus: nil))
+    func `a body that says nothing is an error without a name, and it is known whether it could be read`(
+        body: String, isMalformed: Bool
+    ) {
+        #expect(parse(body) == TokenErrorResponse(error: nil, subStatus: nil, isMalformed: isMalformed))
+    }
+
+    @Test func `what cannot be read of an error leaves its sub-status`() {
+        #expect(
+            parse(#"{"error":400,"sub_status":11003}"#)
+                == TokenErrorResponse(error: nil, subStatus: "11003", isMalformed: true))
     }
 
     @Test(arguments: [64, 65])

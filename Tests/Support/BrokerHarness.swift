@@ -1,3 +1,4 @@
+internal import BrokerCore
 package import CredentialStore
 internal import Cryptography
 package import HTTPCodec

@@ -97,6 +97,34 @@ package actor HTTPRawClient {
         return String(decoding: buffered, as: UTF8.self)
     }
 
+    /// Reads to the end of `text` and returns all up to there; what follows it is kept for the next call. For looking at
+    /// a response that is still under way.
+    package func receive(through text: String) throws -> String {
+        let end = Array(text.utf8)
+        var searched = 0
+        while true {
+            if let range = buffered[searched...].firstRange(of: end) {
+                defer { buffered.removeFirst(range.upperBound) }
+                return String(decoding: buffered[..<range.upperBound], as: UTF8.self)
+            }
+            searched = max(0, buffered.count - end.count + 1)
+            let bytes = try receive()
+            if bytes.isEmpty { throw Failure.closed }
+            buffered += bytes
+        }
+    }
+
+    /// Reads so many bytes; what follows them is kept for the next call.
+    package func receive(exactly count: Int) throws -> [UInt8] {
+        while buffered.count < count {
+            let bytes = try receive()
+            if bytes.isEmpty { throw Failure.closed }
+            buffered += bytes
+        }
+        defer { buffered.removeFirst(count) }
+        return Array(buffered[..<count])
+    }
+
     /// Exactly what the next recv(2) gives; empty at the end. For looking at how the server cuts its output.
     package func receive() throws -> [UInt8] {
         try receiveBlocking()

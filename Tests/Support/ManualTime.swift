@@ -1,3 +1,4 @@
+internal import BrokerCore
 package import OAuth
 package import Reactor
 internal import Synchronization

@@ -1,3 +1,4 @@
+package import BrokerCore
 internal import CredentialStore
 internal import Cryptography
 package import HTTPCodec

@@ -1,3 +1,4 @@
+internal import BrokerCore
 package import HTTPCodec
 package import HTTPSClient
 internal import Synchronization

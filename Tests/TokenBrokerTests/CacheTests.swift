@@ -3,6 +3,7 @@ internal import OAuth
 internal import Reactor
 internal import Testing
 
+@testable internal import BrokerCore
 @testable internal import TokenBroker
 
 @Suite struct `What is kept in memory` {

@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import BrokerTesting
 internal import Cryptography
 internal import HTTPCodec
@@ -234,7 +235,7 @@ internal import TokenBroker
     @Test(arguments: [
         (200, ""), (200, "{}"), (200, "[]"), (200, "<html></html>"), (200, #"{"access_token": ""}"#),
         (200, #"{"access_token": 7}"#), (200, #"{"access_token": "a b"}"#),
-        (200, #"{"access_token": "a", "token_type": "mac"}"#), (200, #"{"access_token": "a", "refresh_token": ""}"#),
+        (200, #"{"access_token": "a", "token_type": "mac"}"#), (200, #"{"access_token": "a", "refresh_token": 5}"#),
         (204, ""), (201, "{}"), (302, ""), (200, #"{"error": "invalid_grant"}"#),
     ])
     func `an answer without a usable token is a token response error`(status: Int, body: String) async throws {

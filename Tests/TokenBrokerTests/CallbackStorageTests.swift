@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import HTTPCodec

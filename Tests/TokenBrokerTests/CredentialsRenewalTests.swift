@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import HTTPCodec
@@ -65,17 +66,18 @@ internal import TokenBroker
         broker.transport.enqueue(
             .json(200, BrokerHarness.token("a2")), .json(200, BrokerHarness.token("a3", refresh: "r2")),
             .json(200, #"{"access_token": "a4", "refresh_token": null, "expires_in": 3600}"#),
-            .json(200, BrokerHarness.token("a5")))
-        for expected in ["a2", "a3", "a4", "a5"] {
+            .json(200, #"{"access_token": "a5", "refresh_token": "", "expires_in": 3600}"#),
+            .json(200, BrokerHarness.token("a6")))
+        for expected in ["a2", "a3", "a4", "a5", "a6"] {
             #expect(await broker.get("policy=local_force_refresh").token == expected)
         }
-        #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1", "r1", "r2", "r2"])
+        #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1", "r1", "r2", "r2", "r2"])
     }
 
     @Test(arguments: [
         "", "{}", "[]", "null", "<html>", #"{"access_token": ""}"#, #"{"access_token": 5}"#,
         #"{"access_token": null}"#, #"{"access_token": "a b"}"#, #"{"access_token": "a2", "token_type": "mac"}"#,
-        #"{"access_token": "a2", "token_type": 5}"#, #"{"access_token": "a2", "refresh_token": ""}"#,
+        #"{"access_token": "a2", "token_type": 5}"#,
         #"{"access_token": "a2", "refresh_token": 5}"#, #"{"access_token": "a2"} x"#,
         #"{"access_token": "a2", "access_token": "a3"}"#, #"{"error": "invalid_grant"}"#,
         "{\"access_token\": \"a\\u0000\"}", #"{"token": "a2"}"#, "\u{feff}{\"access_token\": \"a2\"",
@@ -342,19 +344,34 @@ internal import TokenBroker
         #expect(await broker.get().token == "a2")
     }
 
+    /// A registration at a provider without an upgrade, in place of the one that obtained the credentials.
+    private static func changed(_ client: String) -> String {
+        #"{"provider": "oidc", "endpoints": {"authorization": "https://id.example/a", "token": "https://id.example/t"}, "#
+            + client + "}"
+    }
+
     @Test(
         arguments: [
-            (#"{"client_id": "c1", "scopes": ["more"]}"#, 200, "basic"), (#"{"client_id": "c2"}"#, 502, nil),
-            (#"{"client_id": "c1", "client_secret": "new"}"#, 502, nil),
-        ] as [(String, Int, String?)])
-    func `a refusal ends the session of the client that was refused, and of no other`(
-        configuration: String, status: Int, level: String?
+            (#""client_id": "c1", "scopes": ["more"]"#, 400, "invalid_grant", 200, "basic"),
+            (#""client_id": "c1", "client_secret": "new""#, 400, "invalid_grant", 200, "client"),
+            (#""client_id": "c1", "client_secret": "new""#, 401, "invalid_client", 502, nil),
+            (#""client_id": "c1", "client_secret": "new""#, 400, "invalid_request", 502, nil),
+        ] as [(String, Int, String, Int, String?)])
+    func `a refusal that may be about a new secret ends no session`(
+        client: String, refusal: Int, error: String, status: Int, level: String?
     ) async throws {
         let broker = try await Self.expired()
-        await broker.makeTenant("t1", configuration)
-        broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+        await broker.makeTenant("t1", Self.changed(client))
+        broker.transport.enqueue(.json(refusal, #"{"error": "\#(error)"}"#), .json(200, BrokerHarness.token("a2")))
         let answer = await broker.get()
         #expect((answer.status, answer.level) == (status, level))
+    }
+
+    @Test func `another client does not use the refresh token`() async throws {
+        let broker = try await Self.expired()
+        await broker.makeTenant("t1", Self.changed(#""client_id": "c2""#))
+        #expect(await broker.get().level == "basic")
+        #expect(broker.transport.seen.isEmpty)
     }
 
     @Test func `a 4xx whose body is no OAuth error keeps the session`() async throws {

@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import BrokerTesting
 internal import HTTPCodec
 internal import JSON

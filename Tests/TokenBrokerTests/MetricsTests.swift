@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import HTTPCodec
@@ -149,7 +150,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         await broker.logIn()
-        #expect(await Self.metrics(broker).contains(#"token_broker_logins_total{outcome="completed"} 1"#))
+        #expect(await Self.metrics(broker).contains(#"token_broker_logins_total{flow="standard",outcome="completed"} 1"#))
     }
 
     @Test func `the server's own counts are shown`() async throws {

@@ -2,6 +2,7 @@ internal import BrokerTesting
 internal import Synchronization
 internal import Testing
 
+@testable internal import BrokerCore
 @testable internal import TokenBroker
 
 @Suite struct `One flight at a time` {

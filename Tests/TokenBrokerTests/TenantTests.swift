@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import HTTPCodec
@@ -555,5 +556,44 @@ internal import TokenBroker
         #expect(await restarted.call(.get, "/tenants/t1").status == 500)
         #expect(await restarted.call(.delete, "/tenants/t1").status == 204)
         #expect(await restarted.call(.get, "/tenants/t1").status == 404)
+    }
+}
+
+@Suite struct `Configured endpoints` {
+    private func server(_ members: String) throws -> AuthorizationServer? {
+        let json = try JSONValue(parsing: Array(#"{"client_id": "c1", \#(members)}"#.utf8))
+        return try TenantConfiguration(json, rules: .init(allowsInsecureProviders: false)).configuredServer
+    }
+
+    @Test(arguments: [
+        (#""provider": "tidal""#, "https://auth.tidal.com/v1/oauth2/device_authorization"),
+        (#""auth_service_base_uri": "https://auth.example/v2""#, "https://auth.example/v2/oauth2/device_authorization"),
+        (
+            #""auth_service_base_uri": "https://auth.example/v2/""#,
+            "https://auth.example/v2/oauth2/device_authorization"
+        ),
+        (#""endpoints": {"device_authorization": "https://id.example/d"}"#, "https://id.example/d"),
+    ])
+    func `tidal's device login is under its auth service unless it is named`(members: String, endpoint: String) throws {
+        #expect(try server(members)?.deviceAuthorizationEndpoint == endpoint)
+    }
+
+    @Test func `spotify needs none, and those that are named go before its own`() throws {
+        let fixed = try #require(try server(#""provider": "spotify""#))
+        #expect(fixed.authorizationEndpoint == "https://accounts.spotify.com/authorize")
+        #expect(fixed.tokenEndpoint == "https://accounts.spotify.com/api/token")
+        #expect(fixed.deviceAuthorizationEndpoint == nil)
+        #expect(fixed.clientAuthentication == .clientSecretBasic)
+        let named = try #require(
+            try server(
+                #""provider": "spotify", "endpoints": {"authorization": "https://s.example/a", "token": "https://s.example/t"}"#
+            ))
+        #expect(named.authorizationEndpoint == "https://s.example/a")
+        #expect(named.tokenEndpoint == "https://s.example/t")
+    }
+
+    @Test func `authgear is asked for them by its issuer, without which it is refused`() throws {
+        #expect(try server(#""provider": "authgear", "issuer": "https://app.authgear.example""#) == nil)
+        #expect(throws: BrokerError.self) { try server(#""provider": "authgear""#) }
     }
 }

@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import FoundationEssentials
 package import HTTPCodec
 internal import HTTPServer

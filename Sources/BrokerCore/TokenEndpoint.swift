@@ -13,6 +13,17 @@ package struct TokenEndpoint: Sendable {
         /// The provider ended the session that the refresh token belongs to.
         case sessionEnded(TokenErrorResponse)
         case failed(BrokerError)
+
+        /// The failure for one to whom a refusal is a refusal: a refresh token is not what was asked with.
+        var reason: BrokerError {
+            switch self {
+            case .failed(let reason): reason
+            case .sessionEnded(let answer):
+                BrokerError(
+                    .unexpectedError, "The provider refused the request.",
+                    errorCode: answer.error ?? answer.subStatus)
+            }
+        }
     }
 
     private let transport: any ProviderTransport
@@ -29,8 +40,10 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// Asks for a token: one call, and up to five more where the design has them.
+    /// - Parameter retriesEveryFailure: whether every failure at all is tried again, and none is final: an upgrade.
     func request(
-        _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
+        _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID,
+        retriesEveryFailure: Bool = false
     ) async throws(Failure) -> TokenResponse {
         let pause = ProviderPauses.Key(tokenEndpoint: server.tokenEndpoint, clientID: client.clientID)
         if request.grant != .authorizationCode, let remaining = pauses.remaining(pause, now: time.monotonic) {
@@ -40,7 +53,8 @@ package struct TokenEndpoint: Sendable {
         let message = try Self.message(to: server.tokenEndpoint, form, authorization, server)
         var retry = 0
         while true {
-            let outcome = await attempt(message, grant: request.grant, server: server, id: id)
+            var outcome = await attempt(message, grant: request.grant, server: server, id: id)
+            if retriesEveryFailure { outcome = outcome.neverFinal }
             switch outcome {
             case .granted(let response): return response
             case .ended(let failure): throw failure
@@ -59,6 +73,95 @@ package struct TokenEndpoint: Sendable {
                 pauses.pause(pause, for: retryAfter, now: time.monotonic)
                 throw .failed(error)
             }
+        }
+    }
+
+    /// Asks for the codes of a device login (RFC 8628 §3.1): one call, and up to five more where the provider fails or
+    /// cannot be reached.
+    func authorizeDevice(
+        for client: ClientConfiguration, at server: AuthorizationServer
+    ) async throws(BrokerError) -> DeviceAuthorizationResponse {
+        guard let address = server.deviceAuthorizationEndpoint else {
+            throw BrokerError(
+                .illegalConfiguration,
+                "No device authorization endpoint is known of this provider. Name it in the tenant's endpoints.")
+        }
+        let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
+        let message: ClientRequest
+        do throws(Failure) {
+            message = try Self.message(to: address, form, authorization, server)
+        } catch {
+            throw error.reason
+        }
+        let id = RefreshID()
+        var retry = 0
+        while true {
+            let failure: BrokerError
+            var retryAfter: Duration?
+            switch await send(message, endpoint: "device_authorization", server: server) {
+            case .success(let response) where (200..<300).contains(response.status.code):
+                if let granted = DeviceAuthorizationResponse(body: response.body) { return granted }
+                log.warning("device_authorization_unusable", [.refresh(id), .provider(server.preset)])
+                throw BrokerError(.tokenResponseError, "The provider answered without usable codes.")
+            case .success(let response):
+                let answer = TokenErrorResponse(body: response.body)
+                log.warning(
+                    "device_authorization_refused",
+                    [.refresh(id), .provider(server.preset), .status(response.status)]
+                        + [LogField.providerError(answer)].compactMap { $0 })
+                let (status, errorCode) = (response.status.code, answer.error ?? answer.subStatus)
+                retryAfter = response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) }
+                guard status >= 500 || status == 429 else {
+                    throw BrokerError(
+                        .unexpectedError, "The provider refused the device login with status \(status).",
+                        errorCode: errorCode)
+                }
+                failure = Self.retryable(errorCode, after: retryAfter)
+            case .failure(let error):
+                log.warning("device_authorization_failed", [.refresh(id), .provider(server.preset), .transport(error)])
+                // A code that nobody was told of is no harm, so that asking twice is none either.
+                switch Self.meaning(of: error, grant: .deviceCode) {
+                case .again(let reason, _): failure = reason
+                case .ended(let ended): throw ended.reason
+                case .granted, .rateLimited: throw Self.unusable
+                }
+            }
+            retry += 1
+            guard let wait = BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) else {
+                throw failure
+            }
+            do {
+                try await time.sleep(for: wait)
+            } catch {
+                throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+            }
+        }
+    }
+
+    /// Polls for the token of a device login (RFC 8628 §3.4), one call.
+    func poll(
+        _ deviceCode: SecretBytes, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
+    ) async -> (outcome: DevicePolling.Outcome, response: TokenResponse?) {
+        let (form, authorization) = TokenRequest.deviceCode(deviceCode).form(for: client, at: server)
+        guard let message = try? Self.message(to: server.tokenEndpoint, form, authorization, server) else {
+            return (.unreachable, nil)
+        }
+        switch await send(message, endpoint: "token", server: server) {
+        case .failure(let error):
+            log.warning("device_poll_failed", [.refresh(id), .provider(server.preset), .transport(error)])
+            return (.unreachable, nil)
+        case .success(let response):
+            let status = response.status.code
+            if (200..<300).contains(status), let granted = TokenResponse(body: response.body, receivedAt: time.now) {
+                return (.granted, granted)
+            }
+            let answer = TokenErrorResponse(body: response.body)
+            log.debug(
+                "device_poll_answered",
+                [.refresh(id), .provider(server.preset), .status(response.status)]
+                    + [LogField.providerError(answer)].compactMap { $0 })
+            let retryAfter = response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) }
+            return (.answered(status: status, answer, retryAfter: retryAfter), nil)
         }
     }
 
@@ -83,6 +186,14 @@ package struct TokenEndpoint: Sendable {
         case ended(Failure)
         case again(BrokerError, retryAfter: Duration?)
         case rateLimited(BrokerError, retryAfter: Duration)
+
+        var neverFinal: Attempt {
+            switch self {
+            case .granted, .again: self
+            case .ended(let failure): .again(failure.reason, retryAfter: nil)
+            case .rateLimited(let error, let retryAfter): .again(error, retryAfter: retryAfter)
+            }
+        }
     }
 
     private func attempt(
@@ -110,7 +221,9 @@ package struct TokenEndpoint: Sendable {
                 + [LogField.providerError(answer)].compactMap { $0 })
         let retryAfter = response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) }
         let errorCode = answer.error ?? answer.subStatus
-        switch TokenFailure(grant: grant, status: status, error: answer.error) {
+        let failure = TokenFailure(
+            grant: grant, status: status, answer: answer, sessionEndingAnswers: server.sessionEndingAnswers)
+        switch failure {
         case .endsSession: return .ended(.sessionEnded(answer))
         case .retryable: return .again(Self.retryable(errorCode, after: retryAfter), retryAfter: retryAfter)
         case .rateLimited:

@@ -1,4 +1,4 @@
-internal import OAuth
+package import OAuth
 internal import Synchronization
 
 /// Counts in Prometheus' text format. Label values come from route tables and enumerations, never from requests, so
@@ -43,7 +43,7 @@ package final class Metrics: Sendable {
 
     // MARK: What is counted
 
-    func requestAnswered(route: StaticString, method: String, status: Int, took duration: Duration) {
+    package func requestAnswered(route: StaticString, method: String, status: Int, took duration: Duration) {
         increment("http_requests_total", #"route="\#(route)",method="\#(method)",code="\#(status)""#)
         observe("http_request_duration_seconds", #"route="\#(route)""#, duration)
     }
@@ -63,7 +63,7 @@ package final class Metrics: Sendable {
         case failed
     }
 
-    func tokenRead(provider: String, _ outcome: TokenRead) {
+    package func tokenRead(provider: String, _ outcome: TokenRead) {
         increment("token_reads_total", #"provider="\#(provider)",outcome="\#(outcome.rawValue)""#)
     }
 
@@ -80,7 +80,7 @@ package final class Metrics: Sendable {
     }
 
     /// - Parameter grant: nil where the provider was not asked.
-    func renewalEnded(
+    package func renewalEnded(
         provider: String, _ grant: TokenRequest.Grant?, _ outcome: Renewal, took duration: Duration
     ) {
         let grant = grant?.rawValue ?? "none"
@@ -89,14 +89,28 @@ package final class Metrics: Sendable {
     }
 
     /// One exchange with a provider; `code` is the status, or `error` where there was no answer.
-    func providerAnswered(provider: String, endpoint: String, code: String, took duration: Duration) {
+    package func providerAnswered(provider: String, endpoint: String, code: String, took duration: Duration) {
         increment(
             "provider_requests_total", #"provider="\#(provider)",endpoint="\#(endpoint)",code="\#(code)""#)
         observe("provider_request_duration_seconds", #"provider="\#(provider)",endpoint="\#(endpoint)""#, duration)
     }
 
-    func loginEnded(_ outcome: String) {
-        increment("logins_total", #"outcome="\#(outcome)""#)
+    package func loginEnded(_ flow: BrokerEvent.LoginFlow, _ outcome: String) {
+        increment("logins_total", #"flow="\#(flow.rawValue)",outcome="\#(outcome)""#)
+    }
+
+    package func devicePolled(_ outcome: DevicePolling.Outcome) {
+        let outcome =
+            switch outcome {
+            case .granted: "granted"
+            case .unreachable: "unreachable"
+            case .answered(500..., _, _): "server_error"
+            case .answered(429, _, _): "rate_limited"
+            case .answered(_, let answer, _) where answer.error == "authorization_pending": "pending"
+            case .answered(_, let answer, _) where answer.error == "slow_down": "slow_down"
+            case .answered: "refused"
+            }
+        increment("device_polls_total", #"outcome="\#(outcome)""#)
     }
 
     // MARK: Text
@@ -109,7 +123,8 @@ package final class Metrics: Sendable {
         ("refresh_duration_seconds", "histogram", "Renewals of credentials, retries included."),
         ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),
         ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
-        ("logins_total", "counter", "Logins, by how they ended."),
+        ("logins_total", "counter", "Logins, by flow and how they ended."),
+        ("device_polls_total", "counter", "Polls for device logins, by answer."),
     ]
 
     /// The text of `GET /metrics`.

@@ -32,6 +32,10 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var allowedRedirectURIs: [String] = []
     package var allowedReturnURIs: [String] = []
     package var browserBinding = BrowserBinding.whenStartedHere
+    /// Answers to a refresh that end a session at this provider, besides those of the design and of the preset.
+    package var sessionEndingAnswers: [RefusalPattern] = []
+    /// How long before a token's expiry it is refreshed already; nil for the preset's.
+    package var refreshLeadTime: Duration?
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
@@ -43,6 +47,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         if certificatePinning == false { return [] }
         return pinnedCertificates ?? preset.pinnedCertificates
     }
+
+    package var effectiveRefreshLeadTime: Duration { refreshLeadTime ?? preset.refreshLeadTime }
 
     /// The same registration as a public client's.
     var withoutClientSecret: TenantConfiguration {
@@ -57,8 +63,10 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var configuredServer: AuthorizationServer? {
         server(
             authorization: endpoints.authorization
-                ?? joined(loginServiceBaseURI ?? preset.loginServiceBaseURI, "authorize"),
-            token: endpoints.token ?? joined(authServiceBaseURI ?? preset.authServiceBaseURI, "oauth2/token"))
+                ?? joined(loginServiceBaseURI ?? preset.loginServiceBaseURI, "authorize")
+                ?? preset.authorizationEndpoint,
+            token: endpoints.token ?? joined(authServiceBaseURI ?? preset.authServiceBaseURI, "oauth2/token")
+                ?? preset.tokenEndpoint)
     }
 
     /// The endpoints, with those that are not configured taken from the provider's metadata.
@@ -69,6 +77,9 @@ package struct TenantConfiguration: Sendable, Equatable {
         server?.issuer = metadata.issuer
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
         if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
+        if server?.deviceAuthorizationEndpoint == nil {
+            server?.deviceAuthorizationEndpoint = metadata.deviceAuthorizationEndpoint
+        }
         if clientAuthentication == nil, let supported = metadata.clientAuthenticationMethods {
             server?.clientAuthentication =
                 supported.contains(preset.clientAuthentication)
@@ -81,9 +92,16 @@ package struct TenantConfiguration: Sendable, Equatable {
         guard let authorization, let token else { return nil }
         return AuthorizationServer(
             preset: preset, authorizationEndpoint: authorization, tokenEndpoint: token,
-            revocationEndpoint: endpoints.revocation, issuer: issuer, announcesIssuerInResponses: false,
+            revocationEndpoint: endpoints.revocation,
+            deviceAuthorizationEndpoint: endpoints.deviceAuthorization
+                ?? preset.deviceAuthorizationPath.flatMap { path in
+                    joined(authServiceBaseURI ?? preset.authServiceBaseURI, path)
+                },
+            issuer: issuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
-            pinnedCertificates: effectivePins)
+            pinnedCertificates: effectivePins,
+            sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,
+            refreshLeadTime: effectiveRefreshLeadTime)
     }
 
     /// One slash between the two, whatever the base ends in.
@@ -98,6 +116,7 @@ package struct ProviderMetadata: Sendable, Equatable {
     package var authorizationEndpoint: String
     package var tokenEndpoint: String
     package var revocationEndpoint: String?
+    package var deviceAuthorizationEndpoint: String?
     /// The methods named that this broker speaks; nil where the document names none.
     package var clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?
     /// RFC 9207 §3.
@@ -105,12 +124,14 @@ package struct ProviderMetadata: Sendable, Equatable {
 
     package init(
         issuer: String, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
+        deviceAuthorizationEndpoint: String?,
         clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?, announcesIssuerInResponses: Bool
     ) {
         self.issuer = issuer
         self.authorizationEndpoint = authorizationEndpoint
         self.tokenEndpoint = tokenEndpoint
         self.revocationEndpoint = revocationEndpoint
+        self.deviceAuthorizationEndpoint = deviceAuthorizationEndpoint
         self.clientAuthenticationMethods = clientAuthenticationMethods
         self.announcesIssuerInResponses = announcesIssuerInResponses
     }

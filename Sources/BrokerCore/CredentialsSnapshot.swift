@@ -8,7 +8,7 @@ package struct CredentialsSnapshot: Sendable {
     /// The stored record's version; 0 where nothing is stored.
     package let version: Int64
     /// The answer of `GET /credentials`, encoded once: the bytes around the number of seconds that are left.
-    let encoded: EncodedCredentials?
+    package let encoded: EncodedCredentials?
 
     package static let nothing = CredentialsSnapshot(record: CredentialRecord(held: nil), version: 0)
 
@@ -20,12 +20,12 @@ package struct CredentialsSnapshot: Sendable {
 }
 
 /// The body of an answer in two pieces.
-struct EncodedCredentials: Sendable {
+package struct EncodedCredentials: Sendable {
     private let beforeSeconds: [UInt8]
     private let afterSeconds: [UInt8]
     private let expires: Timestamp
 
-    init(_ held: HeldCredentials) {
+    package init(_ held: HeldCredentials) {
         let client = held.obtainedWith
         expires = held.expires
         var head = JSONWriter.object { json in
@@ -47,7 +47,7 @@ struct EncodedCredentials: Sendable {
     }
 
     /// The whole body, with the seconds that are left at `now`.
-    func body(at now: Timestamp) -> [UInt8] {
+    package func body(at now: Timestamp) -> [UInt8] {
         let seconds = max(0, now.duration(to: expires).components.seconds)
         var body: [UInt8] = []
         body.reserveCapacity(beforeSeconds.count + afterSeconds.count + 20)

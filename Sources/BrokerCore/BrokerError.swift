@@ -116,4 +116,6 @@ package struct BrokerError: Error, Sendable, Equatable {
     package static func invalidRequest(_ pointer: String, _ detail: String) -> BrokerError {
         BrokerError(.invalidRequest, detail, faults: [Fault(pointer, detail)])
     }
+
+    package static let noSuchTenant = BrokerError(.notFound, "There is no tenant of that name.")
 }

@@ -1,9 +1,9 @@
-internal import Cryptography
-internal import OAuth
+package import Cryptography
+package import OAuth
 
 /// Credentials that a caller has from elsewhere (TIDAL's Auth design, "setCredentials"): the members of the answer of
 /// `GET /credentials`, so that one broker's answer can be given to another.
-struct GivenCredentials {
+package struct GivenCredentials {
     private let level: CredentialsLevel?
     private let clientID: String
     private let requestedScopes: ScopeSet?
@@ -14,7 +14,7 @@ struct GivenCredentials {
     private let expiresIn: Duration?
     private let token: String
 
-    init(_ body: inout ObjectReader) {
+    package init(_ body: inout ObjectReader) {
         level = body.choice("level", CredentialsLevel.self)
         clientID = body.requiredString("client_id", limit: 512) ?? ""
         requestedScopes = Self.scopes("requested_scopes", &body)
@@ -38,7 +38,7 @@ struct GivenCredentials {
     }
 
     /// - Throws: `illegal_argument` for what does not fit the tenant.
-    func held(
+    package func held(
         refreshToken: SecretBytes?, for tenant: Tenant, now: Timestamp
     ) throws(BrokerError) -> HeldCredentials {
         let client = tenant.configuration.client

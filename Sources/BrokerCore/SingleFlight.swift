@@ -3,7 +3,7 @@ internal import Synchronization
 /// One piece of work per key at a time, for any number of callers.
 ///
 /// A caller joins the work or starts it. Whoever stops waiting leaves the work running for the others.
-final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sendable {
+package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     private final class Flight: Sendable {
         struct State {
             var result: Value?
@@ -22,13 +22,15 @@ final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sendable {
 
     private let registry = Mutex(Registry())
 
+    package init() {}
+
     /// The result of the work for `key`, and whether this call started it.
     ///
     /// - Parameters:
     ///   - limit: suspends until it is over and ends the wait, not the work; nil waits as long as the work takes.
     ///   - work: must end by itself; it is not cancelled with the caller, but by `cancelAll`.
     /// - Returns: nil when the caller's patience or its task ended first.
-    func run(
+    package func run(
         _ key: Key, within limit: (@Sendable () async -> Void)?, _ work: @escaping @Sendable () async -> Value
     ) async -> (value: Value, isOwn: Bool)? {
         let (flight, isNew) = registry.withLock { registry in
@@ -47,7 +49,7 @@ final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     }
 
     /// Suspends until no work is in flight.
-    func idle() async {
+    package func idle() async {
         await withCheckedContinuation { continuation in
             let isIdle = registry.withLock { registry in
                 if registry.flights.isEmpty { return true }
@@ -59,12 +61,12 @@ final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     }
 
     /// Cancels the work that is in flight, so that it waits for nothing any more and comes to its end.
-    func cancelAll() {
+    package func cancelAll() {
         let tasks = registry.withLock { $0.flights.values.map(\.task) }
         for task in tasks { task.cancel() }
     }
 
-    var count: Int { registry.withLock { $0.flights.count } }
+    package var count: Int { registry.withLock { $0.flights.count } }
 
     private func land(_ flight: Flight, _ key: Key, _ value: Value) {
         // Out of the registry first: a caller that comes now starts anew instead of joining what is over.

@@ -1,14 +1,14 @@
-internal import JSON
+package import JSON
 
 /// Reads the members of a JSON object and remembers everything that is wrong with them, unknown ones included, so that
 /// a caller hears of all faults at once.
-struct ObjectReader {
+package struct ObjectReader {
     private let members: [String: JSONValue]
     private let pointer: String
     private var known: Set<String> = []
-    private(set) var faults: [BrokerError.Fault] = []
+    package private(set) var faults: [BrokerError.Fault] = []
 
-    init(_ value: JSONValue, at pointer: String = "") {
+    package init(_ value: JSONValue, at pointer: String = "") {
         self.pointer = pointer
         if case .object(let members) = value {
             self.members = members
@@ -20,7 +20,7 @@ struct ObjectReader {
 
     // MARK: Members. Each returns nil for a missing or null member and for one that is wrong.
 
-    mutating func string(_ name: String, limit: Int = 2048) -> String? {
+    package mutating func string(_ name: String, limit: Int = 2048) -> String? {
         guard let value = take(name) else { return nil }
         guard case .string(let text) = value else { return fail(name, "must be a string") }
         if text.isEmpty { return fail(name, "must not be empty") }
@@ -31,18 +31,18 @@ struct ObjectReader {
         return text
     }
 
-    mutating func requiredString(_ name: String, limit: Int = 2048) -> String? {
+    package mutating func requiredString(_ name: String, limit: Int = 2048) -> String? {
         if isAbsent(name) { return fail(name, "is required") }
         return string(name, limit: limit)
     }
 
-    mutating func bool(_ name: String) -> Bool? {
+    package mutating func bool(_ name: String) -> Bool? {
         guard let value = take(name) else { return nil }
         guard case .bool(let flag) = value else { return fail(name, "must be true or false") }
         return flag
     }
 
-    mutating func integer(_ name: String, in range: ClosedRange<Int64>) -> Int64? {
+    package mutating func integer(_ name: String, in range: ClosedRange<Int64>) -> Int64? {
         guard let value = take(name) else { return nil }
         guard case .integer(let number) = value, range.contains(number) else {
             return fail(name, "must be a whole number from \(range.lowerBound) to \(range.upperBound)")
@@ -50,8 +50,13 @@ struct ObjectReader {
         return number
     }
 
+    package mutating func requiredInteger(_ name: String, in range: ClosedRange<Int64>) -> Int64? {
+        if isAbsent(name) { return fail(name, "is required") }
+        return integer(name, in: range)
+    }
+
     /// A list of texts, each checked by `check`, which returns what is wrong or nil.
-    mutating func strings(
+    package mutating func strings(
         _ name: String, allowsEmpty: Bool = true, atMost limit: Int = 100,
         check: (String) -> String? = { _ in nil }
     ) -> [String]? {
@@ -72,12 +77,12 @@ struct ObjectReader {
         return texts
     }
 
-    mutating func requiredStrings(_ name: String, check: (String) -> String?) -> [String]? {
+    package mutating func requiredStrings(_ name: String, check: (String) -> String?) -> [String]? {
         if isAbsent(name) { return fail(name, "is required") }
         return strings(name, allowsEmpty: false, check: check)
     }
 
-    mutating func choice<T: RawRepresentable & CaseIterable>(_ name: String, _ type: T.Type) -> T?
+    package mutating func choice<T: RawRepresentable & CaseIterable>(_ name: String, _ type: T.Type) -> T?
     where T.RawValue == String {
         guard let text = string(name) else { return nil }
         guard let value = T(rawValue: text) else {
@@ -87,7 +92,7 @@ struct ObjectReader {
     }
 
     /// A nested object, read by `body`; its faults are added to these.
-    mutating func object<T>(_ name: String, _ body: (inout ObjectReader) -> T) -> T? {
+    package mutating func object<T>(_ name: String, _ body: (inout ObjectReader) -> T) -> T? {
         guard let value = take(name) else { return nil }
         var inner = ObjectReader(value, at: path(name))
         let result = body(&inner)
@@ -96,8 +101,25 @@ struct ObjectReader {
         return result
     }
 
+    /// A list of objects, each read by `body`, which returns nil for one that it has noted a fault of.
+    package mutating func objects<T>(
+        _ name: String, atMost limit: Int, _ body: (inout ObjectReader) -> T?
+    ) -> [T]? {
+        guard let value = take(name) else { return nil }
+        guard case .array(let elements) = value else { return fail(name, "must be a list of objects") }
+        if elements.count > limit { return fail(name, "must not have more than \(limit) members") }
+        var results: [T] = []
+        for (index, element) in elements.enumerated() {
+            var inner = ObjectReader(element, at: path("\(name)/\(index)"))
+            if let result = body(&inner) { results.append(result) }
+            inner.refuseUnknown()
+            faults += inner.faults
+        }
+        return results
+    }
+
     /// An object whose members are all texts.
-    mutating func stringMap(_ name: String, atMost limit: Int = 50) -> [String: String]? {
+    package mutating func stringMap(_ name: String, atMost limit: Int = 50) -> [String: String]? {
         guard let value = take(name) else { return nil }
         guard case .object(let members) = value else { return fail(name, "must be an object of strings") }
         if members.count > limit { return fail(name, "must not have more than \(limit) members") }
@@ -115,12 +137,12 @@ struct ObjectReader {
     // MARK: Faults
 
     /// Adds a fault that the caller found.
-    mutating func note(_ name: String, _ detail: String) {
+    package mutating func note(_ name: String, _ detail: String) {
         faults.append(.init(path(name), detail))
     }
 
     /// Throws `invalid_request` with every fault found, unknown members among them.
-    mutating func finish() throws(BrokerError) {
+    package mutating func finish() throws(BrokerError) {
         refuseUnknown()
         if faults.isEmpty { return }
         throw BrokerError(

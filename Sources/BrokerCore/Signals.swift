@@ -1,7 +1,7 @@
 internal import Synchronization
 
 /// Lets tasks wait until something happened to a key in this process.
-final class Signals<Key: Hashable & Sendable>: Sendable {
+package final class Signals<Key: Hashable & Sendable>: Sendable {
     private struct State {
         var waiters: [Key: [UInt64: CheckedContinuation<Void, Never>]] = [:]
         var counts: [Key: UInt64] = [:]
@@ -11,18 +11,20 @@ final class Signals<Key: Hashable & Sendable>: Sendable {
     }
 
     /// Shows what a waiter has seen already, so that nothing between its look and its wait is missed.
-    struct Ticket: Sendable {
+    package struct Ticket: Sendable {
         fileprivate let count: UInt64
     }
 
     private let state = Mutex(State())
 
-    func ticket(_ key: Key) -> Ticket {
+    package init() {}
+
+    package func ticket(_ key: Key) -> Ticket {
         state.withLock { Ticket(count: $0.counts[key] ?? 0) }
     }
 
     /// Wakes everybody who waits for `key`.
-    func signal(_ key: Key) {
+    package func signal(_ key: Key) {
         let waiters = state.withLock { state in
             // Counts are kept only while somebody can compare them; beyond that the time-out of a wait is the net.
             if state.counts.count >= 10_000 { state.counts = [:] }
@@ -33,7 +35,7 @@ final class Signals<Key: Hashable & Sendable>: Sendable {
     }
 
     /// Wakes everybody who waits for anything. From now on nobody waits.
-    func close() {
+    package func close() {
         let waiters = state.withLock { state in
             state.isClosed = true
             defer { state.waiters = [:] }
@@ -44,7 +46,7 @@ final class Signals<Key: Hashable & Sendable>: Sendable {
 
     /// Suspends until `key` is signalled after the ticket was taken, until `limit` returns, or until the task is
     /// cancelled.
-    func wait(for key: Key, since ticket: Ticket, within limit: @escaping @Sendable () async -> Void) async {
+    package func wait(for key: Key, since ticket: Ticket, within limit: @escaping @Sendable () async -> Void) async {
         let waiter = state.withLock { state in
             state.lastWaiter += 1
             return state.lastWaiter

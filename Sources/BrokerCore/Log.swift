@@ -58,7 +58,7 @@ package struct LogField: Sendable {
     /// A method that HTTP knows; `OTHER` for what a client made up.
     package static func method(_ method: Method) -> LogField { .init("method", knownName(of: method)) }
 
-    static func knownName(of method: Method) -> String {
+    package static func knownName(of method: Method) -> String {
         let known: Set<Method> = [.get, .head, .post, .put, .delete, .options]
         return known.contains(method) ? method.name : "OTHER"
     }

@@ -1,4 +1,4 @@
-internal import Reactor
+package import Reactor
 internal import Synchronization
 
 /// What was read from the store, kept in memory for as long as it may be believed.
@@ -6,7 +6,7 @@ internal import Synchronization
 /// Sharded, so that readers on different loops seldom meet. Bounded: when a shard is full, the half of it that was
 /// used longest ago goes. A value that was read or written before another change, and arrives after it, is not taken
 /// in: with a store of one writer it would never be looked at again.
-final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendable {
+package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     private struct Entry {
         var value: Value
         var checked: MonotonicInstant
@@ -43,7 +43,7 @@ final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendab
     }
 
     /// Shows which changes were known, and when, before somebody turned to the store.
-    struct Ticket: Sendable {
+    package struct Ticket: Sendable {
         fileprivate let changes: UInt64
         fileprivate let taken: MonotonicInstant
     }
@@ -55,14 +55,14 @@ final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendab
     /// - Parameters:
     ///   - capacity: how many entries are kept, 16 at least.
     ///   - validity: how long an entry is believed after it was checked; nil for ever.
-    init(capacity: Int, validity: Duration?) {
+    package init(capacity: Int, validity: Duration?) {
         shards = (0..<16).map { _ in Shard() }
         capacityPerShard = max(1, capacity / 16)
         self.validity = validity
     }
 
     /// The value, while it is believed.
-    func fresh(_ key: Key, now: MonotonicInstant) -> Value? {
+    package func fresh(_ key: Key, now: MonotonicInstant) -> Value? {
         shard(key).contents.withLock { contents in
             guard let entry = contents.entries[key], isFresh(entry, now) else { return nil }
             contents.uses += 1
@@ -72,17 +72,17 @@ final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendab
     }
 
     /// The value however old it is: for when the store cannot be asked.
-    func any(_ key: Key) -> Value? {
+    package func any(_ key: Key) -> Value? {
         shard(key).contents.withLock { $0.entries[key]?.value }
     }
 
     /// To be taken before a value is read from the store or written to it.
-    func ticket(_ key: Key, now: MonotonicInstant) -> Ticket {
+    package func ticket(_ key: Key, now: MonotonicInstant) -> Ticket {
         shard(key).contents.withLock { Ticket(changes: $0.changes, taken: now) }
     }
 
     /// Takes in what was read, nil for nothing, unless the key was changed since the ticket was taken.
-    func fill(_ key: Key, _ value: Value?, _ ticket: Ticket) {
+    package func fill(_ key: Key, _ value: Value?, _ ticket: Ticket) {
         shard(key).contents.withLock { contents in
             if contents.hasChanged(key, since: ticket) { return }
             if let value {
@@ -95,7 +95,7 @@ final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendab
 
     /// Takes in what was written. When another change of the key was reported since the ticket was taken, nobody here
     /// knows which of the two the store took last, so neither is kept.
-    func put(_ key: Key, _ value: Value, _ ticket: Ticket) {
+    package func put(_ key: Key, _ value: Value, _ ticket: Ticket) {
         shard(key).contents.withLock { contents in
             let isLast = !contents.hasChanged(key, since: ticket)
             contents.noteChange(of: key)
@@ -108,7 +108,7 @@ final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendab
     }
 
     /// Forgets what was removed, or what a write may have replaced whose outcome is not known.
-    func remove(_ key: Key) {
+    package func remove(_ key: Key) {
         shard(key).contents.withLock { contents in
             contents.noteChange(of: key)
             contents.entries[key] = nil
@@ -116,7 +116,7 @@ final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendab
     }
 
     /// Like `remove` for every key; of the entries, only those that match go.
-    func removeAll(where matches: (Key, Value) -> Bool) {
+    package func removeAll(where matches: (Key, Value) -> Bool) {
         for shard in shards {
             shard.contents.withLock { contents in
                 contents.changes += 1
@@ -127,7 +127,7 @@ final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendab
         }
     }
 
-    var count: Int { shards.reduce(0) { $0 + $1.contents.withLock { $0.entries.count } } }
+    package var count: Int { shards.reduce(0) { $0 + $1.contents.withLock { $0.entries.count } } }
 
     private func shard(_ key: Key) -> Shard {
         shards[Int(truncatingIfNeeded: UInt(bitPattern: key.hashValue) % UInt(shards.count))]

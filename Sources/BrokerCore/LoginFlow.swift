@@ -2,7 +2,6 @@ package import CredentialStore
 package import Cryptography
 package import OAuth
 internal import Reactor
-internal import Synchronization
 
 /// The standard login (TIDAL's Auth design, "Standard Login"; RFC 6749 §4.1 with RFC 7636 and RFC 9207).
 package final class LoginFlow: Sendable {
@@ -13,6 +12,18 @@ package final class LoginFlow: Sendable {
         package var language: String?
         package var email: String?
         package var customParameters: [String: String]
+
+        package init(
+            storageKey: StorageKey, redirectURI: String?, returnTo: String?, language: String?, email: String?,
+            customParameters: [String: String]
+        ) {
+            self.storageKey = storageKey
+            self.redirectURI = redirectURI
+            self.returnTo = returnTo
+            self.language = language
+            self.email = email
+            self.customParameters = customParameters
+        }
     }
 
     package struct Begun: Sendable {
@@ -30,14 +41,6 @@ package final class LoginFlow: Sendable {
         package let result: Result<HeldCredentials, BrokerError>
     }
 
-    /// What a caller of `GET /login/{login_id}` learns.
-    package enum Progress: Sendable, Equatable {
-        case pending
-        case completed
-        case failed(BrokerError.Code)
-        case expired
-    }
-
     /// What finishes a login.
     package enum Finisher: Sendable {
         /// A browser, with the values of its cookies by name.
@@ -50,13 +53,13 @@ package final class LoginFlow: Sendable {
     private let servers: ProviderServers
     private let endpoint: TokenEndpoint
     private let credentials: CredentialsProvider
+    private let bus: EventBus
     private let publicBaseURL: String
     private let time: any Time
     private let metrics: Metrics
     private let log: Log
     private let attempts = SingleFlight<RefreshID, Attempt>()
-    private let endings = Signals<RecordID>()
-    private let isDraining = Atomic<Bool>(false)
+    private let endings: LoginEndings
 
     /// 0.2, 0.4, 0.8, 1.6 and 3.2 seconds lie between the tries.
     private static let storeRetries = 5
@@ -64,16 +67,18 @@ package final class LoginFlow: Sendable {
     /// - Parameter publicBaseURL: without a slash at its end.
     package init(
         vault: Vault, servers: ProviderServers, endpoint: TokenEndpoint, credentials: CredentialsProvider,
-        publicBaseURL: String, time: any Time, metrics: Metrics, log: Log
+        bus: EventBus, publicBaseURL: String, time: any Time, metrics: Metrics, log: Log
     ) {
         self.vault = vault
         self.servers = servers
         self.endpoint = endpoint
         self.credentials = credentials
+        self.bus = bus
         self.publicBaseURL = publicBaseURL
         self.time = time
         self.metrics = metrics
         self.log = log
+        endings = LoginEndings(vault: vault, time: time)
     }
 
     package var isSecure: Bool { publicBaseURL.hasPrefix("https://") }
@@ -267,7 +272,7 @@ package final class LoginFlow: Sendable {
         }
         let usedRecord = used.record(replacing: record)
         do throws(StoreError) {
-            try await replace(usedRecord, version: record.version)
+            try await replace(usedRecord, version: record.version, telling: failure(of: used, response))
         } catch .conflict {
             return .overtaken
         } catch {
@@ -285,20 +290,26 @@ package final class LoginFlow: Sendable {
     /// Writes a login over the version that it was read at.
     ///
     /// A store that is away is asked again for a few seconds: somebody waits, and a code grows old meanwhile.
-    private func replace(_ record: OpenRecord, version: Int64) async throws(StoreError) {
+    private func replace(
+        _ record: OpenRecord, version: Int64, telling events: [VaultChange]
+    ) async throws(StoreError) {
         var tries = 0
         while true {
             do throws(StoreError) {
                 // An earlier try may have arrived although its answer did not.
-                if tries > 0, try await vault.read(record.id)?.content == record.content { return }
-                try await vault.commit([.replace(record, version: version)])
+                var hasArrived = false
+                if tries > 0 { hasArrived = try await vault.read(record.id)?.content == record.content }
+                if !hasArrived {
+                    try await vault.commit([.replace(record, version: version)] + events)
+                }
+                if !events.isEmpty { bus.announce(record.id.tenant) }
                 return
             } catch {
                 guard error == .unavailable, tries < Self.storeRetries else { throw error }
             }
             tries += 1
             do {
-                try await time.sleep(for: CredentialsProvider.pause(beforeTry: tries))
+                try await time.sleep(for: CredentialsRecords.pause(beforeTry: tries))
             } catch {
                 throw .unavailable
             }
@@ -342,10 +353,13 @@ package final class LoginFlow: Sendable {
         completed.status = .completed
         let completedRecord = completed.record(replacing: record)
         var hasArrived = false
-        let stored = try await credentials.settle(login: held, for: login.credentialsID) {
+        let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
+        let stored = try await credentials.settle(login: held, by: .login, for: login.credentialsID) {
             () async throws(StoreError) in
             let standing = try await self.vault.read(login.recordID)
-            if standing?.version == record.version { return [.replace(completedRecord, version: record.version)] }
+            if standing?.version == record.version {
+                return ([.replace(completedRecord, version: record.version)], [told])
+            }
             // Where an earlier try arrived although its answer did not, the credentials may have been renewed since.
             hasArrived = standing?.content == completedRecord.content
             return nil
@@ -367,20 +381,34 @@ package final class LoginFlow: Sendable {
         var failed = login
         failed.status = .failed(error.code)
         do throws(StoreError) {
-            try await replace(failed.record(replacing: record), version: record.version)
+            try await replace(
+                failed.record(replacing: record), version: record.version,
+                telling: failure(of: login, Result<SecretBytes, BrokerError>.failure(error)))
         } catch {
             log.warning("login_outcome_not_stored", LogField.credentials(login.credentialsID) + [.store(error)])
         }
+    }
+
+    /// The entry that tells of a login's failure; none for a success.
+    private func failure<Success>(
+        of login: PendingLogin, _ result: Result<Success, BrokerError>
+    ) -> [VaultChange] {
+        guard case .failure(let error) = result else { return [] }
+        let (id, now) = (login.credentialsID, time.now)
+        return [
+            BrokerEvent.entry(
+                [.loginFailed(id, .standard, loginID: login.id, error, at: now)], of: id, at: now)
+        ]
     }
 
     private func report(_ login: PendingLogin, _ result: Result<HeldCredentials, BrokerError>) {
         let fields = LogField.credentials(login.credentialsID) + [.provider(login.configuration.preset)]
         switch result {
         case .success:
-            metrics.loginEnded("completed")
+            metrics.loginEnded(.standard, "completed")
             log.info("login_completed", fields)
         case .failure(let error):
-            metrics.loginEnded(error.code.rawValue)
+            metrics.loginEnded(.standard, error.code.rawValue)
             log.warning("login_failed", fields + [.code(error.code)])
         }
         endings.signal(login.recordID)
@@ -429,39 +457,18 @@ package final class LoginFlow: Sendable {
     /// How far a login is; waits for its end for at most `wait`. Nil for one that is unknown or not the caller's.
     package func progress(
         tenant: TenantName, loginID: String, storageKeys: [StorageKey]?, wait: Duration
-    ) async throws(BrokerError) -> Progress? {
-        let id = RecordID(.login, tenant, key: loginID)
-        let end = time.monotonic.advanced(by: wait)
-        while true {
-            let ticket = endings.ticket(id)
-            let login: PendingLogin
-            do throws(StoreError) {
-                guard let record = try await vault.read(id) else { return nil }
-                login = try PendingLogin(record)
-            } catch {
-                throw BrokerError(error)
-            }
+    ) async throws(BrokerError) -> LoginProgress? {
+        try await endings.progress(of: RecordID(.login, tenant, key: loginID), within: wait) {
+            record throws(StoreError) in
+            let login = try PendingLogin(record)
             if let storageKeys, !storageKeys.contains(login.storageKey) { return nil }
-            switch login.status {
-            case .completed: return .completed
-            case .failed(let code): return .failed(code)
-            case .pending, .redeeming: break
-            }
-            let now = time.now
-            if login.end <= now { return .expired }
-            let remaining = min(time.monotonic.duration(to: end), now.duration(to: login.end))
-            if remaining <= .zero || Task.isCancelled || isDraining.load(ordering: .relaxed) { return .pending }
-            // Another replica's login does not signal here, so a shared store is looked at besides.
-            let limit = vault.revalidateAfter == nil ? remaining : min(remaining, .seconds(1))
-            await endings.wait(for: id, since: ticket) { try? await self.time.sleep(for: limit) }
+            return (login.progress, login.end)
         }
     }
 
-    /// Lets everybody who asks how far a login is have the answer now: the process is being stopped, and whoever asks
-    /// again is answered by another.
+    /// Nobody is kept waiting for a login from now on.
     package func beginDraining() {
-        isDraining.store(true, ordering: .relaxed)
-        endings.close()
+        endings.beginDraining()
     }
 
     /// Suspends until no code is being redeemed.

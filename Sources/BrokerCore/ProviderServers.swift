@@ -185,6 +185,7 @@ package final class ProviderServers: Sendable {
         return ProviderMetadata(
             issuer: issuer, authorizationEndpoint: authorization, tokenEndpoint: token,
             revocationEndpoint: endpoint(json["revocation_endpoint"]),
+            deviceAuthorizationEndpoint: endpoint(json["device_authorization_endpoint"]),
             clientAuthenticationMethods: json["token_endpoint_auth_methods_supported"]?.array?
                 .compactMap { $0.string.flatMap(ProviderPreset.ClientAuthentication.init) },
             announcesIssuerInResponses: json["authorization_response_iss_parameter_supported"]?.bool ?? false)

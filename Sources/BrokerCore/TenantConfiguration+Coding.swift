@@ -63,7 +63,22 @@ extension TenantConfiguration {
         allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: Self.redirectURIFault) ?? []
         allowedReturnURIs = reader.strings("allowed_return_uris", check: Self.returnURIFault) ?? []
         browserBinding = reader.choice("browser_binding", BrowserBinding.self) ?? .whenStartedHere
+        sessionEndingAnswers = reader.objects("session_ending_answers", atMost: 32, Self.refusal) ?? []
+        refreshLeadTime = reader.integer("refresh_lead_time", in: 0...86_400).map { .seconds($0) }
         try reader.finish()
+    }
+
+    private static func refusal(_ reader: inout ObjectReader) -> RefusalPattern? {
+        let status = reader.requiredInteger("status", in: 400...499)
+        let error = reader.string("error", limit: 128)
+        guard let status else { return nil }
+        guard RefusalPattern.isAllowed(status: Int(status)) else {
+            reader.note("status", "must not be 408 or 429: those are about the moment, not the session")
+            return nil
+        }
+        let pattern = RefusalPattern(status: Int(status), error: error)
+        if pattern == nil { reader.note("error", "must be visible ASCII without quote or backslash") }
+        return pattern
     }
 
     private static func preset(_ reader: inout ObjectReader) -> ProviderPreset {
@@ -143,6 +158,18 @@ extension TenantConfiguration {
         json.member("allowed_redirect_uris", allowedRedirectURIs)
         json.member("allowed_return_uris", allowedReturnURIs)
         json.member("browser_binding", browserBinding.rawValue)
+        if !sessionEndingAnswers.isEmpty {
+            json.name("session_ending_answers")
+            json.array { json in
+                for answer in sessionEndingAnswers {
+                    json.object { json in
+                        json.member("status", answer.status)
+                        json.memberIfPresent("error", answer.error)
+                    }
+                }
+            }
+        }
+        if let refreshLeadTime { json.member("refresh_lead_time", refreshLeadTime.components.seconds) }
     }
 
     /// The content of the sealed record.

@@ -4,7 +4,7 @@ internal import JSON
 internal import OAuth
 
 /// A login between its two legs, and afterwards what became of it.
-struct PendingLogin: Sendable {
+package struct PendingLogin: Sendable {
     /// What the second leg needs. Gone once the state is used.
     struct Secrets: Sendable {
         let loginURI: String
@@ -22,7 +22,7 @@ struct PendingLogin: Sendable {
     }
 
     /// How long a state is good for.
-    static let validity: Duration = .seconds(600)
+    package static let validity: Duration = .seconds(600)
     /// How long after that the outcome can still be asked for.
     static let memory: Duration = .seconds(3600)
     /// How long after its state a login whose code is being redeemed is still told as pending: six requests of 20 s
@@ -47,6 +47,14 @@ struct PendingLogin: Sendable {
 
     /// When a login that has no outcome yet is over.
     var end: Timestamp { status == .redeeming ? expires.advanced(by: Self.longestRedemption) : expires }
+
+    var progress: LoginProgress {
+        switch status {
+        case .pending, .redeeming: .pending
+        case .completed: .completed
+        case .failed(let code): .failed(code)
+        }
+    }
 
     var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
 
@@ -84,14 +92,7 @@ extension PendingLogin {
                 configuration.encode(to: &json, revealingSecret: true)
             }
             json.name("server")
-            json.object { json in
-                json.member("authorization", server.authorizationEndpoint)
-                json.member("token", server.tokenEndpoint)
-                json.memberIfPresent("revocation", server.revocationEndpoint)
-                json.memberIfPresent("issuer", server.issuer)
-                json.member("announces_issuer", server.announcesIssuerInResponses)
-                json.member("client_authentication", server.clientAuthentication.rawValue)
-            }
+            server.encode(to: &json)
             json.member("expires", expires.milliseconds)
             json.member("bound", isBound)
             json.memberIfPresent("attempt", attempt)
@@ -120,10 +121,7 @@ extension PendingLogin {
             let configuration = json["configuration"].flatMap({
                 try? TenantConfiguration($0, rules: .init(allowsInsecureProviders: true))
             }),
-            let server = json["server"], let authorization = server["authorization"]?.string,
-            let token = server["token"]?.string,
-            let authentication = server["client_authentication"]?.string.flatMap(
-                ProviderPreset.ClientAuthentication.init),
+            let server = json["server"].flatMap({ AuthorizationServer($0, of: configuration) }),
             let expires = json["expires"]?.integer, let isBound = json["bound"]?.bool
         else { throw damaged }
         id = record.id.key
@@ -132,11 +130,7 @@ extension PendingLogin {
         self.redirectURI = redirectURI
         returnTo = json["return_to"]?.string
         self.configuration = configuration
-        self.server = AuthorizationServer(
-            preset: configuration.preset, authorizationEndpoint: authorization, tokenEndpoint: token,
-            revocationEndpoint: server["revocation"]?.string, issuer: server["issuer"]?.string,
-            announcesIssuerInResponses: server["announces_issuer"]?.bool ?? false,
-            clientAuthentication: authentication, pinnedCertificates: configuration.effectivePins)
+        self.server = server
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
         attempt = json["attempt"]?.string

@@ -7,8 +7,18 @@ package struct Tenant: Sendable, Equatable {
     package let name: TenantName
     package let version: Int64
     package let configuration: TenantConfiguration
+    /// What the configuration allows a query. Kept, because every read looks at it.
+    package let terms: CredentialsPolicy.Terms
 
-    package var canObtainClientCredentials: Bool { configuration.client.clientSecret != nil }
+    package init(name: TenantName, version: Int64, configuration: TenantConfiguration) {
+        self.name = name
+        self.version = version
+        self.configuration = configuration
+        terms = CredentialsPolicy.Terms(
+            client: configuration.client.fingerprint,
+            canObtainClientCredentials: configuration.client.clientSecret != nil,
+            canUpgrade: configuration.preset.upgradeGrant != nil, leadTime: configuration.effectiveRefreshLeadTime)
+    }
 }
 
 /// The tenants: written through to the store, read from memory while that may be believed.
@@ -132,7 +142,7 @@ package final class TenantDirectory: Sendable {
 /// Runs `body` again while another writer was faster. Each run must read before it writes.
 ///
 /// One of any number of writers succeeds in each round, so 32 rounds are lost only by a record under siege.
-func retryingConflicts<R>(
+package func retryingConflicts<R>(
     _ body: () async throws(StoreError) -> R
 ) async throws(StoreError) -> R {
     for _ in 1..<32 {

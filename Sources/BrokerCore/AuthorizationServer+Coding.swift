@@ -1,0 +1,29 @@
+internal import JSON
+internal import OAuth
+
+/// How the endpoints of the moment stand in a login's sealed record.
+extension AuthorizationServer {
+    func encode(to json: inout JSONWriter) {
+        json.object { json in
+            json.member("authorization", authorizationEndpoint)
+            json.member("token", tokenEndpoint)
+            json.memberIfPresent("revocation", revocationEndpoint)
+            json.memberIfPresent("issuer", issuer)
+            json.member("announces_issuer", announcesIssuerInResponses)
+            json.member("client_authentication", clientAuthentication.rawValue)
+        }
+    }
+
+    /// - Parameter configuration: the tenant's, which stands beside it in the record.
+    init?(_ json: JSONValue, of configuration: TenantConfiguration) {
+        guard let authorization = json["authorization"]?.string, let token = json["token"]?.string,
+            let authentication = json["client_authentication"]?.string.flatMap(
+                ProviderPreset.ClientAuthentication.init)
+        else { return nil }
+        self.init(
+            preset: configuration.preset, authorizationEndpoint: authorization, tokenEndpoint: token,
+            revocationEndpoint: json["revocation"]?.string, issuer: json["issuer"]?.string,
+            announcesIssuerInResponses: json["announces_issuer"]?.bool ?? false,
+            clientAuthentication: authentication, pinnedCertificates: configuration.effectivePins)
+    }
+}

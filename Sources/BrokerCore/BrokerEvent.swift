@@ -1,0 +1,183 @@
+package import CredentialStore
+internal import Cryptography
+internal import JSON
+package import OAuth
+
+/// Something that happened to a set of credentials or to a login, as listeners are told of it (TIDAL's Auth design,
+/// "bus").
+///
+/// The constructors take no token and no text from a provider other than its error code, so that no event can carry a
+/// secret.
+package struct BrokerEvent: Sendable, Equatable {
+    package enum Kind: String, Sendable, CaseIterable {
+        case credentialsUpdated = "credentials.updated"
+        case credentialsDeauthorized = "credentials.deauthorized"
+        case credentialsExpiring = "credentials.expiring"
+        case loginCompleted = "login.completed"
+        case loginFailed = "login.failed"
+        case refreshStarted = "refresh.started"
+        case refreshRefreshingAccessToken = "refresh.refreshing_access_token"
+        case refreshRefreshedAccessToken = "refresh.refreshed_access_token"
+        case refreshSavingTokens = "refresh.saving_tokens"
+        case refreshSucceeded = "refresh.succeeded"
+        case refreshFailed = "refresh.failed"
+    }
+
+    /// Where new credentials come from.
+    package enum Origin: String, Sendable, CaseIterable {
+        case login
+        case device
+        case refresh
+        case upgrade
+        /// `PUT /credentials`, or a restoration by an administrator.
+        case set
+        /// The client credentials grant.
+        case client
+    }
+
+    /// Why credentials are gone.
+    package enum End: String, Sendable, CaseIterable {
+        /// Somebody asked for it.
+        case logout
+        /// The provider ended the session.
+        case revoked
+        /// The token is over and nothing can renew it.
+        case expired
+    }
+
+    package enum LoginFlow: String, Sendable, CaseIterable {
+        case standard
+        case device
+    }
+
+    package let kind: Kind
+    /// One JSON object in one line.
+    package let data: [UInt8]
+
+    private init(
+        _ kind: Kind, _ id: CredentialsID, at time: Timestamp, _ refreshID: RefreshID? = nil,
+        _ members: (inout JSONWriter) -> Void = { _ in }
+    ) {
+        self.kind = kind
+        data = JSONWriter.object { json in
+            json.member("tenant", id.tenant.description)
+            json.member("storage_key", id.storageKey.description)
+            members(&json)
+            json.memberIfPresent("refresh_id", refreshID?.text)
+            json.member("time", time.description)
+        }
+    }
+
+    /// - Parameter version: the stored record's, which is the number in the entity tag of `GET /credentials`.
+    package static func updated(
+        _ id: CredentialsID, to held: HeldCredentials, version: Int64, by origin: Origin, _ refreshID: RefreshID?,
+        at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.credentialsUpdated, id, at: time, refreshID) { json in
+            describe(held, version, &json)
+            json.member("cause", origin.rawValue)
+        }
+    }
+
+    /// - Parameter lost: what was stored until then.
+    package static func deauthorized(
+        _ id: CredentialsID, from lost: HeldCredentials, version: Int64, by end: End, _ refreshID: RefreshID?,
+        at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.credentialsDeauthorized, id, at: time, refreshID) { json in
+            describe(lost, version, &json)
+            json.member("cause", end.rawValue)
+        }
+    }
+
+    package static func expiring(
+        _ id: CredentialsID, _ held: HeldCredentials, version: Int64, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.credentialsExpiring, id, at: time) { json in
+            describe(held, version, &json)
+            json.member("refreshable", held.refreshToken != nil)
+        }
+    }
+
+    /// - Parameter loginID: nil for a device login, whose handle is a secret.
+    package static func loginCompleted(
+        _ id: CredentialsID, _ flow: LoginFlow, loginID: String?, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.loginCompleted, id, at: time) { json in
+            json.member("flow", flow.rawValue)
+            json.memberIfPresent("login_id", loginID)
+        }
+    }
+
+    /// - Parameter error: nil for a login whose time ran out.
+    package static func loginFailed(
+        _ id: CredentialsID, _ flow: LoginFlow, loginID: String?, _ error: BrokerError?, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.loginFailed, id, at: time) { json in
+            json.member("flow", flow.rawValue)
+            json.memberIfPresent("login_id", loginID)
+            json.member("error", error?.code.rawValue ?? "expired")
+            json.memberIfPresent("error_code", error?.errorCode)
+        }
+    }
+
+    /// A step of a renewal by refresh token, in the order of `Kind`.
+    package static func step(
+        _ kind: Kind, _ id: CredentialsID, _ grant: TokenRequest.Grant, _ refreshID: RefreshID, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(kind, id, at: time, refreshID) { $0.member("grant", grant.rawValue) }
+    }
+
+    package static func refreshFailed(
+        _ id: CredentialsID, _ grant: TokenRequest.Grant, _ error: BrokerError, _ refreshID: RefreshID,
+        at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.refreshFailed, id, at: time, refreshID) { json in
+            json.member("grant", grant.rawValue)
+            json.member("error", error.code.rawValue)
+            json.memberIfPresent("error_code", error.errorCode)
+        }
+    }
+
+    private static func describe(_ held: HeldCredentials, _ version: Int64, _ json: inout JSONWriter) {
+        json.member("level", held.level.rawValue)
+        json.memberOrNull("user_id", held.userID)
+        json.member("expires", held.expires.description)
+        json.member("version", version)
+    }
+}
+
+// MARK: - In the log
+
+extension BrokerEvent {
+    /// The log entry that holds `events`, all of one commit. Each is a line: the name, a space, the data.
+    package static func entry(_ events: [BrokerEvent], of id: CredentialsID, at time: Timestamp) -> VaultChange {
+        var text: [UInt8] = []
+        for event in events {
+            text += event.kind.rawValue.utf8
+            text.append(UInt8(ascii: " "))
+            text += event.data
+            text.append(UInt8(ascii: "\n"))
+        }
+        return .append(
+            OpenLogEntry(
+                tenant: id.tenant, key: id.storageKey.description, version: time.milliseconds, time: time,
+                content: SecretBytes(text)))
+    }
+
+    /// The events of an entry's content, in order. A line of another shape, or of a kind that a newer build writes, is
+    /// left out, and its place stays counted.
+    package static func events(in content: [UInt8]) -> [BrokerEvent?] {
+        content.split(separator: UInt8(ascii: "\n")).map { line in
+            guard let space = line.firstIndex(of: UInt8(ascii: " ")),
+                let kind = String(validating: line[..<space], as: UTF8.self).flatMap(Kind.init(rawValue:))
+            else { return nil }
+            return BrokerEvent(kind: kind, data: Array(line[(space + 1)...]))
+        }
+    }
+
+    private init(kind: Kind, data: [UInt8]) {
+        self.kind = kind
+        self.data = data
+    }
+}

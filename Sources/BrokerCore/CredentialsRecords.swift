@@ -1,0 +1,213 @@
+internal import CredentialStore
+internal import Cryptography
+internal import OAuth
+internal import Reactor
+
+/// The credentials as they stand in the store and in memory. Every change of them goes through here, in one commit
+/// with the events that tell of it.
+final class CredentialsRecords: Sendable {
+    /// What a change is told as; made once the new version is known.
+    typealias Events = @Sendable (_ version: Int64) -> [BrokerEvent]
+
+    private let vault: Vault
+    private let time: any Time
+    private let log: Log
+    private let bus: EventBus
+    private let expiryNotice: Duration
+    private let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
+    private let versions = VersionSource()
+
+    /// - Parameter expiryNotice: how long ahead of their expiry somebody is to be told of it.
+    init(vault: Vault, bus: EventBus, time: any Time, log: Log, expiryNotice: Duration, cacheCapacity: Int) {
+        self.vault = vault
+        self.bus = bus
+        self.time = time
+        self.log = log
+        self.expiryNotice = expiryNotice
+        cache = RevalidatingCache(capacity: cacheCapacity, validity: vault.revalidateAfter)
+    }
+
+    // MARK: Reading
+
+    /// What is stored. Does not suspend while what is in memory may be believed.
+    func snapshot(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
+        if let snapshot = cache.fresh(id, now: time.monotonic) { return snapshot }
+        do throws(StoreError) {
+            return try await reread(id)
+        } catch {
+            // What is in memory was true when it was read; a token of it that is still good is better than none.
+            if error == .unavailable, let known = cache.any(id) { return known }
+            report(error, id)
+            throw BrokerError(error)
+        }
+    }
+
+    /// What is stored, whatever is in memory.
+    func reread(_ id: CredentialsID) async throws(StoreError) -> CredentialsSnapshot {
+        let ticket = cache.ticket(id, now: time.monotonic)
+        guard let record = try await vault.read(Self.recordID(id)) else {
+            cache.fill(id, .nothing, ticket)
+            return .nothing
+        }
+        guard let content = CredentialRecord(decoding: record.content.revealedBytes) else {
+            throw .damaged("a credentials record of tenant \(id.tenant) cannot be read by this version")
+        }
+        let snapshot = CredentialsSnapshot(record: content, version: record.version)
+        cache.fill(id, snapshot, ticket)
+        return snapshot
+    }
+
+    /// What is kept aside for an administrator, and the version of its record.
+    func aside(
+        _ id: CredentialsID
+    ) async throws(StoreError) -> (content: QuarantinedCredentials, version: Int64)? {
+        guard let record = try await vault.read(Self.asideID(id)) else { return nil }
+        guard let content = QuarantinedCredentials(decoding: record.content.revealedBytes) else {
+            throw .damaged("a quarantine record of tenant \(id.tenant) cannot be read by this version")
+        }
+        return (content, record.version)
+    }
+
+    // MARK: Writing
+
+    /// Writes `record` in place of exactly `current`.
+    /// - Parameters:
+    ///   - tenantVersion: the version that the tenant must have where the record is new; nil takes any. A record that
+    ///     is replaced belongs to the tenant that it was written for. One that is new would as well be stored for a
+    ///     tenant that was made under the same name meanwhile, or configured anew.
+    ///   - others: what is committed with it.
+    func write(
+        _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
+        tenantVersion: Int64? = nil, alongside others: [VaultChange] = [], events: Events
+    ) async throws(StoreError) -> CredentialsSnapshot {
+        try await write(prepare(record, id, over: current, others, events), id, tenantVersion: tenantVersion)
+    }
+
+    /// A change that has its version, so that it can be tried more than once.
+    struct Prepared: Sendable {
+        let snapshot: CredentialsSnapshot
+        fileprivate let changes: [VaultChange]
+        fileprivate let isNew: Bool
+    }
+
+    func prepare(
+        _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
+        _ others: [VaultChange] = [], _ events: Events
+    ) -> Prepared {
+        let isNew = current.version == 0
+        let version = isNew ? versions.first(at: time.now) : versions.next(after: current.version)
+        let open = OpenRecord(
+            id: Self.recordID(id), version: version, content: SecretBytes(record.encoded),
+            due: record.held.map { $0.expires.advanced(by: .zero - expiryNotice) })
+        var changes = others
+        if isNew {
+            changes += [.require(RecordID(.tenant, id.tenant)), .insert(open)]
+        } else {
+            changes.append(.replace(open, version: current.version))
+        }
+        let told = events(version)
+        if !told.isEmpty { changes.append(BrokerEvent.entry(told, of: id, at: time.now)) }
+        return Prepared(
+            snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew)
+    }
+
+    func write(
+        _ prepared: Prepared, _ id: CredentialsID, tenantVersion: Int64? = nil
+    ) async throws(StoreError) -> CredentialsSnapshot {
+        if prepared.isNew, let tenantVersion,
+            try await vault.read(RecordID(.tenant, id.tenant))?.version != tenantVersion
+        {
+            throw .conflict
+        }
+        let ticket = cache.ticket(id, now: time.monotonic)
+        do throws(StoreError) {
+            try await vault.commit(prepared.changes)
+        } catch {
+            // The change may have arrived all the same.
+            if error == .unavailable { cache.remove(id) }
+            throw error
+        }
+        cache.put(id, prepared.snapshot, ticket)
+        bus.announce(id.tenant)
+        return prepared.snapshot
+    }
+
+    /// Takes for written what an earlier try has written after all, as the store now shows.
+    func adopt(_ prepared: Prepared, _ id: CredentialsID) -> CredentialsSnapshot {
+        bus.announce(id.tenant)
+        return prepared.snapshot
+    }
+
+    /// Writes events that no change of credentials goes with; only while the tenant exists.
+    func tell(_ events: [BrokerEvent], of id: CredentialsID) async throws(StoreError) {
+        try await vault.commit([
+            .require(RecordID(.tenant, id.tenant)), BrokerEvent.entry(events, of: id, at: time.now),
+        ])
+        bus.announce(id.tenant)
+    }
+
+    /// The change that keeps what a provider ended aside, in place of what is kept there already.
+    func keepAside(
+        _ held: HeldCredentials, _ id: CredentialsID, for duration: Duration
+    ) async throws(StoreError) -> VaultChange {
+        let until = time.now.advanced(by: duration)
+        let content = QuarantinedCredentials(credentials: held, until: until)
+        // Read as a bare record: one that cannot be opened any more is no reason to lose this one.
+        let standing = try await vault.version(of: Self.asideID(id))
+        let record = OpenRecord(
+            id: Self.asideID(id),
+            version: standing.map { versions.next(after: $0) } ?? versions.first(at: time.now),
+            content: SecretBytes(content.encoded), expires: until)
+        return standing.map { .replace(record, version: $0) } ?? .insert(record)
+    }
+
+    /// The change that removes what is kept aside; nil where nothing is.
+    func dropAside(_ id: CredentialsID) async throws(StoreError) -> VaultChange? {
+        try await vault.version(of: Self.asideID(id)).map { .remove(Self.asideID(id), version: $0) }
+    }
+
+    /// Whether the tenant is still there.
+    func tenantExists(_ id: CredentialsID) async throws(StoreError) -> Bool {
+        try await vault.version(of: RecordID(.tenant, id.tenant)) != nil
+    }
+
+    // MARK: Living on
+
+    /// Lets go of what is in memory of one set of credentials.
+    func forget(_ id: CredentialsID) {
+        cache.remove(id)
+    }
+
+    /// Forgets the credentials of a tenant that was deleted.
+    func forget(tenant: TenantName) {
+        cache.removeAll { id, _ in id.tenant == tenant }
+    }
+
+    /// Lets a store that is away come back.
+    /// - Throws: `storage_unavailable` when the wait is cut short, because the broker is being stopped.
+    func waitForStore(beforeTry tries: Int, _ id: CredentialsID) async throws(BrokerError) {
+        report(.unavailable, id)
+        do {
+            try await time.sleep(for: Self.pause(beforeTry: tries))
+        } catch {
+            throw BrokerError(StoreError.unavailable)
+        }
+    }
+
+    /// 0.2, 0.4, 0.8, 1.6, 3.2, then every 5 seconds.
+    static func pause(beforeTry tries: Int) -> Duration {
+        min(.milliseconds(100 << min(tries, 6)), .seconds(5))
+    }
+
+    func report(_ error: StoreError, _ id: CredentialsID) {
+        log.error("store_failed", LogField.credentials(id) + [.store(error)])
+    }
+
+    private static func recordID(_ id: CredentialsID) -> RecordID {
+        RecordID(.credentials, id.tenant, key: id.storageKey.description)
+    }
+
+    private static func asideID(_ id: CredentialsID) -> RecordID {
+        RecordID(.quarantine, id.tenant, key: id.storageKey.description)
+    }
+}

@@ -1,0 +1,445 @@
+package import CredentialStore
+package import Cryptography
+package import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// The device login (TIDAL's Auth design, "Device login"; RFC 8628): begun by a call, then carried to its end by the
+/// broker itself, whether somebody waits for it or not.
+package final class DeviceFlow: Sendable {
+    package struct Begun: Sendable {
+        /// The broker's own name for the login. The provider's code never leaves.
+        package let handle: SecretBytes
+        package let userCode: String
+        package let verificationURI: String
+        package let verificationURIComplete: String?
+        package let expiresIn: Duration
+        package let interval: Duration
+    }
+
+    /// Who asks for a login: the tenant, and the storage keys that the caller is confined to (nil: all).
+    package struct Caller: Sendable {
+        let tenant: TenantName
+        let storageKeys: [StorageKey]?
+
+        package init(tenant: TenantName, storageKeys: [StorageKey]?) {
+            self.tenant = tenant
+            self.storageKeys = storageKeys
+        }
+    }
+
+    private let vault: Vault
+    private let servers: ProviderServers
+    private let endpoint: TokenEndpoint
+    private let credentials: CredentialsProvider
+    private let bus: EventBus
+    private let time: any Time
+    private let metrics: Metrics
+    private let log: Log
+    private let versions = VersionSource()
+    private let endings: LoginEndings
+    private let polls = SingleFlight<RecordID, Result<Sighting?, StoreError>>()
+    private let pollers = Mutex(Pollers())
+
+    /// The tasks that see logins through.
+    private struct Pollers {
+        var tasks: [RecordID: Task<Void, Never>] = [:]
+        var search: Task<Void, Never>?
+        var isDraining = false
+    }
+
+    /// How long one poll may take before another replica may take the login over: longer than the HTTPS client lets a
+    /// request live.
+    static let longestPoll: Duration = .seconds(45)
+    /// How much longer than its owner the other replicas wait before they take a login over.
+    static let patienceWithOthers: Duration = .seconds(5)
+    /// How often a shared store is searched for logins whose owner may have died.
+    static let searchInterval: Duration = .seconds(5)
+
+    package init(
+        vault: Vault, servers: ProviderServers, endpoint: TokenEndpoint, credentials: CredentialsProvider,
+        bus: EventBus, time: any Time, metrics: Metrics, log: Log
+    ) {
+        self.vault = vault
+        self.servers = servers
+        self.endpoint = endpoint
+        self.credentials = credentials
+        self.bus = bus
+        self.time = time
+        self.metrics = metrics
+        self.log = log
+        endings = LoginEndings(vault: vault, time: time)
+    }
+
+    // MARK: For callers
+
+    /// Asks the provider for a code, and begins to poll.
+    package func begin(_ storageKey: StorageKey, of tenant: Tenant) async throws(BrokerError) -> Begun {
+        let server = try await servers.server(for: tenant)
+        let client = tenant.configuration.client
+        let answer = try await endpoint.authorizeDevice(for: client, at: server)
+        let id: String
+        let handle: SecretBytes
+        do {
+            id = Base64URL.encode(try SecureRandom.bytes(16))
+            handle = SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
+        } catch {
+            throw BrokerError(.internalError, "The system's random source failed.")
+        }
+        let login = PendingDeviceLogin(
+            id: id, tenant: tenant.name, storageKey: storageKey, configuration: tenant.configuration, server: server,
+            expires: time.now.advanced(by: answer.expiresIn), deviceCode: answer.deviceCode,
+            polling: DevicePolling(interval: answer.interval), wait: answer.interval)
+        let record = login.record(version: versions.first(at: time.now), handleDigest: Self.digest(handle))
+        do throws(StoreError) {
+            try await vault.commit([.require(RecordID(.tenant, tenant.name)), .insert(record)])
+        } catch .conflict {
+            throw BrokerError.noSuchTenant
+        } catch {
+            log.error("store_failed", LogField.credentials(login.credentialsID) + [.store(error)])
+            throw BrokerError(error)
+        }
+        log.info(
+            "device_login_begun", LogField.credentials(login.credentialsID) + [.provider(server.preset)])
+        see(login.recordID, through: Sighting(version: record.version, at: time.monotonic, isOurs: true))
+        return Begun(
+            handle: handle, userCode: answer.userCode, verificationURI: answer.verificationURI,
+            verificationURIComplete: answer.verificationURIComplete, expiresIn: answer.expiresIn,
+            interval: answer.interval)
+    }
+
+    /// How far the login is; waits for its end for at most `wait`. Nil for one that is unknown or not the caller's.
+    package func progress(
+        _ handle: SecretBytes, for caller: Caller, wait: Duration
+    ) async throws(BrokerError) -> LoginProgress? {
+        guard let found = try await find(handle, for: caller) else { return nil }
+        return try await endings.progress(of: found.record.id, within: wait) { record throws(StoreError) in
+            let login = try PendingDeviceLogin(record)
+            return (login.progress, login.expires)
+        }
+    }
+
+    /// Ends the login without an outcome: nothing of it is stored from now on, even by a poll under way.
+    /// - Returns: false for a login that is unknown or not the caller's.
+    package func cancel(_ handle: SecretBytes, for caller: Caller) async throws(BrokerError) -> Bool {
+        for _ in 0..<32 {
+            guard let (record, login) = try await find(handle, for: caller) else { return false }
+            do throws(StoreError) {
+                try await vault.commit([.remove(record.id, version: record.version)])
+            } catch .conflict {
+                // A poll has written down how it went.
+                continue
+            } catch {
+                throw BrokerError(error)
+            }
+            log.info("device_login_cancelled", LogField.credentials(login.credentialsID))
+            pollers.withLock { $0.tasks[record.id] }?.cancel()
+            endings.signal(record.id)
+            return true
+        }
+        throw BrokerError(StoreError.conflict)
+    }
+
+    private func find(
+        _ handle: SecretBytes, for caller: Caller
+    ) async throws(BrokerError) -> (record: OpenRecord, login: PendingDeviceLogin)? {
+        do throws(StoreError) {
+            guard let record = try await vault.find(.device, lookup: Self.digest(handle)) else { return nil }
+            let login = try PendingDeviceLogin(record)
+            guard login.tenant == caller.tenant, caller.storageKeys.map({ $0.contains(login.storageKey) }) ?? true
+            else { return nil }
+            return (record, login)
+        } catch {
+            if case .damaged = error { log.error("store_failed", [.store(error)]) }
+            throw BrokerError(error)
+        }
+    }
+
+    private static func digest(_ handle: SecretBytes) -> [UInt8] {
+        handle.withRevealed { SHA256.digest($0) }
+    }
+
+    // MARK: The job
+
+    /// Takes up the logins that an earlier process, or a replica that died, left pending.
+    package func start() {
+        let search = Task {
+            repeat {
+                await self.searchForLogins()
+                // The only writer of its store has begun every later login itself.
+                if self.vault.revalidateAfter == nil { return }
+                do {
+                    try await self.time.sleep(for: Self.searchInterval)
+                } catch {
+                    return
+                }
+            } while !Task.isCancelled
+        }
+        pollers.withLock { $0.search = search }
+    }
+
+    private func searchForLogins() async {
+        var last: RecordID?
+        while !Task.isCancelled {
+            let records: [OpenRecord]
+            do throws(StoreError) {
+                records = try await vault.list(.device, tenant: nil, after: last, limit: 500)
+            } catch {
+                log.warning("store_failed", [.store(error)])
+                return
+            }
+            for record in records {
+                // One that cannot be read is reported to whoever asks for it.
+                guard let login = try? PendingDeviceLogin(record), login.status == .pending else { continue }
+                see(record.id, through: Sighting(version: record.version, at: time.monotonic, isOurs: false))
+            }
+            guard records.count == 500 else { return }
+            last = records.last?.id
+        }
+    }
+
+    /// Which version of a record this process saw when.
+    private struct Sighting: Sendable {
+        var version: Int64
+        var at: MonotonicInstant
+        /// Whether this process wrote it.
+        var isOurs: Bool
+    }
+
+    /// Starts the task that sees a login through, where there is none yet.
+    private func see(_ id: RecordID, through first: Sighting) {
+        pollers.withLock { pollers in
+            if pollers.isDraining || pollers.tasks[id] != nil { return }
+            pollers.tasks[id] = Task {
+                await self.carry(id, from: first)
+                self.pollers.withLock { $0.tasks[id] = nil }
+            }
+        }
+    }
+
+    /// Waits and polls until the login has ended.
+    private func carry(_ id: RecordID, from first: Sighting) async {
+        var sighting = first
+        var storeFailures = 0
+        while !Task.isCancelled {
+            let pause: Duration
+            do throws(StoreError) {
+                guard let record = try await vault.read(id) else { return }
+                let login = try PendingDeviceLogin(record)
+                if login.status != .pending { return }
+                if record.version != sighting.version {
+                    sighting = Sighting(version: record.version, at: time.monotonic, isOurs: false)
+                }
+                let remaining = time.now.duration(to: login.expires)
+                let due = sighting.at.advanced(by: patience(with: login, isOurs: sighting.isOurs))
+                let wait = min(time.monotonic.duration(to: due), remaining)
+                if wait <= .zero {
+                    sighting = try await poll(login, record) ?? sighting
+                    pause = .zero
+                } else {
+                    pause = wait
+                }
+                storeFailures = 0
+            } catch {
+                log.warning("store_failed", [.tenant(id.tenant), .store(error)])
+                if case .damaged = error { return }
+                storeFailures += 1
+                pause = CredentialsRecords.pause(beforeTry: storeFailures)
+            }
+            if pause == .zero { continue }
+            do {
+                try await time.sleep(for: pause)
+            } catch {
+                return
+            }
+        }
+    }
+
+    private func patience(with login: PendingDeviceLogin, isOurs: Bool) -> Duration {
+        if isOurs { return login.wait }
+        // Of a store with one writer, whoever wrote this is dead, and so is its poll.
+        if vault.revalidateAfter == nil { return login.isBeingPolled ? login.polling.interval : login.wait }
+        return login.wait + Self.patienceWithOthers + .milliseconds(Int64.random(in: 0..<2000))
+    }
+
+    /// Polls once, if this process gets to be the one, and writes down what came of it. Goes on when the task that
+    /// asked for it is cancelled.
+    /// - Returns: what was written; nil when it was another's turn.
+    private func poll(
+        _ login: PendingDeviceLogin, _ record: OpenRecord
+    ) async throws(StoreError) -> Sighting? {
+        let run = await polls.run(record.id, within: nil) { () async -> Result<Sighting?, StoreError> in
+            do throws(StoreError) {
+                return .success(try await self.claimAndPoll(login, record))
+            } catch .conflict {
+                return .success(nil)
+            } catch {
+                return .failure(error)
+            }
+        }
+        return try run?.value.get() ?? nil
+    }
+
+    private func claimAndPoll(
+        _ login: PendingDeviceLogin, _ record: OpenRecord
+    ) async throws(StoreError) -> Sighting? {
+        guard time.now < login.expires, let code = login.deviceCode else {
+            return try await end(login, over: record, .expired, nil)
+        }
+        var login = login
+        login.isBeingPolled = true
+        login.wait = Self.longestPoll
+        let claim = login.record(replacing: record)
+        try await vault.commit([.replace(claim, version: record.version)])
+
+        let id = RefreshID()
+        let (outcome, response) = await endpoint.poll(
+            code, for: login.configuration.client, at: login.server, as: id)
+        metrics.devicePolled(outcome)
+        login.isBeingPolled = false
+        switch login.polling.next(after: outcome, remaining: time.now.duration(to: login.expires)) {
+        case .wait(let wait):
+            login.wait = wait
+            return try await write(login, over: claim, telling: [])
+        case .expired(let remaining) where remaining > .zero:
+            login.wait = remaining
+            return try await write(login, over: claim, telling: [])
+        case .expired:
+            return try await end(login, over: claim, .expired, nil)
+        case .failed(let reason):
+            let error = Self.error(reason, outcome)
+            return try await end(login, over: claim, .failed(error.code), error)
+        case .granted:
+            if let response { await complete(login, over: claim, response, as: id) }
+            return nil
+        }
+    }
+
+    /// Writes down how far the login is. A store that is away is asked again until it answers or the broker stops.
+    private func write(
+        _ login: PendingDeviceLogin, over record: OpenRecord, telling events: [VaultChange]
+    ) async throws(StoreError) -> Sighting? {
+        let next = login.record(replacing: record)
+        var tries = 0
+        while true {
+            do throws(StoreError) {
+                // An earlier try may have arrived although its answer did not.
+                var hasArrived = false
+                if tries > 0 { hasArrived = try await vault.read(next.id)?.content == next.content }
+                if !hasArrived {
+                    try await vault.commit([.replace(next, version: record.version)] + events)
+                }
+                return Sighting(version: next.version, at: time.monotonic, isOurs: true)
+            } catch {
+                guard error == .unavailable else { throw error }
+                tries += 1
+                do {
+                    try await time.sleep(for: CredentialsRecords.pause(beforeTry: tries))
+                } catch {
+                    throw .unavailable
+                }
+            }
+        }
+    }
+
+    private func end(
+        _ login: PendingDeviceLogin, over record: OpenRecord, _ status: PendingDeviceLogin.Status,
+        _ error: BrokerError?
+    ) async throws(StoreError) -> Sighting? {
+        var ended = login
+        ended.status = status
+        ended.deviceCode = nil
+        ended.isBeingPolled = false
+        let (id, now) = (login.credentialsID, time.now)
+        let sighting = try await write(
+            ended, over: record,
+            telling: [BrokerEvent.entry([.loginFailed(id, .device, loginID: nil, error, at: now)], of: id, at: now)])
+        bus.announce(id.tenant)
+        metrics.loginEnded(.device, error?.code.rawValue ?? "expired")
+        log.warning(
+            "login_failed", fields(of: login) + (error.map { [.code($0.code)] } ?? [.outcome("expired")]))
+        endings.signal(login.recordID)
+        return sighting
+    }
+
+    /// Stores what the provider granted together with the login's end, both or none.
+    private func complete(
+        _ login: PendingDeviceLogin, over record: OpenRecord, _ response: TokenResponse, as id: RefreshID
+    ) async {
+        let client = login.configuration.client
+        let held = HeldCredentials(
+            granted: response, level: .user, to: client, defaultLifetime: login.server.preset.defaultLifetime,
+            now: time.now)
+        var completed = login
+        completed.status = .completed
+        completed.deviceCode = nil
+        let completedRecord = completed.record(replacing: record)
+        let told = BrokerEvent.loginCompleted(login.credentialsID, .device, loginID: nil, at: time.now)
+        var hasArrived = false
+        do throws(BrokerError) {
+            let stored = try await credentials.settle(login: held, by: .device, for: login.credentialsID) {
+                () async throws(StoreError) in
+                let standing = try await self.vault.read(login.recordID)
+                if standing?.version == record.version {
+                    return ([.replace(completedRecord, version: record.version)], [told])
+                }
+                // Where an earlier try arrived although its answer did not, the credentials may have been renewed since.
+                hasArrived = standing?.content == completedRecord.content
+                return nil
+            }
+            if stored == nil, !hasArrived {
+                // Cancelled meanwhile: nobody will ever use this token.
+                _ = await endpoint.revoke(
+                    held.refreshToken ?? held.accessToken, isRefreshToken: held.refreshToken != nil, for: client,
+                    at: login.server)
+                log.info("device_login_dropped", fields(of: login))
+                return
+            }
+            metrics.loginEnded(.device, "completed")
+            log.info("login_completed", fields(of: login) + [.refresh(id)])
+            endings.signal(login.recordID)
+        } catch {
+            log.error("login_outcome_not_stored", fields(of: login) + [.code(error.code)])
+        }
+    }
+
+    private func fields(of login: PendingDeviceLogin) -> [LogField] {
+        LogField.credentials(login.credentialsID) + [.provider(login.configuration.preset)]
+    }
+
+    private static func error(_ reason: DevicePolling.Failure, _ outcome: DevicePolling.Outcome) -> BrokerError {
+        var errorCode: String?
+        if case .answered(_, let answer, _) = outcome { errorCode = answer.error ?? answer.subStatus }
+        return switch reason {
+        case .authorizationError:
+            BrokerError(.authorizationError, "The user did not allow the login.", errorCode: errorCode)
+        case .tokenResponseError:
+            BrokerError(
+                .tokenResponseError, "The provider ended the login without a usable token.", errorCode: errorCode)
+        }
+    }
+
+    // MARK: Living on
+
+    /// No poll begins any more, and nobody is kept waiting for one.
+    package func beginDraining() {
+        endings.beginDraining()
+        let tasks = pollers.withLock { pollers in
+            pollers.isDraining = true
+            return Array(pollers.tasks.values) + [pollers.search].compactMap { $0 }
+        }
+        for task in tasks { task.cancel() }
+    }
+
+    /// Suspends until no poll is under way: what a provider has granted is stored by then.
+    package func idle() async {
+        await polls.idle()
+    }
+
+    /// Has the polls under way wait for nothing any more; see `CredentialsProvider.cutShort`.
+    /// - Returns: how many there are.
+    package func cutShort() -> Int {
+        defer { polls.cancelAll() }
+        return polls.count
+    }
+}

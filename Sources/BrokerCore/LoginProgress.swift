@@ -1,0 +1,66 @@
+internal import CredentialStore
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// How far a login is, as its caller learns it.
+package enum LoginProgress: Sendable, Equatable {
+    case pending
+    case completed
+    case failed(BrokerError.Code)
+    case expired
+}
+
+/// Lets callers wait for the end of a login, whichever replica brings it about.
+final class LoginEndings: Sendable {
+    private let vault: Vault
+    private let time: any Time
+    private let signals = Signals<RecordID>()
+    private let isDraining = Atomic<Bool>(false)
+
+    init(vault: Vault, time: any Time) {
+        self.vault = vault
+        self.time = time
+    }
+
+    /// The login of that record has ended, in this process.
+    func signal(_ id: RecordID) {
+        signals.signal(id)
+    }
+
+    /// Lets everybody who waits have the answer now: the process is being stopped, and whoever asks again is answered
+    /// by another.
+    func beginDraining() {
+        isDraining.store(true, ordering: .relaxed)
+        signals.close()
+    }
+
+    /// How far the login is; waits for its end for at most `wait`.
+    /// - Parameter look: what the record says now, and when a login that is pending will be over; nil for one that is
+    ///   unknown or not the caller's.
+    /// - Returns: nil when `look` does.
+    func progress(
+        of id: RecordID, within wait: Duration,
+        _ look: (OpenRecord) throws(StoreError) -> (progress: LoginProgress, end: Timestamp)?
+    ) async throws(BrokerError) -> LoginProgress? {
+        let deadline = time.monotonic.advanced(by: wait)
+        while true {
+            let ticket = signals.ticket(id)
+            let end: Timestamp
+            do throws(StoreError) {
+                guard let record = try await vault.read(id), let seen = try look(record) else { return nil }
+                if seen.progress != .pending { return seen.progress }
+                end = seen.end
+            } catch {
+                throw BrokerError(error)
+            }
+            let now = time.now
+            if end <= now { return .expired }
+            let remaining = min(time.monotonic.duration(to: deadline), now.duration(to: end))
+            if remaining <= .zero || Task.isCancelled || isDraining.load(ordering: .relaxed) { return .pending }
+            // Another replica's login does not signal here, so a shared store is looked at besides.
+            let limit = vault.revalidateAfter == nil ? remaining : min(remaining, .seconds(1))
+            await signals.wait(for: id, since: ticket) { try? await self.time.sleep(for: limit) }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+internal import CredentialStore
+internal import Cryptography
+internal import JSON
+internal import OAuth
+internal import Reactor
+
+/// A device login while its user types the code, and afterwards what became of it.
+///
+/// The record is the job: whoever replaces it, naming the version that it read, owns the next poll, so that any number
+/// of replicas together ask no more often than one would.
+struct PendingDeviceLogin: Sendable {
+    enum Status: Sendable, Equatable {
+        case pending
+        case completed
+        case failed(BrokerError.Code)
+        case expired
+    }
+
+    /// How long after its end the outcome can still be asked for.
+    static let memory: Duration = .seconds(3600)
+
+    let id: String
+    let tenant: TenantName
+    let storageKey: StorageKey
+    /// The registration and the endpoints of the moment when the login began.
+    let configuration: TenantConfiguration
+    let server: AuthorizationServer
+    /// The end of the provider's code.
+    let expires: Timestamp
+    /// The provider's; gone once the login has ended.
+    var deviceCode: SecretBytes?
+    var polling: DevicePolling
+    /// How long to leave the provider alone, from the moment when this version was written. A span and not an instant:
+    /// replicas' clocks need not agree for it.
+    var wait: Duration
+    /// Whether `wait` bounds a poll that is under way.
+    var isBeingPolled = false
+    var status = Status.pending
+
+    var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
+
+    var recordID: RecordID { RecordID(.device, tenant, key: id) }
+
+    var progress: LoginProgress {
+        switch status {
+        case .pending: .pending
+        case .completed: .completed
+        case .failed(let code): .failed(code)
+        case .expired: .expired
+        }
+    }
+
+    func record(version: Int64, handleDigest: [UInt8]) -> OpenRecord {
+        OpenRecord(
+            id: recordID, version: version, content: SecretBytes(encoded), lookup: handleDigest,
+            expires: expires.advanced(by: Self.memory))
+    }
+
+    /// The record that takes `previous`' place.
+    func record(replacing previous: OpenRecord) -> OpenRecord {
+        OpenRecord(
+            id: recordID, version: previous.version + 1, content: SecretBytes(encoded), lookup: previous.lookup,
+            expires: previous.expires)
+    }
+}
+
+extension PendingDeviceLogin {
+    private var encoded: [UInt8] {
+        JSONWriter.object { json in
+            json.member("storage_key", storageKey.description)
+            json.name("configuration")
+            json.object { json in
+                // The client secret goes with the code: what is left only tells the outcome.
+                let configuration = deviceCode == nil ? configuration.withoutClientSecret : configuration
+                configuration.encode(to: &json, revealingSecret: true)
+            }
+            json.name("server")
+            server.encode(to: &json)
+            json.member("expires", expires.milliseconds)
+            json.memberIfPresent("device_code", deviceCode?.revealedText)
+            json.member("interval", polling.intervalSeconds)
+            json.member("retries", polling.retries)
+            json.member("wait", wait.milliseconds)
+            json.member("being_polled", isBeingPolled)
+            switch status {
+            case .pending: json.member("status", "pending")
+            case .completed: json.member("status", "completed")
+            case .expired: json.member("status", "expired")
+            case .failed(let code):
+                json.member("status", "failed")
+                json.member("error", code.rawValue)
+            }
+        }
+    }
+
+    /// Reads a record; `.damaged` when it is none of this build's.
+    init(_ record: OpenRecord) throws(StoreError) {
+        let damaged = StoreError.damaged("a device login of tenant \(record.id.tenant) cannot be read by this version")
+        guard let json = try? JSONValue(parsing: record.content.revealedBytes),
+            let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),
+            let configuration = json["configuration"].flatMap({
+                try? TenantConfiguration($0, rules: .init(allowsInsecureProviders: true))
+            }),
+            let server = json["server"].flatMap({ AuthorizationServer($0, of: configuration) }),
+            let expires = json["expires"]?.integer, let interval = json["interval"]?.integer,
+            let retries = json["retries"]?.integer.flatMap({ Int(exactly: $0) }),
+            let polling = DevicePolling(intervalSeconds: interval, retries: retries),
+            let wait = json["wait"]?.integer, let isBeingPolled = json["being_polled"]?.bool
+        else { throw damaged }
+        id = record.id.key
+        tenant = record.id.tenant
+        self.storageKey = storageKey
+        self.configuration = configuration
+        self.server = server
+        self.expires = Timestamp(milliseconds: expires)
+        deviceCode = json["device_code"]?.string.map(SecretBytes.init(utf8:))
+        self.polling = polling
+        self.wait = .milliseconds(wait)
+        self.isBeingPolled = isBeingPolled
+        switch json["status"]?.string {
+        case "pending":
+            guard deviceCode != nil else { throw damaged }
+            status = .pending
+        case "completed": status = .completed
+        case "expired": status = .expired
+        case "failed": status = .failed(json["error"]?.string.flatMap(BrokerError.Code.init) ?? .unexpectedError)
+        default: throw damaged
+        }
+    }
+}

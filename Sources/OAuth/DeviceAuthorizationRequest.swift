@@ -1,0 +1,17 @@
+package import HTTPCodec
+
+/// The request that begins a device login (RFC 8628 §3.1).
+package enum DeviceAuthorizationRequest {
+    /// The form to POST and the value of `Authorization`, if the client authenticates by it. A client authenticates
+    /// here as it does at the token endpoint.
+    package static func form(
+        for client: ClientConfiguration, at server: AuthorizationServer
+    ) -> (pairs: [FormEncoding.Pair], authorization: String?) {
+        var pairs: [FormEncoding.Pair] = []
+        if server.preset.repeatsScopes || !client.scopes.isEmpty {
+            pairs.append(.init("scope", client.scopes.description))
+        }
+        let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &pairs)
+        return (pairs, authorization)
+    }
+}

@@ -1,0 +1,102 @@
+package import Cryptography
+internal import JSON
+
+/// What a provider answers to a device authorization request (RFC 8628 §3.2), in the RFC's spelling or in TIDAL's
+/// camelCase.
+package struct DeviceAuthorizationResponse: Sendable, Equatable {
+    /// 1...4096 characters of visible ASCII. The provider's own: a secret until it is used.
+    package let deviceCode: SecretBytes
+    /// What the user types: 1...256 bytes of UTF-8 without control characters.
+    package let userCode: String
+    /// An absolute http or https URI.
+    package let verificationURI: String
+    /// The same with the code in it; nil when the answer has none that can be used.
+    package let verificationURIComplete: String?
+    /// 1...86400 s; 300 s when the answer does not tell.
+    package let expiresIn: Duration
+    /// What to wait between polls: 1...600 s; 5 s when the answer does not tell (RFC 8628 §3.2).
+    package let interval: Duration
+
+    private static let defaultLifetimeSeconds: Int64 = 300
+    private static let defaultIntervalSeconds: Int64 = 5
+
+    /// Nil when `body` has no usable device code, user code or verification URI.
+    package init?(body: [UInt8]) {
+        guard let json = try? JSONValue(parsing: body), case .object(let members) = json else { return nil }
+        func first(_ names: String...) -> JSONValue? {
+            names.lazy.compactMap { members[$0] }.first { $0 != .null }
+        }
+        guard let deviceCode = first("device_code", "deviceCode")?.string, deviceCode.utf8.count <= 4096,
+            TokenText.isSendable(deviceCode),
+            let userCode = first("user_code", "userCode")?.string, Self.isPresentable(userCode),
+            // Google's name came before the RFC's.
+            let uri = first("verification_uri", "verificationUri", "verification_url")?.string
+                .flatMap(VerificationURI.absolute)
+        else { return nil }
+        self.deviceCode = SecretBytes(utf8: deviceCode)
+        self.userCode = userCode
+        verificationURI = uri
+        verificationURIComplete = first("verification_uri_complete", "verificationUriComplete")?.string
+            .flatMap(VerificationURI.absolute)
+        let lifetime = first("expires_in", "expiresIn")?.wholeSeconds(.down) ?? Self.defaultLifetimeSeconds
+        expiresIn = .seconds(min(max(lifetime, 1), 86_400))
+        // Upwards: to poll earlier than asked would earn a slow_down.
+        let interval = first("interval")?.wholeSeconds(.up) ?? Self.defaultIntervalSeconds
+        self.interval = .seconds(min(max(interval, 1), 600))
+    }
+
+    /// Whether a user could read the code and type it.
+    private static func isPresentable(_ text: String) -> Bool {
+        let isBlank = text.unicodeScalars.allSatisfy { $0.properties.isWhitespace }
+        let isPrintable = text.unicodeScalars.allSatisfy {
+            switch $0.properties.generalCategory {
+            case .control, .format, .surrogate, .privateUse, .unassigned, .lineSeparator, .paragraphSeparator: false
+            default: true
+            }
+        }
+        return !isBlank && isPrintable && text.utf8.count <= 256
+    }
+}
+
+/// What prints an answer goes by this. Whoever has the user code can take the login over until it is finished.
+extension DeviceAuthorizationResponse: CustomReflectable {
+    package var customMirror: Mirror {
+        Mirror(
+            self,
+            children: ["verificationURI": verificationURI, "expiresIn": expiresIn, "interval": interval],
+            displayStyle: .struct)
+    }
+}
+
+/// A provider's address for the user to open.
+enum VerificationURI {
+    /// `text` as an absolute http or https URI. `https://` is put before one that has no scheme, as TIDAL sends it.
+    /// Nil for another scheme, for more than 2048 characters, for a character that no URI has (RFC 3986 §2), and for an
+    /// authority that is empty or names a user: a person is to open this.
+    static func absolute(_ text: String) -> String? {
+        guard text.utf8.count <= 2048, text.utf8.allSatisfy(isURICharacter) else { return nil }
+        let lowercased = text.lowercased()
+        let uri: String
+        if lowercased.hasPrefix("https://") || lowercased.hasPrefix("http://") {
+            uri = text
+        } else if hasScheme(text) {
+            return nil
+        } else {
+            uri = "https://" + text
+        }
+        let afterScheme = uri[uri.firstRange(of: "://")!.upperBound...]
+        let authority = afterScheme.prefix { !"/?#".contains($0) }
+        return authority.isEmpty || authority.hasPrefix(":") || authority.contains("@") ? nil : uri
+    }
+
+    /// Whether a scheme stands at the beginning (RFC 3986 §3.1). In `host:8443/path` it is a host and its port.
+    private static func hasScheme(_ text: String) -> Bool {
+        guard let colon = text.firstIndex(where: { ":/?#".contains($0) }), text[colon] == ":" else { return false }
+        let port = text[text.index(after: colon)...].prefix { !"/?#".contains($0) }
+        return port.isEmpty || !port.utf8.allSatisfy(\.isDigit)
+    }
+
+    private static func isURICharacter(_ byte: UInt8) -> Bool {
+        byte > 0x20 && byte < 0x7f && !#""<>\^`{|}"#.utf8.contains(byte)
+    }
+}

@@ -1,0 +1,139 @@
+import Cryptography
+import OAuth
+import Testing
+
+@Suite struct `Provider presets` {
+    @Test func `are found by the names of the contract`() {
+        #expect(ProviderPreset.named("tidal") == .tidal)
+        #expect(ProviderPreset.named("oidc") == .oidc)
+        #expect(ProviderPreset.named("spotify") == .spotify)
+        #expect(ProviderPreset.named("authgear") == .authgear)
+        #expect(ProviderPreset.named("TIDAL") == nil)
+        #expect(ProviderPreset.named("") == nil)
+        #expect(Set(ProviderPreset.all.map(\.name)).count == ProviderPreset.all.count)
+    }
+
+    @Test func `tidal is what the design says`() {
+        #expect(ProviderPreset.tidal.loginServiceBaseURI == "https://login.tidal.com")
+        #expect(ProviderPreset.tidal.authServiceBaseURI == "https://auth.tidal.com/v1")
+        #expect(ProviderPreset.tidal.clientAuthentication == .clientSecretPost)
+        #expect(ProviderPreset.tidal.deviceAuthorizationPath == "oauth2/device_authorization")
+        #expect(ProviderPreset.tidal.upgradeGrant == "update_client")
+    }
+
+    @Test func `spotify is at one address for everyone`() {
+        let spotify = ProviderPreset.spotify
+        #expect(spotify.authorizationEndpoint == "https://accounts.spotify.com/authorize")
+        #expect(spotify.tokenEndpoint == "https://accounts.spotify.com/api/token")
+        #expect(spotify.loginServiceBaseURI == nil && spotify.authServiceBaseURI == nil)
+        #expect(spotify.clientAuthentication == .clientSecretBasic)
+        #expect(spotify.languageParameter == nil && spotify.emailParameter == nil)
+    }
+
+    @Test func `authgear is found by its issuer`() {
+        let authgear = ProviderPreset.authgear
+        #expect(authgear.authorizationEndpoint == nil && authgear.tokenEndpoint == nil)
+        #expect(authgear.loginServiceBaseURI == nil && authgear.authServiceBaseURI == nil)
+        #expect(authgear.clientAuthentication == .clientSecretPost)
+    }
+
+    @Test func `only tidal has an upgrade and a device login of its own`() {
+        for preset in ProviderPreset.all where preset != .tidal {
+            #expect(preset.upgradeGrant == nil)
+            #expect(preset.deviceAuthorizationPath == nil)
+            #expect(!preset.sendsClientUniqueKey && !preset.repeatsScopes)
+        }
+    }
+
+    @Test func `none ends a session in a way of its own or refreshes early`() {
+        for preset in ProviderPreset.all {
+            #expect(preset.sessionEndingAnswers == [])
+            #expect(preset.refreshLeadTime == .zero)
+        }
+    }
+
+    @Test func `every pin is the SHA-256 digest of a key`() {
+        for pin in ProviderPreset.all.flatMap(\.pinnedCertificates) {
+            #expect(pin.hasPrefix("sha256/"))
+            #expect(Base64.decode(String(pin.dropFirst("sha256/".count)))?.count == SHA256.digestCount)
+        }
+        #expect(ProviderPreset.tidal.pinnedCertificates.count == 4)
+    }
+
+    @Test func `a token that tells no lifetime is taken to live an hour`() {
+        for preset in ProviderPreset.all { #expect(preset.defaultLifetime == .seconds(3600)) }
+    }
+}
+
+@Suite struct `Authorization server` {
+    private func server(_ answers: [RefusalPattern]?, _ leadTime: Duration?) -> AuthorizationServer {
+        AuthorizationServer(
+            preset: .oidc, authorizationEndpoint: "https://id.example/authorize",
+            tokenEndpoint: "https://id.example/token", revocationEndpoint: nil, issuer: nil,
+            announcesIssuerInResponses: false, clientAuthentication: .none, pinnedCertificates: [],
+            sessionEndingAnswers: answers, refreshLeadTime: leadTime)
+    }
+
+    @Test func `has what the preset has unless it is told`() throws {
+        let pattern = try #require(RefusalPattern(status: 400, error: nil))
+        #expect(server(nil, nil).sessionEndingAnswers == ProviderPreset.oidc.sessionEndingAnswers)
+        #expect(server(nil, nil).refreshLeadTime == ProviderPreset.oidc.refreshLeadTime)
+        #expect(server(nil, nil).deviceAuthorizationEndpoint == nil)
+        #expect(server([pattern], nil).sessionEndingAnswers == [pattern])
+    }
+
+    @Test(
+        arguments: [
+            (.seconds(-1), .zero), (.zero, .zero), (.milliseconds(1), .milliseconds(1)), (.seconds(60), .seconds(60)),
+        ] as [(Duration, Duration)])
+    func `never refreshes after the expiry`(leadTime: Duration, kept: Duration) {
+        #expect(server(nil, leadTime).refreshLeadTime == kept)
+    }
+}
+
+@Suite struct `Refusal pattern` {
+    @Test(arguments: [
+        (Int.min, false), (-400, false), (0, false), (200, false), (302, false), (399, false), (400, true),
+        (401, true), (403, true), (407, true), (408, false), (409, true), (428, true), (429, false), (430, true),
+        (498, true), (499, true), (500, false), (503, false), (Int.max, false),
+    ])
+    func `is about a refusal that is not about the moment`(status: Int, isAllowed: Bool) {
+        #expect(RefusalPattern.isAllowed(status: status) == isAllowed)
+        #expect((RefusalPattern(status: status, error: nil) != nil) == isAllowed)
+        #expect((RefusalPattern(status: status, error: "invalid_grant") != nil) == isAllowed)
+    }
+
+    @Test(arguments: [
+        ("invalid_grant", true), ("e", true), ("", false), ("not a code", false), ("<script>", false),
+        (String(repeating: "e", count: 64), true), (String(repeating: "e", count: 65), false),
+    ])
+    func `names an error that an answer could be found to have`(error: String, isUsable: Bool) {
+        #expect((RefusalPattern(status: 400, error: error) != nil) == isUsable)
+    }
+
+    /// Bodies, and whether a pattern without an error and one with `gone` match them.
+    static let bodies: [(String, Bool, Bool)] = [
+        ("", true, false), ("{}", true, false), (#"{"message":"no"}"#, true, false), (#"{"error":null}"#, true, false),
+        (#" {"error_description":"gone"} "#, true, false), (#"{"error":"gone"}"#, false, true),
+        (#"{"error":"Gone"}"#, false, false), (#"{"error":"other"}"#, false, false), (#"{"error":""}"#, false, false),
+        (#"{"error":"not a code"}"#, false, false), (#"{"error":400}"#, false, false),
+        (#"{"error":{"code":"gone"}}"#, false, false), (#"{"error":["gone"]}"#, false, false), (" ", false, false),
+        ("null", false, false), ("[]", false, false), (#""gone""#, false, false), ("gone", false, false),
+        ("error=gone", false, false), ("<html>400 Bad Request</html>", false, false), ("{", false, false),
+        (#"{"error":"gone""#, false, false), (#"{"error":"gone","error":"gone"}"#, false, false),
+        (#"{"error":"gone"}x"#, false, false),
+    ]
+
+    @Test(arguments: bodies)
+    func `matches no body that cannot be read`(body: String, withoutError: Bool, gone: Bool) throws {
+        let answer = TokenErrorResponse(body: Array(body.utf8))
+        let nameless = try #require(RefusalPattern(status: 400, error: nil))
+        let named = try #require(RefusalPattern(status: 400, error: "gone"))
+        #expect(nameless.matches(status: 400, answer) == withoutError)
+        #expect(named.matches(status: 400, answer) == gone)
+        for status in [200, 399, 401, 500] {
+            #expect(!nameless.matches(status: status, answer))
+            #expect(!named.matches(status: status, answer))
+        }
+    }
+}

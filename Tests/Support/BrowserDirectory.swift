@@ -1,0 +1,33 @@
+internal import FoundationEssentials
+internal import Glibc
+internal import Reactor
+
+/// A directory for the profiles of a test's browsers and for whatever else they leave, removed with all of it.
+///
+/// Its path is short: Chromium makes a Unix-domain socket some levels below it, and the address of one holds 107 bytes.
+final class BrowserDirectory: Sendable {
+    let path: String
+
+    init() throws(SystemError) {
+        var template = "/tmp/browser-XXXXXX".utf8.map { CChar(bitPattern: $0) } + [0]
+        guard unsafe mkdtemp(&template) != nil else { throw SystemError.last("mkdtemp") }
+        path = String(decoding: template.dropLast().map { UInt8(bitPattern: $0) }, as: UTF8.self)
+    }
+
+    deinit {
+        // Where `remove` has been here already, nothing is left.
+        try? FileManager.default.removeItem(atPath: path)
+    }
+
+    func remove() throws {
+        try FileManager.default.removeItem(atPath: path)
+    }
+
+    /// Writes a program there; returns its path.
+    func addProgram(_ name: String, _ text: String) throws -> String {
+        let path = "\(path)/\(name)"
+        try Data(text.utf8).write(to: URL(filePath: path))
+        try FileManager.default.setAttributes([.posixPermissions: 0o700], ofItemAtPath: path)
+        return path
+    }
+}
