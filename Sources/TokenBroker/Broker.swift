@@ -17,6 +17,12 @@ package final class Broker: Sendable {
         package var quarantine: Duration = .seconds(7 * 86_400)
         /// How long ahead of a token's expiry listeners are told of it.
         package var expiryNotice: Duration = .seconds(300)
+        /// How long events are kept.
+        package var eventRetention: Duration = .seconds(7 * 86_400)
+        /// How many commits' events are kept at most.
+        package var eventLimit = 1_000_000
+        /// How many may listen to one tenant's events in this process, and as many to those of all tenants.
+        package var listenersPerTenant = 2000
         /// How many sets of credentials are kept in memory.
         package var cacheCapacity = 100_000
 
@@ -36,7 +42,8 @@ package final class Broker: Sendable {
     package let credentials: CredentialsProvider
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
-    package let bus: EventBus
+    package let events: EventFeed
+    package let expiryNotices: ExpiryNotices
     package let health: Health
     private let vault: Vault
     private let servers: ProviderServers
@@ -57,7 +64,10 @@ package final class Broker: Sendable {
         let servers = ProviderServers(
             transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
             metrics: metrics, log: log)
-        bus = EventBus()
+        let bus = EventBus()
+        events = EventFeed(
+            vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant)
+        expiryNotices = ExpiryNotices(vault: vault, bus: bus, time: time, log: log)
         let endpoint = TokenEndpoint(transport: transport, time: time, metrics: metrics, log: log)
         credentials = CredentialsProvider(
             vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
@@ -73,12 +83,15 @@ package final class Broker: Sendable {
         self.servers = servers
     }
 
-    /// Begins the work that nobody asks for: removing what has expired, polling for device logins.
+    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, telling of tokens
+    /// that are about to expire.
     package func start() {
         deviceLogins.start()
-        let task = Task { [vault, time, log] in
+        expiryNotices.start()
+        let task = Task { [vault, time, log, settings] in
             while !Task.isCancelled {
                 await Self.removeExpired(vault, time, log)
+                await Self.trimEvents(vault, settings, time, log)
                 do {
                     try await time.sleep(for: .seconds(60))
                 } catch {
@@ -94,6 +107,7 @@ package final class Broker: Sendable {
         health.beginDraining()
         logins.beginDraining()
         deviceLogins.beginDraining()
+        events.beginDraining()
     }
 
     /// Lets what is under way come to its end: renewals and redemptions are stored by then.
@@ -106,6 +120,9 @@ package final class Broker: Sendable {
             task?.cancel()
             task = nil
         }
+        await expiryNotices.stop()
+        events.beginDraining()
+        await events.idle()
         let cutOff = limit.map { limit in
             Task {
                 do {
@@ -155,6 +172,24 @@ package final class Broker: Sendable {
                 if count < batch { break }
             }
             if removed > 0 { log.info("expired_records_removed", [.count(removed)]) }
+        } catch {
+            log.warning("store_failed", [.store(error)])
+        }
+    }
+
+    /// Every replica does this; what another one has removed is not there any more.
+    private static func trimEvents(_ vault: Vault, _ settings: Settings, _ time: any Time, _ log: Log) async {
+        let batch = 1000
+        do throws(StoreError) {
+            var removed = 0
+            while !Task.isCancelled {
+                let count = try await vault.trimLog(
+                    before: time.now.advanced(by: .zero - settings.eventRetention), keeping: settings.eventLimit,
+                    limit: batch)
+                removed += count
+                if count < batch { break }
+            }
+            if removed > 0 { log.info("events_trimmed", [.count(removed)]) }
         } catch {
             log.warning("store_failed", [.store(error)])
         }
