@@ -62,8 +62,8 @@ package final class EventFeed: Sendable {
     }
 
     /// How many entries are kept in memory; half of them go when there are more.
-    static let tailLength = 4096
-    static let pageLength = 256
+    package static let tailLength = 4096
+    package static let pageLength = 256
     /// How many entries a listener is given at a time.
     private static let portion = 64
     /// How often a store is looked at that others write to as well, and how often the waits of listeners are.
