@@ -88,6 +88,7 @@ final class CredentialsRecords: Sendable {
         let snapshot: CredentialsSnapshot
         fileprivate let changes: [VaultChange]
         fileprivate let isNew: Bool
+        fileprivate let due: Timestamp?
     }
 
     func prepare(
@@ -108,7 +109,8 @@ final class CredentialsRecords: Sendable {
         let told = events(version)
         if !told.isEmpty { changes.append(BrokerEvent.entry(told, of: id, at: time.now)) }
         return Prepared(
-            snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew)
+            snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew,
+            due: open.due)
     }
 
     func write(
@@ -129,12 +131,14 @@ final class CredentialsRecords: Sendable {
         }
         cache.put(id, prepared.snapshot, ticket)
         bus.announce(id.tenant)
+        if let due = prepared.due { bus.announce(due: due) }
         return prepared.snapshot
     }
 
     /// Takes for written what an earlier try has written after all, as the store now shows.
     func adopt(_ prepared: Prepared, _ id: CredentialsID) -> CredentialsSnapshot {
         bus.announce(id.tenant)
+        if let due = prepared.due { bus.announce(due: due) }
         return prepared.snapshot
     }
 

@@ -26,6 +26,7 @@ internal import TokenBroker
         try await credentials()
         try await failingRenewals()
         try await settingAndRemovingCredentials()
+        try await events()
 
         let faults = try await recorder.faults().filter { $0 != Self.raceOnly }
         #expect(faults == [])
@@ -445,5 +446,22 @@ internal import TokenBroker
         let again = await recorder.call(
             broker, .delete, "/credentials?storage_key=default&revoke=true", tenant: "t1")
         #expect(again.fields["Token-Revocation"] == nil)
+    }
+
+    // MARK: Events
+
+    private func events() async throws {
+        let broker = try await BrokerHarness { $0.listenersPerTenant = 1 }
+        await broker.makeTenant()
+        let key = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"]}"#)
+        await recorder.call(broker, .get, "/events", key: key)
+        await recorder.call(broker, .get, "/events")
+        await recorder.call(broker, .get, "/events", tenant: "t1", fields: ["Last-Event-ID": "1-0"])
+        await recorder.call(broker, .get, "/events", tenant: "t1", fields: ["Last-Event-ID": "later"])
+        broker.time.holdSleeps()
+        let listener = await broker.listen(tenant: "t1")
+        let refused = await recorder.call(broker, .get, "/events", tenant: "t1")
+        #expect(refused.code == "too_many_requests")
+        await listener.close()
     }
 }
