@@ -1,5 +1,5 @@
 package import BrokerCore
-package import CredentialStore
+internal import CredentialStore
 internal import Cryptography
 internal import HTTPCodec
 package import JSON
