@@ -100,7 +100,8 @@ internal import TokenBroker
         async let reader = broker.get()
         await gate.arrivals()
         broker.transport.enqueue(.json(200, BrokerHarness.token("b2")))
-        async let forced = broker.get("api_error_sub_status=11003", fields: ["If-None-Match": "\"9223372036854775807\""])
+        async let forced = broker.get(
+            "api_error_sub_status=11003", fields: ["If-None-Match": "\"9223372036854775807\""])
         gate.open()
         #expect(["b1", "b2"].contains(await reader.token))
         #expect(await forced.token == "b2")

@@ -97,7 +97,9 @@ internal import TokenBroker
         let stored = try await broker.store.list(.quarantine, tenant: nil, after: nil, limit: 10)
         #expect(stored.map(\.expires) == [broker.time.now.advanced(by: Self.week)])
         // Sealed: neither token is in what the store holds.
-        for secret in ["canary-r1", "a1\""] { #expect(!String(decoding: stored[0].sealed, as: UTF8.self).contains(secret)) }
+        for secret in ["canary-r1", "a1\""] {
+            #expect(!String(decoding: stored[0].sealed, as: UTF8.self).contains(secret))
+        }
         broker.time.advance(by: Self.week + .milliseconds(offset))
         _ = try await broker.vault.removeExpired(before: broker.time.now, limit: 500)
         #expect(try await broker.count(.quarantine) == left)
