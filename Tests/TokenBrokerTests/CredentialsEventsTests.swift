@@ -18,7 +18,9 @@ internal import TokenBroker
         return broker
     }
 
+    // T25
     // T35
+    // T36
     // T45
     // T46
     @Test func `a refresh writes the record once, and a read of it writes nothing`() async throws {

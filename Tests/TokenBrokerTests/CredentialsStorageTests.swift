@@ -188,7 +188,7 @@ internal import TokenBroker
         #expect(await broker.get().token == "a1")
     }
 
-    @Test func `a renewal whose outcome cannot be read is not hidden by what was in memory, and waits for it`() async throws {
+    @Test func `a renewal whose outcome cannot be read yet hides nothing that a sibling has stored`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
         await broker.set("a1", refresh: "r1")

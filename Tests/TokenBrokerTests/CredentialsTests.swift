@@ -636,6 +636,23 @@ internal import TokenBroker
         #expect(await broker.get().level == "basic")
     }
 
+    // T40
+    @Test func `a storage key whose refresh takes its time holds up no other`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        for (key, refresh) in [("alice", "r1"), ("bob", "r2")] {
+            await broker.set("old", refresh: refresh, lifetime: .seconds(1), storageKey: key)
+        }
+        let gate = Gate()
+        broker.transport.enqueue(
+            .after(gate, .json(200, BrokerHarness.token("a2"))), .json(200, BrokerHarness.token("b2")))
+        async let slow = broker.get("storage_key=alice")
+        await gate.arrivals()
+        #expect(await broker.get("storage_key=bob").token == "b2")
+        gate.open()
+        #expect(await slow.token == "a2")
+    }
+
     @Test func `HEAD is answered like GET`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
