@@ -27,6 +27,7 @@ internal import TokenBroker
         try await failingRenewals()
         try await settingAndRemovingCredentials()
         try await events()
+        try await restoringCredentials()
 
         let faults = try await recorder.faults().filter { $0 != Self.raceOnly }
         #expect(faults == [])
@@ -59,6 +60,7 @@ internal import TokenBroker
             case "POST /login/initialize": sample.body = "{}"
             case "POST /login/finalize": sample.body = #"{"login_response_query": "code=c&state=s"}"#
             case "PUT /credentials": sample.body = #"{"credentials": {"client_id": "c1", "token": "t"}}"#
+            case "POST /credentials/restore": sample.body = "{}"
             case "POST /login/callback":
                 sample.body = "code=c&state=s"
                 sample.fields = ["Content-Type": "application/x-www-form-urlencoded"]
@@ -158,7 +160,10 @@ internal import TokenBroker
                                "jwks": "https://j.example/"},
                  "token_endpoint_auth_method": "client_secret_basic",
                  "allowed_redirect_uris": ["app:/callback", "https://app.example/callback"],
-                 "allowed_return_uris": ["https://app.example/done"], "browser_binding": "required"}
+                 "allowed_return_uris": ["https://app.example/done"], "browser_binding": "required",
+                 "session_ending_answers": [{"status": 400}, {"status": 403, "error": "gone"},
+                                            {"status": 499, "error": null}],
+                 "refresh_lead_time": 86400}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t2",
@@ -167,8 +172,11 @@ internal import TokenBroker
                  "scopes": null, "login_service_base_uri": null, "certificate_pinning": null,
                  "pinned_certificates": null, "issuer": null, "endpoints": null,
                  "token_endpoint_auth_method": null, "allowed_redirect_uris": null, "allowed_return_uris": null,
-                 "browser_binding": null}
+                 "browser_binding": null, "session_ending_answers": null, "refresh_lead_time": null}
                 """#)
+        await recorder.call(
+            broker, .put, "/tenants/t2",
+            body: #"{"client_id": "c1", "session_ending_answers": [{"status": 429}], "refresh_lead_time": 86401}"#)
         await recorder.call(broker, .get, "/tenants/t1")
         let page = await recorder.call(broker, .get, "/tenants?limit=1")
         let cursor = try #require(page.json["next_cursor"]?.string)
@@ -463,5 +471,33 @@ internal import TokenBroker
         let refused = await recorder.call(broker, .get, "/events", tenant: "t1")
         #expect(refused.code == "too_many_requests")
         await listener.close()
+    }
+
+    private func restoringCredentials() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "scopes": ["r_usr"]}"#)
+        for (storageKey, body) in [
+            ("default", nil), ("default", #"{"storage_key": null}"#), ("a", #"{"storage_key": "a"}"#),
+        ] {
+            await broker.set("t", refresh: "r", lifetime: .seconds(1), storageKey: storageKey)
+            broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+            await recorder.call(broker, .get, "/credentials?storage_key=\(storageKey)", tenant: "t1")
+            for expected in [200, 409] {
+                let answer = await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: body)
+                #expect(answer.status == expected)
+            }
+            await recorder.call(broker, .delete, "/credentials?storage_key=\(storageKey)", tenant: "t1")
+            let gone = await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: body)
+            #expect(gone.code == "not_found")
+        }
+        await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: #"{"storage_key": "a b"}"#)
+
+        await broker.set("t", refresh: "r")
+        await broker.makeTenant("t1", #"{"client_id": "c2", "client_secret": "s", "client_unique_key": "u"}"#)
+        let status = await recorder.call(broker, .get, "/credentials/status", tenant: "t1")
+        #expect(status.differences?.count == 4)
+        broker.transport.always(.json(400, #"{"error": "invalid_grant"}"#))
+        let upgrade = await recorder.call(broker, .get, "/credentials", tenant: "t1")
+        #expect(upgrade.code == "retryable_error")
     }
 }
