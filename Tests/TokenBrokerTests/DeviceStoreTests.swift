@@ -168,12 +168,15 @@ internal import TokenBroker
         store.disturb([fault, .refuse]) { $0.writes(.credentials) }
         script.enqueue(DeviceScript.granted())
         broker.time.advance(by: .seconds(5))
-        for _ in 0..<4 {
-            await broker.time.sleepers(atLeast: 1)
-            if await broker.deviceProgress(handle).json["status"]?.string == "completed" { break }
-            broker.time.advance(by: .seconds(1))
+        let waiter = Task { await broker.deviceEnd(handle) }
+        // The waiting caller, and whoever lets the store come back.
+        await broker.time.sleepers(atLeast: 2)
+        broker.time.advance(by: .milliseconds(200))
+        if case .refuse = fault {
+            await broker.time.sleepers(atLeast: 2)
+            broker.time.advance(by: .milliseconds(400))
         }
-        #expect(await broker.deviceEnd(handle) == #"{"status":"completed"}"#)
+        #expect(await waiter.value == #"{"status":"completed"}"#)
         #expect(await broker.token() == "access-1")
         #expect(script.polls.count == 1)
         #expect(script.revoked.isEmpty)
