@@ -330,9 +330,7 @@ actor Worker {
     private func respond(to request: Request, on id: ConnectionID) async {
         let response = await handler.respond(to: request)
         if let serial = answered(id, response), let makeContent = response.stream {
-            await makeContent(
-                ResponseStream { bytes throws(StreamEnded) in try await self.write(bytes, to: id, stream: serial) })
-            endStream(serial, of: id)
+            await stream(makeContent, serial, on: id)
         }
         runningHandlers -= 1
         if runningHandlers == 0 { becomeQuietIfDone() }
@@ -388,19 +386,31 @@ actor Worker {
 
     // MARK: Streams
 
+    /// Not inlined, so that the frame of an exchange that streams nothing has no room for this.
+    @inline(never)
+    private func stream(
+        _ makeContent: @Sendable (ResponseStream) async -> Void, _ serial: UInt64, on id: ConnectionID
+    ) async {
+        let handle = ResponseStream { bytes throws(StreamEnded) in
+            try await self.write(bytes, to: id, stream: serial)
+        }
+        await makeContent(handle)
+        endStream(serial, of: id)
+    }
+
     /// Queues a piece of a stream's content and, when too much is unsent, waits until the peer has taken enough of it.
     private func write(_ bytes: [UInt8], to id: ConnectionID, stream serial: UInt64) async throws(StreamEnded) {
         // Of several writers that waited, only those may go on for which there is room again: what one connection holds
         // stays below the limit and one piece.
-        var (connection, stream) = try await roomToWrite(id, serial)
+        let (connection, stream) = try await roomToWrite(id, serial)
         switch stream.framing {
         case .chunked: ResponseEncoder.appendChunk(bytes, to: &connection.output)
         case .close, .length: connection.output.append(contentsOf: bytes)
         }
         // In the middle of serving, whoever serves flushes: the head and what a stream begins with leave together.
         if !connection.isBeingServed { flush(connection) }
-        (connection, stream) = try await roomToWrite(id, serial)
         stream.writes += 1
+        _ = try await roomToWrite(id, serial)
         // A stream whose client takes everything at once would never give way.
         if stream.writes.isMultiple(of: Self.streamWritesPerTurn) { await Task.yield() }
     }
@@ -417,13 +427,19 @@ actor Worker {
             flush(connection)
             if connection.stream == nil || connection.unsentBytes < configuration.unsentBytes { continue }
             await withTaskCancellationHandler {
-                await withCheckedContinuation { continuation in
-                    // A cancellation that came earlier has found nobody to wake.
-                    if Task.isCancelled { continuation.resume() } else { stream.wait(continuation) }
-                }
+                // Captures this actor: a closure that did not would run elsewhere, and by the time it had come back, what
+                // it is to wait for could have happened.
+                await self.suspendWriter(of: stream)
             } onCancel: {
                 loop.execute { self.assumeIsolated { $0.wakeWriters(of: id, serial) } }
             }
+        }
+    }
+
+    private func suspendWriter(of stream: Connection.Stream) async {
+        await withCheckedContinuation { continuation in
+            // A cancellation that came earlier has found nobody to wake.
+            if Task.isCancelled { continuation.resume() } else { stream.wait(continuation) }
         }
     }
 

@@ -9,6 +9,23 @@ internal import Testing
 
 @testable internal import CredentialStore
 
+/// What can be read of a store.
+private struct Contents: Equatable, CustomStringConvertible {
+    var records: [StoredRecord]
+    var log: [PlacedLogEntry]
+    var bounds: LogBounds
+    var due: [StoredRecord]
+
+    init(of store: some RecordStore) async throws {
+        records = try await store.everything()
+        log = try await store.entries(after: 0, tenant: nil, limit: 1000)
+        bounds = try await store.logBounds()
+        due = try await store.due(.credentials, before: .latest, limit: 1000)
+    }
+
+    var description: String { "\(records.map(\.id.text)), \(log.map(\.entry.key)), \(bounds)" }
+}
+
 /// Each commit is broken off at every single step it makes.
 @Suite struct `A file record store whose disk or process fails` {
     struct Scenario: Sendable, CustomTestStringConvertible {
@@ -21,17 +38,29 @@ internal import Testing
 
     private static func record(
         _ kind: RecordKind, _ tenant: TenantName, _ key: String, version: Int64 = 1, sealed: [UInt8] = [1],
-        lookup: UInt8? = nil, expires: Timestamp? = nil
+        lookup: UInt8? = nil, expires: Timestamp? = nil, due: Timestamp? = nil
     ) -> StoredRecord {
         StoredRecord(
             id: RecordID(kind, tenant, key: key), version: version, sealed: sealed,
-            lookup: lookup.map { SHA256.digest([$0]) }, expires: expires)
+            lookup: lookup.map { SHA256.digest([$0]) }, expires: expires, due: due)
+    }
+
+    private static func entry(_ key: String, _ tenant: TenantName = alpha, count: Int = 3) -> RecordChange {
+        .append(
+            StoredLogEntry(
+                tenant: tenant, key: key, version: 1, time: Timestamp(seconds: 1),
+                sealed: [UInt8](repeating: 5, count: count)))
     }
 
     static let before = [
         record(.tenant, alpha, ""), record(.credentials, alpha, "a"), record(.credentials, alpha, "b"),
         record(.apiKey, alpha, "key", lookup: 1), record(.login, alpha, "login", lookup: 2, expires: .latest),
-        record(.credentials, beta, "a"),
+        record(.credentials, beta, "a"), record(.credentials, beta, "due", due: Timestamp(seconds: 1)),
+    ]
+
+    /// The commits that every test begins with.
+    private static let beginning: [[RecordChange]] = [
+        before.map { .insert($0) }, [entry("first"), entry("second", beta)], [entry("third")],
     ]
 
     static let scenarios = [
@@ -57,6 +86,30 @@ internal import Testing
             ]),
         Scenario(
             testDescription: "the end of a tenant", changes: [.remove(before[0].id, version: 1), .removeAll(alpha)]),
+        Scenario(testDescription: "an entry", changes: [entry("new")]),
+        Scenario(testDescription: "several entries", changes: [entry("new"), entry("newer", beta), entry("newest")]),
+        Scenario(testDescription: "an entry that begins a segment", changes: [entry("new", count: 1 << 20)]),
+        Scenario(
+            testDescription: "a replacement with an entry",
+            changes: [.replace(record(.credentials, alpha, "a", version: 2, sealed: [7]), version: 1), entry("new")]),
+        Scenario(
+            testDescription: "a record with entries that begin a segment",
+            changes: [
+                entry("new"), .insert(record(.login, beta, "new", lookup: 9)), entry("newer", count: 1 << 20),
+            ]),
+        Scenario(
+            testDescription: "a requirement with an entry", changes: [.require(before[0].id), entry("new")]),
+        Scenario(
+            testDescription: "a due mark that is settled with a notice",
+            changes: [.settleDue(before[6].id, version: 1), entry("notice", beta)]),
+        Scenario(
+            testDescription: "a record that gets a due mark",
+            changes: [.replace(record(.credentials, alpha, "a", version: 2, due: .latest), version: 1)]),
+        Scenario(
+            testDescription: "the end of a tenant with an entry",
+            changes: [.remove(before[0].id, version: 1), .removeAll(alpha), entry("end"), entry("end", .broker)]),
+        Scenario(
+            testDescription: "the end of a tenant that has entries only", changes: [.removeAll(alpha), entry("end")]),
     ]
 
     @Test func `says what the disk reported, which a store's error cannot`() async throws {
@@ -76,16 +129,15 @@ internal import Testing
         await store.close()
     }
 
-    private func after(_ changes: [RecordChange]) async throws -> [StoredRecord] {
+    private func after(_ changes: [RecordChange]...) async throws -> Contents {
         let store = MemoryRecordStore()
-        try await store.commit(Self.before.map { .insert($0) })
-        try await store.commit(changes)
-        return try await store.everything()
+        for changes in Self.beginning + changes { try await store.commit(changes) }
+        return try await Contents(of: store)
     }
 
     private func open(_ directory: StoreFixtureDirectory, _ disk: StandInDisk) async throws -> FileRecordStore {
         let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
-        try await store.commit(Self.before.map { .insert($0) })
+        for changes in Self.beginning { try await store.commit(changes) }
         return store
     }
 
@@ -100,18 +152,18 @@ internal import Testing
         }
     }
 
-    private func reopened(_ directory: StoreFixtureDirectory) async throws -> [StoredRecord] {
+    private func reopened(_ directory: StoreFixtureDirectory) async throws -> Contents {
         let store = try await FileRecordStore(directory: directory.path)
-        let everything = try await store.everything()
+        let contents = try await Contents(of: store)
         #expect(try FileManager.default.contentsOfDirectory(atPath: directory.path + "/new") == [])
         #expect(!FileManager.default.fileExists(atPath: directory.path + "/commit"))
         await store.close()
-        return everything
+        return contents
     }
 
     @Test(arguments: scenarios)
     func `a process that dies at any step leaves all of a commit or nothing`(scenario: Scenario) async throws {
-        let before = Self.before.sorted { $0.id < $1.id }
+        let before = try await after()
         let after = try await after(scenario.changes)
         var outcomes: Set<Bool> = []
         for place in 0... {
@@ -136,9 +188,10 @@ internal import Testing
     func `after a failure at any step the store goes on, with all of the commit or nothing`(
         scenario: Scenario, number: CInt
     ) async throws {
-        let before = Self.before.sorted { $0.id < $1.id }
+        let before = try await after()
         let after = try await after(scenario.changes)
-        let later = Self.record(.credentials, Self.beta, "later")
+        let later: [RecordChange] = [.insert(Self.record(.credentials, Self.beta, "later")), Self.entry("later")]
+        let atLast = try await self.after(scenario.changes, later)
         for place in 0... {
             let directory = StoreFixtureDirectory()
             let disk = StandInDisk()
@@ -149,22 +202,22 @@ internal import Testing
             let steps = disk.steps
             disk.heal()
             let expected = said ? after : before
-            #expect(try await store.everything() == expected, "step \(place): \(steps)")
-            for record in expected where record.lookup != nil {
+            #expect(try await Contents(of: store) == expected, "step \(place): \(steps)")
+            for record in expected.records where record.lookup != nil {
                 #expect(try await store.find(record.id.kind, lookup: record.lookup!) == record)
             }
             try await store.check()
             if !said { #expect(try await succeeds(store, scenario.changes)) }
-            #expect(try await store.everything() == after)
-            try await store.commit([.insert(later)])
+            #expect(try await Contents(of: store) == after)
+            try await store.commit(later)
             await store.close()
-            #expect(try await reopened(directory) == (after + [later]).sorted { $0.id < $1.id })
+            #expect(try await reopened(directory) == atLast)
             if !hasFailed { break }
         }
     }
 
     @Test func `while the disk stays broken nothing half-done is read`() async throws {
-        let changes = Self.scenarios[6].changes
+        let changes = Self.scenarios[6].changes + [Self.entry("new")]
         let after = try await after(changes)
         let directory = StoreFixtureDirectory()
         let disk = StandInDisk()
@@ -183,16 +236,19 @@ internal import Testing
             await #expect(throws: StoreError.unavailable) { try await broken.read(record.id) }
         }
         await #expect(throws: StoreError.unavailable) { try await broken.find(.apiKey, lookup: SHA256.digest([1])) }
+        await #expect(throws: StoreError.unavailable) { try await broken.entries(after: 0, tenant: nil, limit: 9) }
+        await #expect(throws: StoreError.unavailable) { try await broken.logBounds() }
+        await #expect(throws: StoreError.unavailable) { try await broken.nextDue(.credentials) }
         await #expect(throws: StoreError.unavailable) { try await broken.check() }
         await #expect(throws: StoreError.unavailable) { try await broken.removeExpired(before: .latest, limit: 9) }
         disk.heal()
-        #expect(try await broken.everything() == after)
+        #expect(try await Contents(of: broken) == after)
         await broken.close()
         #expect(try await reopened(second) == after)
     }
 
     @Test func `a process that dies while it finishes another's commit leaves it to the next`() async throws {
-        let changes = Self.scenarios[6].changes
+        let changes = Self.scenarios[6].changes + [Self.entry("new")]
         let after = try await after(changes)
         let disk = StandInDisk()
         let probe = StoreFixtureDirectory()
@@ -202,7 +258,7 @@ internal import Testing
         let decided = try #require(disk.steps.firstIndex(of: FileStep(call: .rename, path: "commit")))
         await store.close()
 
-        for firstDeath in [decided + 1, decided + 2, decided + 4] {
+        for firstDeath in [decided + 1, decided + 4, decided + 8] {
             for secondDeath in 0... {
                 let directory = StoreFixtureDirectory()
                 let first = try await open(directory, disk)
@@ -235,7 +291,7 @@ internal import Testing
             } catch {
                 guard case .system = error else { throw error }
             }
-            #expect(try await reopened(directory) == [])
+            #expect(try await reopened(directory).records == [])
             if !disk.hasFailed { break }
         }
     }
@@ -260,7 +316,7 @@ internal import Testing
             _ = try await store.removeExpired(before: .latest, limit: 9)
             #expect(try await store.everything() == [])
             await store.close()
-            #expect(try await reopened(directory) == [])
+            #expect(try await reopened(directory).records == [])
             if !hasFailed { break }
         }
     }
@@ -290,5 +346,139 @@ internal import Testing
                 .create, .write, .synchronizeFile, .rename, .synchronizeDirectory,
             ])
         await store.close()
+    }
+
+    @Test func `an entry by itself is synchronized once, with a record seven times`() async throws {
+        let directory = StoreFixtureDirectory()
+        let disk = StandInDisk()
+        let store = try await open(directory, disk)
+        func calls(_ changes: [RecordChange]) async throws -> [String] {
+            disk.heal()
+            try await store.commit(changes)
+            return disk.steps.filter { $0.call != .read }.map {
+                "\($0.call) \($0.path)".replacing(#/new\/\d+/#, with: "new/N")
+                    .replacing("0000000000000000001", with: "1")
+            }
+        }
+        #expect(try await calls([Self.entry("x")]) == ["create log/1", "write log/1", "synchronizeFile log/1"])
+        let replacement = RecordChange.replace(Self.record(.credentials, Self.alpha, "a", version: 2), version: 1)
+        #expect(
+            try await calls([replacement, Self.entry("y")]) == [
+                "create new/N", "write new/N", "synchronizeFile new/N", "synchronizeDirectory new",
+                "create new/N", "write new/N", "synchronizeFile new/N", "rename commit", "synchronizeDirectory .",
+                "rename plain/credentials/alpha/=a", "create log/1", "write log/1", "synchronizeFile log/1",
+                "synchronizeDirectory plain/credentials/alpha", "remove commit", "synchronizeDirectory .",
+            ])
+        await store.close()
+    }
+
+    // MARK: The log
+
+    @Test func `trimming that fails can be repeated, and removes what it says`() async throws {
+        for isDead in [false, true] {
+            for place in 0... {
+                let directory = StoreFixtureDirectory()
+                let disk = StandInDisk()
+                let store = try await open(directory, disk)
+                for index in 0..<3 { try await store.commit([Self.entry("big-\(index)", count: 1 << 20)]) }
+                disk.fail(place..<(isDead ? Int.max : place + 1), number: EIO)
+                do throws(StoreError) {
+                    #expect(try await store.trimLog(before: Timestamp(seconds: 0), keeping: 1, limit: 99) == 5)
+                } catch {
+                    #expect(error == .unavailable)
+                }
+                let hasFailed = disk.hasFailed
+                disk.heal()
+                if !isDead {
+                    _ = try await store.trimLog(before: Timestamp(seconds: 0), keeping: 1, limit: 99)
+                    #expect(try await store.logBounds() == LogBounds(trimmed: 5, last: 6))
+                    try await store.commit([Self.entry("next")])
+                }
+                await store.close()
+                let again = try await FileRecordStore(directory: directory.path)
+                _ = try await again.trimLog(before: Timestamp(seconds: 0), keeping: 1, limit: 99)
+                #expect(
+                    try await again.logBounds()
+                        == (isDead ? LogBounds(trimmed: 5, last: 6) : LogBounds(trimmed: 6, last: 7)))
+                #expect(
+                    try await again.entries(after: 0, tenant: nil, limit: 9).map(\.entry.key) == [
+                        isDead ? "big-2" : "next"
+                    ])
+                await again.close()
+                if !hasFailed { break }
+            }
+        }
+    }
+
+    @Test func `a frame that a dead process left in part is cut off, at any octet`() async throws {
+        let directory = StoreFixtureDirectory()
+        let path = directory.path + "/log/0000000000000000001"
+        let store = try await open(directory, StandInDisk())
+        let before = try await Contents(of: store)
+        let good = try #require(FileManager.default.contents(atPath: path)).count
+        try await store.commit([Self.entry("x"), Self.entry("y")])
+        await store.close()
+        let whole = try #require(FileManager.default.contents(atPath: path))
+        for count in good..<whole.count {
+            // Cut short, and of its full length with nothing but zeros where it did not get.
+            for rest in [0, whole.count - count] {
+                let torn = Array(whole.prefix(count)) + [UInt8](repeating: 0, count: rest)
+                #expect(FileManager.default.createFile(atPath: path, contents: Data(torn)))
+                let again = try await FileRecordStore(directory: directory.path)
+                #expect(try await Contents(of: again) == before, "\(count)")
+                #expect(FileManager.default.contents(atPath: path)?.count == good)
+                if count % 16 == 0 {
+                    try await again.commit([Self.entry("z")])
+                    #expect(try await again.entries(after: 3, tenant: nil, limit: 9).map(\.entry.key) == ["z"])
+                }
+                await again.close()
+            }
+        }
+    }
+
+    @Test func `a flipped octet before the end of the log is damage`() async throws {
+        let directory = StoreFixtureDirectory()
+        let path = directory.path + "/log/0000000000000000001"
+        let store = try await open(directory, StandInDisk())
+        await store.close()
+        let whole = Array(try #require(FileManager.default.contents(atPath: path)))
+        let first = try LogFrame(decoding: whole[...]).count
+        for index in 0..<first {
+            var altered = whole
+            altered[index] ^= 1
+            #expect(FileManager.default.createFile(atPath: path, contents: Data(altered)))
+            await #expect(throws: FileStoreError.damaged("\(path) is damaged")) {
+                try await FileRecordStore(directory: directory.path)
+            }
+        }
+    }
+
+    @Test func `the log is kept in segments, and memory holds none of it`() async throws {
+        let directory = StoreFixtureDirectory()
+        let store = try await FileRecordStore(directory: directory.path)
+        for index in 0..<40 { try await store.commit([Self.entry("\(index)", count: 100_000)]) }
+        func segments() throws -> [String] {
+            try FileManager.default.contentsOfDirectory(atPath: directory.path + "/log").filter { $0 != "state" }
+                .sorted()
+        }
+        #expect(try segments().map { Int($0) } == [1, 11, 21, 31])
+        for limit in [1, 9, 10, 11, 100] {
+            var read: [PlacedLogEntry] = []
+            while case let page = try await store.entries(after: read.last?.sequence ?? 0, tenant: nil, limit: limit),
+                !page.isEmpty
+            { read += page }
+            #expect(read.map(\.entry.key) == (0..<40).map { "\($0)" })
+        }
+        #expect(try await store.trimLog(before: Timestamp(seconds: 0), keeping: 20, limit: 19) == 19)
+        #expect(try segments().count == 3)
+        #expect(try await store.trimLog(before: Timestamp(seconds: 0), keeping: 20, limit: 19) == 1)
+        #expect(try segments().map { Int($0) } == [21, 31])
+        #expect(try await store.entries(after: 0, tenant: nil, limit: 1).map(\.sequence) == [21])
+        #expect(try await store.trimLog(before: Timestamp(seconds: 0), keeping: 0, limit: 99) == 20)
+        #expect(try segments().map { Int($0) } == [31])
+        await store.close()
+        let again = try await FileRecordStore(directory: directory.path)
+        #expect(try await again.logBounds() == LogBounds(trimmed: 40, last: 40))
+        await again.close()
     }
 }

@@ -147,12 +147,17 @@ internal import Testing
         await store.close()
     }
 
-    @Test func `a start reads no record but those with a look-up digest or an expiry`() async throws {
+    @Test func `a start reads no record but those with a look-up digest, an expiry or a due mark`() async throws {
         try await fill()
+        let due = StoredRecord(id: RecordID(.device, Self.alpha), version: 1, sealed: [1], due: Timestamp(seconds: 4))
+        let first = try await FileRecordStore(directory: path)
+        try await first.commit([.insert(due)])
+        await first.close()
         let disk = StandInDisk()
         let store = try await FileRecordStore(directory: path, fault: disk.fault)
         let read = disk.steps.filter { $0.call == .read }.map(\.path)
         #expect(read.contains(indexedName))
+        #expect(read.contains(RecordPath(.indexed, due.id).text))
         #expect(!read.contains { $0.hasPrefix("plain/") })
         #expect(!disk.steps.contains { $0.path == RecordPath(.plain, plain.id).directory && $0.call == .list })
         await store.close()
@@ -256,16 +261,60 @@ internal import Testing
 
     @Test func `a record or commit of a newer format is refused as such`() async throws {
         try await fill()
-        try overwrite(plainName, FramedFile.encode(mark: "TBrc", format: 2, [1]))
+        try overwrite(plainName, FramedFile.encode(mark: "TBrc", format: 3, [1]))
         let store = try await FileRecordStore(directory: path)
         await #expect(throws: StoreError.damaged("\(path) was written by a later version")) {
             try await store.read(plain.id)
         }
         await store.close()
-        try overwrite("commit", FramedFile.encode(mark: "TBcm", format: 2, [1]))
+        try overwrite("commit", FramedFile.encode(mark: "TBcm", format: 3, [1]))
         #expect(await refusal() == .newerFormat(directory: path))
+        for name in ["log/state", "log/0000000000000000001"] {
+            try FileManager.default.removeItem(atPath: path + "/commit")
+            let frame = FramedFile.encode(mark: name == "log/state" ? "TBls" : "TBle", format: 2, [1])
+            try overwrite(name, name == "log/state" ? frame : [0, 0, 0, UInt8(frame.count)] + frame)
+            #expect(await refusal() == .newerFormat(directory: path))
+            try FileManager.default.removeItem(atPath: path + "/" + name)
+            try overwrite("commit", [])
+        }
         try overwrite("commit", [1, 2, 3])
         #expect(await refusal() == .damaged("\(path)/commit is damaged"))
+    }
+
+    @Test func `what an older build can read is written for it`() async throws {
+        let due = StoredRecord(id: RecordID(.device, Self.alpha), version: 1, sealed: [1], due: Timestamp(seconds: 4))
+        #expect(RecordFile.encode(plain)[4] == 1)
+        #expect(RecordFile.encode(due)[4] == 2)
+        #expect(try RecordFile.decode(RecordFile.encode(due), id: due.id) == due)
+        let removal = FileChange.remove("a")
+        let append = FileChange.append(to: "log/1", offset: 7, [1, 2])
+        #expect(CommitFile.encode([removal])[4] == 1)
+        #expect(CommitFile.encode([removal, append])[4] == 2)
+        #expect(try CommitFile.decode(CommitFile.encode([removal, append])) == [removal, append])
+    }
+
+    @Test(arguments: ["note", "1", "0000000000000000000", "000000000000000000a"])
+    func `a name that no segment of the log has is damage`(name: String) async throws {
+        try await fill()
+        try overwrite("log/" + name, [])
+        #expect(await refusal() == .damaged("\(path)/log/\(name) is damaged"))
+    }
+
+    @Test func `a damaged state of the log stops the start`() async throws {
+        let store = try await FileRecordStore(directory: path)
+        let entry = StoredLogEntry(tenant: Self.alpha, key: "k", version: 1, time: Timestamp(seconds: 1), sealed: [1])
+        try await store.commit([.append(entry)])
+        try await store.commit([.removeAll(Self.alpha)])
+        await store.close()
+        let good = try bytes("log/state")
+        for index in good.indices {
+            var altered = good
+            altered[index] ^= 1
+            try overwrite("log/state", altered)
+            #expect(await refusal() == .damaged("\(path)/log/state is damaged"))
+        }
+        try overwrite("log/state", good)
+        #expect(await refusal() == nil)
     }
 
     // MARK: Names

@@ -1,4 +1,5 @@
 internal import BrokerTesting
+internal import OAuth
 internal import Postgres
 internal import Reactor
 internal import Testing
@@ -125,7 +126,8 @@ internal import Testing
         let role = "role_\(database)"
         for statement in [
             "CREATE ROLE \(role) LOGIN PASSWORD 'plain'",
-            "GRANT SELECT, INSERT, UPDATE, DELETE ON token_broker_records TO \(role)",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON token_broker_records, token_broker_events TO \(role)",
+            "GRANT SELECT, UPDATE ON token_broker_log TO \(role)",
             "GRANT SELECT ON token_broker_schema TO \(role)",
         ] {
             _ = try await pool.execute(PostgresStatement(trusted: statement), until: Self.soon)
@@ -134,6 +136,39 @@ internal import Testing
             try Self.configuration(database, user: role, password: "plain"),
             on: PostgresServer.loop, resolver: PostgresServer.resolver)
         try await store.check()
+        let tenant = TenantName("alpha")!
+        let record = StoredRecord(id: RecordID(.tenant, tenant), version: 1, sealed: [1], due: Timestamp(seconds: 1))
+        let entry = StoredLogEntry(tenant: tenant, key: "k", version: 1, time: Timestamp(seconds: 1), sealed: [1])
+        try await store.commit([.insert(record), .append(entry)])
+        #expect(try await store.entries(after: 0, tenant: nil, limit: 9).map(\.entry) == [entry])
+        #expect(try await store.trimLog(before: .latest, keeping: 0, limit: 9) == 1)
+        try await store.commit([.removeAll(tenant)])
+        await store.close()
+        await pool.close()
+    }
+
+    @Test func `an older build works beside this one`() async throws {
+        let database = try await PostgresServer.shared.get().makeDatabase()
+        let pool = try Self.pool(database)
+        let older = Array(Migrations.all.prefix(1))
+        #expect(try await Migrations.apply(older, through: pool, until: Self.soon) == .usable)
+        // As it is written by version 1.
+        func insert(_ key: String) async throws {
+            _ = try await pool.execute(
+                PostgresStatement(
+                    """
+                    INSERT INTO token_broker_records (kind, tenant, key, version, sealed, lookup, expires)
+                    VALUES ('credentials', 'alpha', $1, 1, '\\x01', NULL, NULL)
+                    """), [.text(key)], until: Self.soon)
+        }
+        try await insert("before")
+        let store = try await Self.open(database)
+        try await insert("after")
+        #expect(try await Migrations.apply(older, through: pool, until: Self.soon) == .usable)
+        let expected = ["after", "before"].map { key in
+            StoredRecord(id: RecordID(.credentials, TenantName("alpha")!, key: key), version: 1, sealed: [1])
+        }
+        #expect(try await store.everything() == expected)
         await store.close()
         await pool.close()
     }

@@ -173,7 +173,160 @@ internal import Testing
         await store.close()
     }
 
+    @Test func `an entry whose answer was lost is found out to be there, and is there once`() async throws {
+        try await Self.withRelay { store, relay in
+            await relay.set(.cutAnswer(to: "INSERT INTO token_broker_events"))
+            try await store.commit([.append(Self.entry("alone"))])
+            await relay.set(.cutAnswer(to: "COMMIT\0"))
+            try await store.commit([.append(Self.entry("a")), .append(Self.entry("b"))])
+            try await store.commit([.insert(Self.record())])
+            await relay.set(.cutAnswer(to: "COMMIT\0"))
+            try await store.commit([.remove(Self.credentials, version: 1), .append(Self.entry("removed"))])
+            #expect(await relay.cuts == 3)
+            #expect(try await Self.keys(store) == ["alone", "a", "b", "removed"])
+        }
+    }
+
+    @Test func `an entry that did not arrive is not taken for one that did`() async throws {
+        try await Self.withRelay { store, relay in
+            let due = StoredRecord(id: Self.credentials, version: 1, sealed: [1], due: Timestamp(seconds: 1))
+            try await store.commit([.insert(due)])
+            await relay.set(.cutBefore("INSERT INTO token_broker_events"))
+            #expect(await Self.failure { try await store.commit([.append(Self.entry("a"))]) } == .unavailable)
+            let notice: [RecordChange] = [.settleDue(due.id, version: 1), .append(Self.entry("b"))]
+            await relay.set(.cutBefore("COMMIT\0"))
+            #expect(await Self.failure { try await store.commit(notice) } == .unavailable)
+            #expect(try await store.read(due.id) == due)
+            #expect(try await Self.keys(store) == [])
+            await relay.set(.cutAnswer(to: "COMMIT\0"))
+            try await store.commit(notice)
+            #expect(await Self.failure { try await store.commit(notice) } == .conflict)
+            #expect(await relay.cuts == 3)
+            #expect(try await Self.keys(store) == ["b"])
+        }
+    }
+
+    @Test func `a settlement whose answer was lost is not claimed`() async throws {
+        try await Self.withRelay { store, relay in
+            let due = StoredRecord(id: Self.credentials, version: 1, sealed: [1], due: Timestamp(seconds: 1))
+            try await store.commit([.insert(due)])
+            await relay.set(.cutAnswer(to: "UPDATE token_broker_records"))
+            #expect(await Self.failure { try await store.commit([.settleDue(due.id, version: 1)]) } == .conflict)
+            #expect(try await store.nextDue(.credentials) == nil)
+        }
+    }
+
+    @Test func `a reading of the log whose connection is lost is repeated`() async throws {
+        try await Self.withRelay { store, relay in
+            for (index, statement) in ["SELECT last, trimmed, EXISTS", "WITH pending", "SELECT sequence, tenant"]
+                .enumerated()
+            {
+                try await store.commit([.append(Self.entry("\(index)"))])
+                await relay.set(.cutAnswer(to: statement))
+                #expect(try await Self.keys(store) == (0...index).map { "\($0)" })
+                #expect(await relay.cuts == index + 1)
+            }
+            await relay.set(.cutAnswer(to: "COMMIT\0"))
+            #expect(try await store.trimLog(before: .latest, keeping: 9, limit: 9) == 0)
+            #expect(try await store.logBounds() == LogBounds(trimmed: 3, last: 3))
+        }
+    }
+
     // MARK: Concurrency
+
+    private static func entry(_ key: String, _ tenant: TenantName = tenant) -> StoredLogEntry {
+        StoredLogEntry(
+            tenant: tenant, key: key, version: 1, time: Timestamp(seconds: 1), sealed: Array("sealed \(key)".utf8))
+    }
+
+    /// Of `entry`, as the statement takes them.
+    private static func values(_ key: String) -> [PostgresValue] {
+        [.text("alpha"), .text(key), .integer(1), .integer(1000), .bytes(Array("sealed \(key)".utf8))]
+    }
+
+    private static func keys(_ store: PostgresRecordStore, after sequence: Int64 = 0) async throws -> [String] {
+        try await store.entries(after: sequence, tenant: nil, limit: 100_000).map(\.entry.key)
+    }
+
+    @Test func `an entry whose writer is slow to commit appears behind what was read, and none is missed`() async throws
+    {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let stores = [try await Self.open(database), try await Self.open(database)]
+        let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
+        func run(_ statement: PostgresStatement, _ parameters: [PostgresValue] = []) async throws {
+            _ = try await connection.execute(statement, parameters, until: .after(.seconds(20)))
+        }
+        var read: [PlacedLogEntry] = []
+        for round in 0..<5 {
+            try await run(Statements.begin)
+            try await run(Statements.append, Self.values("held-\(round)"))
+            for index in 0..<4 { try await stores[index % 2].commit([.append(Self.entry("\(round)-\(index)"))]) }
+            for store in stores {
+                let page = try await store.entries(after: read.last?.sequence ?? 0, tenant: nil, limit: 100)
+                #expect(page.map(\.entry.key) == (0..<4).map { "\(round)-\($0)" })
+            }
+            read += try await stores[0].entries(after: read.last?.sequence ?? 0, tenant: nil, limit: 100)
+            try await run(Statements.append, Self.values("later-\(round)"))
+            try await run(Statements.commit)
+            let late = try await stores[1].entries(after: read.last?.sequence ?? 0, tenant: nil, limit: 100)
+            #expect(late.map(\.entry.key) == ["held-\(round)", "later-\(round)"])
+            read += late
+        }
+        for store in stores { #expect(try await store.entries(after: 0, tenant: nil, limit: 1000) == read) }
+        await connection.close()
+        for store in stores { await store.close() }
+    }
+
+    @Test func `writers do not wait for whoever gives the sequences`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let store = try await Self.open(database)
+        let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
+        _ = try await connection.execute(Statements.begin, until: .after(.seconds(20)))
+        _ = try await connection.execute(Statements.lockLog, until: .after(.seconds(20)))
+        try await store.commit([.insert(Self.record()), .append(Self.entry("a"))])
+        let reading = Task { try await Self.keys(store) }
+        try await Self.waitForLock(server, database)
+        try await store.commit([.append(Self.entry("b"))])
+        _ = try await connection.execute(Statements.commit, until: .after(.seconds(20)))
+        #expect(try await reading.value == ["a", "b"])
+        await connection.close()
+        await store.close()
+    }
+
+    @Test func `more entries than are numbered at once are all read`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let store = try await Self.open(database)
+        let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
+        _ = try await connection.execute(
+            PostgresStatement(
+                """
+                INSERT INTO token_broker_events (tenant, key, version, time, sealed)
+                SELECT 'alpha', n::text, 1, 0, '\\x01' FROM generate_series(1, 2500) AS n
+                """), until: .after(.seconds(20)))
+        #expect(try await store.logBounds() == LogBounds(trimmed: 0, last: 2500))
+        #expect(try await Self.keys(store) == (1...2500).map { "\($0)" })
+        await connection.close()
+        await store.close()
+    }
+
+    @Test func `a log that nobody reads is trimmed, but for what is not committed`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let store = try await Self.open(database)
+        let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
+        _ = try await connection.execute(Statements.begin, until: .after(.seconds(20)))
+        _ = try await connection.execute(Statements.append, Self.values("held"), until: .after(.seconds(20)))
+        for key in ["a", "b"] { try await store.commit([.append(Self.entry(key))]) }
+        #expect(try await store.trimLog(before: .latest, keeping: 0, limit: 9) == 2)
+        #expect(try await store.logBounds() == LogBounds(trimmed: 2, last: 2))
+        _ = try await connection.execute(Statements.commit, until: .after(.seconds(20)))
+        #expect(try await Self.keys(store) == ["held"])
+        await connection.close()
+        await store.close()
+    }
 
     @Test func `a tenant's removal waits for a commit that requires it, and takes what it wrote`() async throws {
         let server = try PostgresServer.shared.get()
@@ -190,13 +343,18 @@ internal import Testing
         try await run(Statements.require, [.text("tenant"), .text("alpha"), .text("")])
         try await run(
             Statements.insert,
-            [.text("credentials"), .text("alpha"), .text("k"), .integer(1), .bytes([1]), .bytes(nil), .integer(nil)])
+            [
+                .text("credentials"), .text("alpha"), .text("k"), .integer(1), .bytes([1]), .bytes(nil), .integer(nil),
+                .integer(nil),
+            ])
+        try await run(Statements.append, Self.values("held"))
         let removal = Task { try await store.commit([.removeAll(Self.tenant)]) }
         try await Self.waitForLock(server, database)
         try await run(Statements.commit)
         try await removal.value
         #expect(try await store.read(tenant.id) == nil)
         #expect(try await store.read(Self.credentials) == nil)
+        #expect(try await store.entries(after: 0, tenant: nil, limit: 9) == [])
         await connection.close()
         await store.close()
     }

@@ -150,4 +150,70 @@ internal import Testing
             }
         }
     }
+
+    // MARK: Entries of the log
+
+    private let entry = OpenLogEntry(
+        tenant: TenantName("alpha")!, key: "k", version: 3, time: Timestamp(milliseconds: 9000),
+        content: SecretBytes(utf8: "content"))
+
+    private func refusal(_ entry: StoredLogEntry) -> SealError? {
+        do throws(SealError) {
+            _ = try sealer.open(entry)
+            return nil
+        } catch {
+            return error
+        }
+    }
+
+    @Test func `opens an entry that it sealed, and never seals two alike`() throws {
+        let sealed = try sealer.seal(entry)
+        #expect(try sealer.open(sealed) == entry)
+        #expect(try sealer.seal(entry).sealed != sealed.sealed)
+        #expect(!String(decoding: sealed.sealed, as: UTF8.self).contains("content"))
+    }
+
+    static let entryAlterations: [(String, @Sendable (inout StoredLogEntry) -> Void)] = [
+        ("tenant", { $0.tenant = TenantName("beta")! }), ("broker's tenant", { $0.tenant = .broker }),
+        ("key", { $0.key = "l" }), ("no key", { $0.key = "" }), ("earlier version", { $0.version = 2 }),
+        ("later version", { $0.version = 4 }), ("earlier time", { $0.time = Timestamp(milliseconds: 8999) }),
+        ("later time", { $0.time = Timestamp(milliseconds: 9001) }), ("no content", { $0.sealed = [] }),
+        ("first octet of the ciphertext", { $0.sealed[17] ^= 1 }),
+        ("end", { $0.sealed[$0.sealed.count - 1] ^= 0x80 }), ("missing end", { $0.sealed.removeLast() }),
+    ]
+
+    @Test(arguments: entryAlterations.indices)
+    func `an entry that says something else is refused`(index: Int) throws {
+        let (name, alter) = Self.entryAlterations[index]
+        var altered = try sealer.seal(entry)
+        alter(&altered)
+        #expect(refusal(altered) == .broken, "\(name)")
+    }
+
+    @Test func `an entry does not pass for a record, nor a record for an entry`() throws {
+        let sealedEntry = try sealer.seal(entry)
+        for kind in RecordKind.allCases {
+            #expect(kind.rawValue != "event")
+            let record = StoredRecord(
+                id: RecordID(kind, entry.tenant, key: "k"), version: 3, sealed: sealedEntry.sealed,
+                expires: entry.time)
+            #expect(refusal(record) == .broken)
+            let open = OpenRecord(
+                id: RecordID(kind, entry.tenant, key: "k"), version: 3, content: entry.content, expires: entry.time)
+            var forged = sealedEntry
+            forged.sealed = try sealer.seal(open).sealed
+            #expect(refusal(forged) == .broken)
+        }
+    }
+
+    @Test func `the seal of a record holds whatever its due mark`() throws {
+        var record = record
+        record.due = Timestamp(seconds: 4)
+        var sealed = try sealer.seal(record)
+        #expect(sealed.due == Timestamp(seconds: 4))
+        #expect(try sealer.open(sealed) == record)
+        sealed.due = nil
+        record.due = nil
+        #expect(try sealer.open(sealed) == record)
+    }
 }

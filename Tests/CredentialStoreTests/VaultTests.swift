@@ -68,6 +68,54 @@ internal import Testing
         #expect(vault.revalidateAfter == nil)
     }
 
+    private func entry(_ key: String, _ content: String = "entry-canary") -> OpenLogEntry {
+        OpenLogEntry(
+            tenant: alpha, key: key, version: 7, time: Timestamp(seconds: 5), content: SecretBytes(utf8: content))
+    }
+
+    @Test func `gives back the entries of its log`() async throws {
+        try await vault.commit([.insert(record()), .append(entry("a")), .append(entry("b", "other"))])
+        let read = try await vault.entries(after: 0, limit: 9)
+        #expect(read.map(\.key) == ["a", "b"])
+        #expect(read.map { $0.content?.revealedText } == ["entry-canary", "other"])
+        #expect(read.allSatisfy { $0.tenant == alpha && $0.version == 7 && $0.time == Timestamp(seconds: 5) })
+        #expect(try await vault.entries(after: read[0].sequence, tenant: alpha, limit: 9) == [read[1]])
+        #expect(try await vault.entries(after: 0, tenant: .broker, limit: 9) == [])
+        #expect(try await vault.logBounds() == LogBounds(trimmed: 0, last: read[1].sequence))
+        for placed in try await store.entries(after: 0, tenant: nil, limit: 9) {
+            #expect(!String(decoding: placed.entry.sealed, as: UTF8.self).contains("canary"))
+        }
+        #expect(try await vault.trimLog(before: Timestamp(seconds: 5), keeping: 1, limit: 9) == 1)
+        #expect(try await vault.logBounds().trimmed == read[0].sequence)
+    }
+
+    @Test func `an entry that does not open comes without its content, and those behind it with theirs`() async throws {
+        try await vault.commit([.append(entry("a"))])
+        var copied = try #require(try await store.entries(after: 0, tenant: nil, limit: 1).first).entry
+        copied.key = "copied"
+        try await store.commit([.append(copied)])
+        try await vault(try Keyring.generate(id: "other")).commit([.append(entry("foreign"))])
+        try await vault.commit([.append(entry("z"))])
+        let read = try await vault.entries(after: 0, limit: 9)
+        #expect(read.map(\.key) == ["a", "copied", "foreign", "z"])
+        #expect(read.map { $0.content == nil } == [false, true, true, false])
+    }
+
+    @Test func `finds what is due, and settles it once`() async throws {
+        var marked = record()
+        marked.due = Timestamp(seconds: 4)
+        try await vault.commit([.insert(marked), .insert(record("l"))])
+        #expect(try await vault.nextDue(.login) == Timestamp(seconds: 4))
+        #expect(try await vault.due(.login, before: Timestamp(seconds: 4), limit: 9) == [])
+        #expect(try await vault.due(.login, before: Timestamp(seconds: 5), limit: 9) == [marked])
+        let notice: [VaultChange] = [.settleDue(marked.id, version: 1), .append(entry("notice"))]
+        try await vault.commit(notice)
+        await #expect(throws: StoreError.conflict) { try await vault.commit(notice) }
+        #expect(try await vault.read(marked.id) == record())
+        #expect(try await vault.nextDue(.login) == nil)
+        #expect(try await vault.entries(after: 0, limit: 9).map(\.key) == ["notice"])
+    }
+
     @Test func `a record that was copied over another is damage, named without its content`() async throws {
         let digests = [SHA256.digest([1]), SHA256.digest([2])]
         try await vault.commit([

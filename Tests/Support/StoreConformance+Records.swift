@@ -76,62 +76,65 @@ extension StoreConformance {
     ]
 
     /// For stores that keep their records when the process ends.
-    package static let durableChecks: [StoreConformance] = [
-        StoreConformance(opening: "what was committed is there after the store is opened again") { open async throws in
-            var store = try await open()
-            let kept = StoreSample.record(.apiKey, lookup: StoreSample.digest(1), expires: Timestamp(seconds: 5))
-            let changed = StoreSample.record(.login, lookup: StoreSample.digest(2), expires: Timestamp(seconds: 9))
-            let removed = StoreSample.record(.login, StoreSample.alpha, "gone", lookup: StoreSample.digest(3))
-            try await store.commit([.insert(kept), .insert(changed), .insert(removed)])
-            var replacement = changed
-            replacement.version = 2
-            replacement.lookup = StoreSample.digest(4)
-            try await store.commit([.replace(replacement, version: 1), .remove(removed.id, version: 1)])
-            await store.close()
+    package static let durableChecks: [StoreConformance] =
+        [
+            StoreConformance(opening: "what was committed is there after the store is opened again") {
+                open async throws in
+                var store = try await open()
+                let kept = StoreSample.record(.apiKey, lookup: StoreSample.digest(1), expires: Timestamp(seconds: 5))
+                let changed = StoreSample.record(.login, lookup: StoreSample.digest(2), expires: Timestamp(seconds: 9))
+                let removed = StoreSample.record(.login, StoreSample.alpha, "gone", lookup: StoreSample.digest(3))
+                try await store.commit([.insert(kept), .insert(changed), .insert(removed)])
+                var replacement = changed
+                replacement.version = 2
+                replacement.lookup = StoreSample.digest(4)
+                try await store.commit([.replace(replacement, version: 1), .remove(removed.id, version: 1)])
+                await store.close()
 
-            store = try await open()
-            #expect(try await store.everything() == [kept, replacement])
-            #expect(try await store.find(.apiKey, lookup: StoreSample.digest(1)) == kept)
-            #expect(try await store.find(.login, lookup: StoreSample.digest(2)) == nil)
-            #expect(try await store.find(.login, lookup: StoreSample.digest(3)) == nil)
-            #expect(try await store.find(.login, lookup: StoreSample.digest(4)) == replacement)
-            let rival = StoreSample.record(.login, StoreSample.beta, lookup: StoreSample.digest(4))
-            #expect(try await store.conflicts([.insert(rival)]))
-            #expect(try await store.removeExpired(before: Timestamp(seconds: 6), limit: 10) == 1)
-            #expect(try await store.everything() == [replacement])
-            await store.close()
-        }
-    ]
+                store = try await open()
+                #expect(try await store.everything() == [kept, replacement])
+                #expect(try await store.find(.apiKey, lookup: StoreSample.digest(1)) == kept)
+                #expect(try await store.find(.login, lookup: StoreSample.digest(2)) == nil)
+                #expect(try await store.find(.login, lookup: StoreSample.digest(3)) == nil)
+                #expect(try await store.find(.login, lookup: StoreSample.digest(4)) == replacement)
+                let rival = StoreSample.record(.login, StoreSample.beta, lookup: StoreSample.digest(4))
+                #expect(try await store.conflicts([.insert(rival)]))
+                #expect(try await store.removeExpired(before: Timestamp(seconds: 6), limit: 10) == 1)
+                #expect(try await store.everything() == [replacement])
+                await store.close()
+            }
+        ] + durableLog
 
     /// For stores that several processes may have open at once.
-    package static let sharedChecks: [StoreConformance] = [
-        StoreConformance(opening: "what one store commits, another sees at once") { open async throws in
-            let first = try await open()
-            let second = try await open()
-            #expect(first.revalidateAfter != nil)
-            let record = StoreSample.record(.apiKey, lookup: StoreSample.digest(1))
-            try await first.commit([.insert(record)])
-            #expect(try await second.read(record.id) == record)
-            #expect(try await second.find(.apiKey, lookup: StoreSample.digest(1)) == record)
-            #expect(try await second.conflicts([.insert(record)]))
-            try await second.commit([.remove(record.id, version: 1)])
-            #expect(try await first.read(record.id) == nil)
-            await first.close()
-            await second.close()
-        },
-        StoreConformance(opening: "of many claimants at two stores one wins") { open async throws in
-            let first = try await open()
-            let second = try await open()
-            let won = try await winners(64) { index in
-                let record = StoreSample.record(sealed: [UInt8(index)])
-                return try await !(index % 2 == 0 ? first : second).conflicts([.insert(record)])
-            }
-            #expect(won.count == 1)
-            #expect(try await first.everything().map(\.sealed) == won.map { [UInt8($0)] })
-            await first.close()
-            await second.close()
-        },
-    ]
+    package static let sharedChecks: [StoreConformance] =
+        [
+            StoreConformance(opening: "what one store commits, another sees at once") { open async throws in
+                let first = try await open()
+                let second = try await open()
+                #expect(first.revalidateAfter != nil)
+                let record = StoreSample.record(.apiKey, lookup: StoreSample.digest(1))
+                try await first.commit([.insert(record)])
+                #expect(try await second.read(record.id) == record)
+                #expect(try await second.find(.apiKey, lookup: StoreSample.digest(1)) == record)
+                #expect(try await second.conflicts([.insert(record)]))
+                try await second.commit([.remove(record.id, version: 1)])
+                #expect(try await first.read(record.id) == nil)
+                await first.close()
+                await second.close()
+            },
+            StoreConformance(opening: "of many claimants at two stores one wins") { open async throws in
+                let first = try await open()
+                let second = try await open()
+                let won = try await winners(64) { index in
+                    let record = StoreSample.record(sealed: [UInt8(index)])
+                    return try await !(index % 2 == 0 ? first : second).conflicts([.insert(record)])
+                }
+                #expect(won.count == 1)
+                #expect(try await first.everything().map(\.sealed) == won.map { [UInt8($0)] })
+                await first.close()
+                await second.close()
+            },
+        ] + sharedLog
 
     /// The attempts, of those made at once, that said they succeeded.
     static func winners(

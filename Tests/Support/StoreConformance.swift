@@ -24,7 +24,7 @@ package struct StoreConformance: Sendable, CustomTestStringConvertible {
     }
 
     /// For every store.
-    package static let checks = roundTrips + changes + commits + queries + races
+    package static let checks = roundTrips + changes + commits + queries + dueMarks + log + races
 
     /// A check on one open store, which is closed afterwards.
     init(_ name: String, _ body: @escaping @Sendable (any RecordStore) async throws -> Void) {
@@ -57,10 +57,19 @@ enum StoreSample {
 
     static func record(
         _ kind: RecordKind = .credentials, _ tenant: TenantName = alpha, _ key: String = "k", version: Int64 = 1,
-        sealed: [UInt8] = [1, 2, 3], lookup: [UInt8]? = nil, expires: Timestamp? = nil
+        sealed: [UInt8] = [1, 2, 3], lookup: [UInt8]? = nil, expires: Timestamp? = nil,
+        due: Timestamp? = nil
     ) -> StoredRecord {
         StoredRecord(
-            id: RecordID(kind, tenant, key: key), version: version, sealed: sealed, lookup: lookup, expires: expires)
+            id: RecordID(kind, tenant, key: key), version: version, sealed: sealed, lookup: lookup, expires: expires,
+            due: due)
+    }
+
+    /// - Parameter name: the key, and what tells the sealed octets from those of others.
+    static func entry(
+        _ name: String, _ tenant: TenantName = alpha, version: Int64 = 1, time: Timestamp = Timestamp(seconds: 1)
+    ) -> StoredLogEntry {
+        StoredLogEntry(tenant: tenant, key: name, version: version, time: time, sealed: Array("sealed \(name)".utf8))
     }
 }
 
@@ -72,6 +81,11 @@ extension RecordStore {
             all += try await list(kind, tenant: nil, after: nil, limit: 10_000)
         }
         return all.sorted { $0.id < $1.id }
+    }
+
+    /// The keys of all entries of the log (100,000 at most), in its order.
+    func logKeys(after sequence: Int64 = 0, tenant: TenantName? = nil) async throws -> [String] {
+        try await entries(after: sequence, tenant: tenant, limit: 100_000).map(\.entry.key)
     }
 
     /// Whether the commit was refused as a conflict; fails for any other error.

@@ -81,7 +81,7 @@ enum Migrations {
                 PostgresStatement(
                     """
                     CREATE TABLE token_broker_log (
-                        only boolean PRIMARY KEY DEFAULT true CHECK (only),
+                        single boolean PRIMARY KEY DEFAULT true CHECK (single),
                         last bigint NOT NULL,
                         trimmed bigint NOT NULL
                     )
