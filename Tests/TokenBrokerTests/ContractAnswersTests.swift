@@ -23,6 +23,7 @@ internal import TokenBroker
         try await endingUnusableLogins()
         try await boundLogins()
         try await progress()
+        try await deviceLogins()
         try await credentials()
         try await failingRenewals()
         try await settingAndRemovingCredentials()
@@ -52,12 +53,13 @@ internal import TokenBroker
         Service.operations(of: broker.broker).map { operation in
             let target = operation.path.replacing("{tenant}", with: "t9")
                 .replacing("{login_id}", with: String(repeating: "A", count: 22))
+                .replacing("{device_code}", with: String(repeating: "A", count: 43))
                 .replacing("{id}", with: String(repeating: "0", count: 24))
             var sample = Sample(method: Method(operation.method), target: target)
             switch "\(operation.method) \(operation.path)" {
             case "PUT /tenants/{tenant}": sample.body = #"{"client_id": "c1"}"#
             case "POST /tenants/{tenant}/api-keys": sample.body = #"{"name": "k", "permissions": ["login"]}"#
-            case "POST /login/initialize": sample.body = "{}"
+            case "POST /login/initialize", "POST /device": sample.body = "{}"
             case "POST /login/finalize": sample.body = #"{"login_response_query": "code=c&state=s"}"#
             case "PUT /credentials": sample.body = #"{"credentials": {"client_id": "c1", "token": "t"}}"#
             case "POST /credentials/restore": sample.body = "{}"
@@ -360,6 +362,56 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(600))
         await recorder.call(broker, .get, "/login/\(login.id)", tenant: "t1")
         await recorder.call(broker, .get, "/login/\(login.id)?wait=-1", tenant: "t1")
+    }
+
+    private func deviceLogins() async throws {
+        let (broker, script) = try await BrokerHarness.devices()
+        let bodies: [String?] = [
+            nil, #"{"storage_key": "a"}"#, #"{"storage_key": null}"#, #"{"storage_key": "no key"}"#,
+        ]
+        for body in bodies { await recorder.call(broker, .post, "/device", tenant: "t1", body: body) }
+        script.setCodes(
+            #"""
+            {"deviceCode": "d", "userCode": "U", "verificationUri": "p.example", "verificationUriComplete": null,
+             "expiresIn": 60, "interval": 5}
+            """#)
+        await recorder.call(broker, .post, "/device", tenant: "t1")
+        let outcomes: [(ScriptedTransport.Step, String)] = [
+            (DeviceScript.granted(), "completed"), (.json(400, #"{"error": "access_denied"}"#), "failed"),
+            (.json(403, "{}"), "failed"), (.json(400, #"{"error": "expired_token"}"#), "expired"),
+        ]
+        for (step, status) in outcomes {
+            let (broker, script) = try await BrokerHarness.devices()
+            let begun = await recorder.call(broker, .post, "/device", tenant: "t1", body: "{}")
+            let handle = try #require(begun.json["device_code"]?.string)
+            await recorder.call(broker, .get, "/device/\(handle)", tenant: "t1")
+            await recorder.call(broker, .get, "/device/\(handle)?wait=-1", tenant: "t1")
+            script.enqueue(step)
+            broker.time.advance(by: .seconds(5))
+            let ended = await recorder.call(broker, .get, "/device/\(handle)?wait=90", tenant: "t1")
+            #expect(ended.json["status"]?.string == status)
+            await recorder.call(broker, .delete, "/device/\(handle)", tenant: "t1")
+            await recorder.call(broker, .get, "/device/\(handle)", tenant: "t1")
+        }
+        let failures: [(ScriptedTransport.Step, BrokerError.Code)] = [
+            (.json(400, #"{"error": "invalid_client"}"#), .unexpectedError), (.json(200, "{}"), .tokenResponseError),
+            (.failure(.untrusted(.pin)), .providerUntrusted), (.failure(.insecureTarget), .illegalConfiguration),
+            (.failure(.connectFailed), .networkError), (.json(503, "{}"), .retryableError),
+        ]
+        for (step, code) in failures {
+            let broker = try await BrokerHarness()
+            await broker.makeTenant()
+            broker.transport.always(step)
+            #expect(await recorder.call(broker, .post, "/device", tenant: "t1").code == code.rawValue)
+        }
+        await broker.makeTenant(
+            "t2",
+            #"""
+            {"client_id": "c1", "provider": "oidc",
+             "endpoints": {"authorization": "https://p.example/a", "token": "https://p.example/t"}}
+            """#)
+        let unknown = await recorder.call(broker, .post, "/device", tenant: "t2")
+        #expect(unknown.code == "illegal_configuration")
     }
 
     // MARK: Credentials
