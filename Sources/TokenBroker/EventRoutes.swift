@@ -31,9 +31,9 @@ struct EventRoutes {
             .init(tenant: tenant, storageKeys: call.narrowedStorageKeys), after: position)
         let request = call.request
         response.stream = { [broker] stream in
-            await listener.run(while: { await Self.mayListen(request, to: tenant, broker) }) { bytes in
+            await listener.run(while: { await Self.mayListen(request, to: tenant, broker) }) { piece in
                 do throws(StreamEnded) {
-                    try await stream.write(bytes)
+                    try await stream.write(piece.bytes)
                     return true
                 } catch {
                     return false
