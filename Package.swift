@@ -27,6 +27,7 @@ let package = Package(
     products: [
         .executable(name: "token-broker", targets: ["token-broker"]),
         .executable(name: "token-broker-provider", targets: ["token-broker-provider"]),
+        .library(name: "Auth", targets: ["Auth"]),
     ],
     targets: [
         // System libraries and the few Linux calls that Swift's Glibc module leaves out.
@@ -55,6 +56,15 @@ let package = Package(
             [
                 "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "JSON", "Reactor", "Postgres",
             ]),
+
+        // The same as a library, for programs that need no service.
+        library(
+            "Auth",
+            [
+                "BrokerCore", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "HTTPSClient", "JSON",
+                "Postgres", "Reactor",
+            ]),
+        .executableTarget(name: "auth-example", dependencies: ["Auth"], swiftSettings: strict),
 
         // The service, and the provider that development and tests log in at.
         library(
@@ -104,6 +114,7 @@ let package = Package(
                 "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
                 "HTTPCodec", "OAuth", "Cryptography", "Postgres", "Reactor", "JSON",
             ]),
+        tests("AuthTests", ["Auth", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"]),
         tests("IntegrationTests", ["HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"]),
     ]
 )

@@ -11,6 +11,12 @@ package struct HeldCredentials: Sendable, Equatable {
     package var userID: String?
     package var obtainedWith: ClientFingerprint
 
+    /// Whether a user is logged in by these, as far as is known without asking the provider: without a refresh token
+    /// for as long as the token lives.
+    package func isLoggedIn(at now: Timestamp) -> Bool {
+        level == .user && (refreshToken != nil || expires > now)
+    }
+
     package init(
         level: CredentialsLevel, accessToken: SecretBytes, refreshToken: SecretBytes?, expires: Timestamp,
         grantedScopes: ScopeSet, userID: String?, obtainedWith: ClientFingerprint

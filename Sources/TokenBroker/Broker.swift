@@ -3,156 +3,75 @@ package import CredentialStore
 package import Cryptography
 package import HTTPServer
 package import OAuth
-internal import Reactor
 internal import Synchronization
 
 /// The service, put together: everything that a route needs.
 package final class Broker: Sendable {
+    /// Those of the core can be set as if they were these.
+    @dynamicMemberLookup
     package struct Settings: Sendable {
-        /// Without a slash at its end.
-        package var publicBaseURL: String
+        package var core = CredentialsBroker.Settings()
         package var adminKey: SecretBytes
-        package var allowsInsecureProviders = false
-        /// How long credentials that a provider ended are kept aside.
-        package var quarantine: Duration = .seconds(7 * 86_400)
-        /// How long ahead of a token's expiry listeners are told of it.
-        package var expiryNotice: Duration = .seconds(300)
-        /// How long events are kept.
-        package var eventRetention: Duration = .seconds(7 * 86_400)
-        /// How many commits' events are kept at most.
-        package var eventLimit = 1_000_000
-        /// How many may listen to one tenant's events in this process, and as many to those of all tenants.
-        package var listenersPerTenant = 2000
-        /// How many sets of credentials are kept in memory.
-        package var cacheCapacity = 100_000
 
+        package subscript<Value>(dynamicMember member: WritableKeyPath<CredentialsBroker.Settings, Value>) -> Value {
+            get { core[keyPath: member] }
+            set { core[keyPath: member] = newValue }
+        }
+
+        /// - Parameter publicBaseURL: without a slash at its end.
         package init(publicBaseURL: String, adminKey: SecretBytes) {
-            self.publicBaseURL = publicBaseURL
             self.adminKey = adminKey
+            core.publicBaseURL = publicBaseURL
         }
     }
 
     package let settings: Settings
-    package let time: any Time
-    package let log: Log
-    package let metrics: Metrics
-    package let tenants: TenantDirectory
+    package let core: CredentialsBroker
     package let keys: CallerKeyDirectory
     package let authenticator: CallerAuthenticator
-    package let credentials: CredentialsProvider
-    package let logins: LoginFlow
-    package let deviceLogins: DeviceFlow
-    package let events: EventFeed
-    package let expiryNotices: ExpiryNotices
     package let health: Health
-    private let vault: Vault
-    private let servers: ProviderServers
-    private let housekeeping = Mutex<Task<Void, Never>?>(nil)
     private let serverStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
 
     package init(
         settings: Settings, vault: Vault, transport: any ProviderTransport, time: any Time, log: Log
     ) {
         self.settings = settings
-        self.vault = vault
-        self.time = time
-        self.log = log
-        metrics = Metrics()
-        tenants = TenantDirectory(vault: vault, time: time)
+        core = CredentialsBroker(settings: settings.core, vault: vault, transport: transport, time: time, log: log)
         keys = CallerKeyDirectory(vault: vault, time: time)
         authenticator = CallerAuthenticator(adminKey: settings.adminKey, keys: keys, time: time)
-        let servers = ProviderServers(
-            transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
-            metrics: metrics, log: log)
-        let bus = EventBus()
-        events = EventFeed(
-            vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant)
-        expiryNotices = ExpiryNotices(vault: vault, bus: bus, time: time, log: log)
-        let endpoint = TokenEndpoint(transport: transport, time: time, metrics: metrics, log: log)
-        credentials = CredentialsProvider(
-            vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
-            metrics: metrics, log: log, quarantine: settings.quarantine, expiryNotice: settings.expiryNotice,
-            cacheCapacity: settings.cacheCapacity)
-        logins = LoginFlow(
-            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
-            publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
-        deviceLogins = DeviceFlow(
-            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus, time: time,
-            metrics: metrics, log: log)
         health = Health(vault: vault, time: time)
-        self.servers = servers
     }
 
-    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, telling of tokens
-    /// that are about to expire.
+    package var time: any Time { core.time }
+    package var log: Log { core.log }
+    package var metrics: Metrics { core.metrics }
+    package var tenants: TenantDirectory { core.tenants }
+    package var credentials: CredentialsProvider { core.credentials }
+    package var logins: LoginFlow { core.logins }
+    package var deviceLogins: DeviceFlow { core.deviceLogins }
+    package var events: EventFeed { core.events }
+    package var expiryNotices: ExpiryNotices { core.expiryNotices }
+
+    /// Begins the work that nobody asks for.
     package func start() {
-        deviceLogins.start()
-        expiryNotices.start()
-        let task = Task { [vault, time, log, settings] in
-            while !Task.isCancelled {
-                await Self.removeExpired(vault, time, log)
-                await Self.trimEvents(vault, settings, time, log)
-                do {
-                    try await time.sleep(for: .seconds(60))
-                } catch {
-                    return
-                }
-            }
-        }
-        housekeeping.withLock { $0 = task }
+        core.start()
     }
 
     /// Not ready from now on, and nobody is kept waiting for what may yet happen.
     package func beginDraining() {
         health.beginDraining()
-        logins.beginDraining()
-        deviceLogins.beginDraining()
-        events.beginDraining()
+        core.beginDraining()
     }
 
-    /// Lets what is under way come to its end: renewals and redemptions are stored by then.
-    ///
-    /// After `limit`, what still waits for a provider or a store that does not answer is cut short and logged: whoever
-    /// stops the process does not wait longer, and would end it without a word.
-    /// - Parameter limit: nil waits as long as it takes.
+    /// Lets what is under way come to its end; see `CredentialsBroker.finish`.
     package func finish(within limit: Duration? = nil) async {
-        housekeeping.withLock { task in
-            task?.cancel()
-            task = nil
-        }
-        await expiryNotices.stop()
-        events.beginDraining()
-        await events.idle()
-        let cutOff = limit.map { limit in
-            Task {
-                do {
-                    try await self.time.sleep(for: limit)
-                } catch {
-                    return
-                }
-                self.cutShort()
-            }
-        }
-        await deviceLogins.idle()
-        await logins.idle()
-        await credentials.idle()
-        cutOff?.cancel()
-    }
-
-    private func cutShort() {
-        let count = credentials.cutShort() + logins.cutShort() + deviceLogins.cutShort()
-        servers.cutShort()
-        log.error("work_cut_short", [.count(count)])
+        await core.finish(within: limit)
     }
 
     /// Removes a tenant with everything under it.
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
-        // Where the deletion's answer is lost, everything may be gone all the same.
-        defer {
-            keys.forget(tenant: name)
-            credentials.forget(tenant: name)
-        }
-        return try await tenants.delete(name)
+        defer { keys.forget(tenant: name) }
+        return try await core.deleteTenant(name)
     }
 
     /// Shows the server's own counts in the metrics.
@@ -161,37 +80,4 @@ package final class Broker: Sendable {
     }
 
     var currentServerStatistics: ServerStatistics? { serverStatistics.withLock { $0 }?() }
-
-    private static func removeExpired(_ vault: Vault, _ time: any Time, _ log: Log) async {
-        let batch = 500
-        do throws(StoreError) {
-            var removed = 0
-            while !Task.isCancelled {
-                let count = try await vault.removeExpired(before: time.now, limit: batch)
-                removed += count
-                if count < batch { break }
-            }
-            if removed > 0 { log.info("expired_records_removed", [.count(removed)]) }
-        } catch {
-            log.warning("store_failed", [.store(error)])
-        }
-    }
-
-    /// Every replica does this; what another one has removed is not there any more.
-    private static func trimEvents(_ vault: Vault, _ settings: Settings, _ time: any Time, _ log: Log) async {
-        let batch = 1000
-        do throws(StoreError) {
-            var removed = 0
-            while !Task.isCancelled {
-                let count = try await vault.trimLog(
-                    before: time.now.advanced(by: .zero - settings.eventRetention), keeping: settings.eventLimit,
-                    limit: batch)
-                removed += count
-                if count < batch { break }
-            }
-            if removed > 0 { log.info("events_trimmed", [.count(removed)]) }
-        } catch {
-            log.warning("store_failed", [.store(error)])
-        }
-    }
 }

@@ -173,15 +173,12 @@ struct CredentialsRoutes {
         try call.authorize(storageKey)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let held = try await broker.credentials.stored(id).record.held
-        let isRefreshable = held?.refreshToken != nil
-        // Without a refresh token the user is logged in for as long as the token lives.
-        let isAlive = held.map { isRefreshable || $0.expires > broker.time.now } ?? false
         let differences = held?.obtainedWith.differences(from: tenant.configuration.client.fingerprint) ?? []
         return .json(.ok) { json in
-            json.member("logged_in", held?.level == .user && isAlive)
+            json.member("logged_in", held?.isLoggedIn(at: broker.time.now) ?? false)
             json.member("level", (held?.level ?? .basic).rawValue)
             json.memberOrNull("expires", held?.expires.description)
-            json.member("refreshable", isRefreshable)
+            json.member("refreshable", held?.refreshToken != nil)
             // What an upgrade would level out, or what stays as it is where the provider has no such grant.
             if !differences.isEmpty { json.member("configuration_differences", differences.map(\.rawValue)) }
         }

@@ -131,16 +131,13 @@ struct RunningService {
         switch configuration.store {
         case .files(let directory):
             do {
-                let store = try await FileRecordStore(directory: directory) { error in
-                    log.warning("file_store_failed", [.fileStore(error)])
+                let (store, keyring) = try await EmbeddedStore.open(directory, masterKeys: configuration.masterKeys) {
+                    error in log.warning("file_store_failed", [.fileStore(error)])
                 }
-                let keys = try await masterKeys(configuration, store, directory)
                 let adminKey = try await adminKey(configuration, store)
-                return (Vault(store: store, keyring: try Keyring(parsing: keys)), adminKey)
+                return (Vault(store: store, keyring: keyring), adminKey)
             } catch let failure as StartFailure {
                 throw failure
-            } catch let error as KeyringError {
-                throw StartFailure(text: "the master keys in \(directory): \(error)")
             } catch {
                 throw StartFailure(text: "\(error)")
             }
@@ -178,23 +175,6 @@ struct RunningService {
                 throw StartFailure(text: "stopped before PostgreSQL answered")
             }
         }
-    }
-
-    /// The configured keys, or the store's own. New ones are made for an empty store only: beside records that other
-    /// keys have sealed, they would hide that those are missing.
-    private static func masterKeys(
-        _ configuration: Configuration, _ store: FileRecordStore, _ directory: String
-    ) async throws -> String {
-        if let keys = configuration.masterKeys { return keys.revealedText }
-        if let keys = try await store.secret(.masterKeys) { return keys }
-        for kind in RecordKind.allCases where try await !store.list(kind, tenant: nil, after: nil, limit: 1).isEmpty {
-            throw StartFailure(
-                text: "\(directory) holds records, but its file \(StoreSecret.masterKeys.rawValue) is missing; "
-                    + "put it back or set TOKEN_BROKER_MASTER_KEYS")
-        }
-        let keys = try Keyring.generate(id: "k1")
-        try await store.keep(.masterKeys, keys)
-        return keys
     }
 
     private static func adminKey(

@@ -258,7 +258,7 @@ private struct Contents: Equatable, CustomStringConvertible {
         let decided = try #require(disk.steps.firstIndex(of: FileStep(call: .rename, path: "commit")))
         await store.close()
 
-        for firstDeath in [decided + 1, decided + 2, decided + 4, decided + 8, decided + 9] {
+        for firstDeath in [decided + 1, decided + 4, decided + 8] {
             for secondDeath in 0... {
                 let directory = StoreFixtureDirectory()
                 let first = try await open(directory, disk)

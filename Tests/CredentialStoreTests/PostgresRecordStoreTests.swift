@@ -312,14 +312,19 @@ internal import Testing
         await store.close()
     }
 
-    @Test func `only entries that have their sequence are trimmed`() async throws {
-        let store = try await Self.open(try await PostgresServer.shared.get().makeDatabase())
-        try await store.commit([.append(Self.entry("a"))])
-        #expect(try await store.trimLog(before: .latest, keeping: 0, limit: 9) == 0)
-        #expect(try await Self.keys(store) == ["a"])
-        try await store.commit([.append(Self.entry("b"))])
-        #expect(try await store.trimLog(before: .latest, keeping: 0, limit: 9) == 1)
-        #expect(try await Self.keys(store) == ["b"])
+    @Test func `a log that nobody reads is trimmed, but for what is not committed`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let store = try await Self.open(database)
+        let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
+        _ = try await connection.execute(Statements.begin, until: .after(.seconds(20)))
+        _ = try await connection.execute(Statements.append, Self.values("held"), until: .after(.seconds(20)))
+        for key in ["a", "b"] { try await store.commit([.append(Self.entry(key))]) }
+        #expect(try await store.trimLog(before: .latest, keeping: 0, limit: 9) == 2)
+        #expect(try await store.logBounds() == LogBounds(trimmed: 2, last: 2))
+        _ = try await connection.execute(Statements.commit, until: .after(.seconds(20)))
+        #expect(try await Self.keys(store) == ["held"])
+        await connection.close()
         await store.close()
     }
 

@@ -14,14 +14,12 @@ internal import TokenBroker
 @Suite(.timeLimit(.minutes(5))) struct `Events over sockets` {
     /// A broker in memory whose time stands still, behind a server.
     private static func serve(
-        _ adjust: (inout ServerConfiguration) -> Void = { _ in },
-        _ body: (BrokerHarness, Server) async throws -> Void
+        writeTimeout: Duration = .seconds(30), _ body: (BrokerHarness, Server) async throws -> Void
     ) async throws {
         let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
         await broker.makeTenant()
-        var configuration = ServerConfiguration(
-            address: SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0), loopCount: 2)
-        adjust(&configuration)
+        let configuration = ServerConfiguration(
+            address: SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0), loopCount: 2, writeTimeout: writeTimeout)
         let server = try Server(configuration: configuration, handler: broker.service)
         let result: Result<Void, any Error>
         do {
@@ -50,7 +48,7 @@ internal import TokenBroker
     }
 
     @Test func `a listener that does not read is cut off, and others go on meanwhile`() async throws {
-        try await Self.serve({ $0.writeTimeout = .seconds(1) }) { broker, server in
+        try await Self.serve(writeTimeout: .seconds(1)) { broker, server in
             let tenant = try #require(TenantName("t1"))
             let data = #"{"storage_key":"k","filler":"\#(String(repeating: "x", count: 400_000))"}"#
             for number in 0..<40 {

@@ -1,0 +1,83 @@
+internal import BrokerCore
+public import FoundationEssentials
+internal import JSON
+
+/// One client at one provider: the parameters of the Auth design's `init`.
+public struct AuthConfiguration: Sendable, Equatable {
+    /// Names the set of credentials: what an earlier run stored under it is taken up again. One to any number of
+    /// bytes; every key has credentials of its own.
+    public var credentialsStorageKey: String
+    public var clientID: String
+    /// The scopes to ask for.
+    public var scopes: Set<String>
+    /// Needed for client credentials. Sent to the token endpoint with every request where it is set.
+    public var clientSecret: String?
+    public var clientUniqueKey: String?
+    /// Nil for TIDAL's production environment.
+    public var tidalLoginServiceBaseURI: URL?
+    /// Nil for TIDAL's production environment.
+    public var tidalAuthServiceBaseURI: URL?
+    /// Should be off only while debugging.
+    public var certificatePinning: Bool
+    /// The kind of provider: `tidal`, `oidc`, `spotify` or `authgear`.
+    public var provider: String
+    /// The issuer of an OpenID or OAuth 2.0 provider, whose metadata names its endpoints. Not for `tidal`.
+    public var issuer: URL?
+
+    public init(
+        credentialsStorageKey: String, clientID: String, scopes: Set<String> = [], clientSecret: String? = nil,
+        clientUniqueKey: String? = nil, tidalLoginServiceBaseURI: URL? = nil, tidalAuthServiceBaseURI: URL? = nil,
+        certificatePinning: Bool = true, provider: String = "tidal", issuer: URL? = nil
+    ) {
+        self.credentialsStorageKey = credentialsStorageKey
+        self.clientID = clientID
+        self.scopes = scopes
+        self.clientSecret = clientSecret
+        self.clientUniqueKey = clientUniqueKey
+        self.tidalLoginServiceBaseURI = tidalLoginServiceBaseURI
+        self.tidalAuthServiceBaseURI = tidalAuthServiceBaseURI
+        self.certificatePinning = certificatePinning
+        self.provider = provider
+        self.issuer = issuer
+    }
+}
+
+extension AuthConfiguration {
+    /// The same, checked, as a tenant's configuration.
+    func checked(allowsInsecureProviders: Bool) throws(AuthError) -> TenantConfiguration {
+        var members: [String: JSONValue] = [
+            "provider": .string(provider), "client_id": .string(clientID),
+            "scopes": .array(scopes.sorted().map { .string($0) }),
+            // There is no browser here whose cookie could be looked at.
+            "browser_binding": .string(TenantConfiguration.BrowserBinding.off.rawValue),
+        ]
+        members["client_secret"] = clientSecret.map { .string($0) }
+        members["client_unique_key"] = clientUniqueKey.map { .string($0) }
+        members["login_service_base_uri"] = tidalLoginServiceBaseURI.map { .string($0.absoluteString) }
+        members["auth_service_base_uri"] = tidalAuthServiceBaseURI.map { .string($0.absoluteString) }
+        members["issuer"] = issuer.map { .string($0.absoluteString) }
+        if !certificatePinning { members["certificate_pinning"] = .bool(false) }
+        do throws(BrokerError) {
+            return try TenantConfiguration(
+                .object(members), rules: .init(allowsInsecureProviders: allowsInsecureProviders))
+        } catch {
+            throw .illegalArgument(error.detail)
+        }
+    }
+}
+
+/// What the login page is to know (the Auth design's `LoginConfig`).
+public struct LoginConfig: Sendable, Equatable {
+    /// ISO 639-1, such as `en`. Nil leaves it to the browser.
+    public var language: String?
+    /// Filled in on the login page.
+    public var email: String?
+    /// Passed through to the login service. None may bear the name of a parameter of the protocol.
+    public var customParameters: [String: String]
+
+    public init(language: String? = nil, email: String? = nil, customParameters: [String: String] = [:]) {
+        self.language = language
+        self.email = email
+        self.customParameters = customParameters
+    }
+}

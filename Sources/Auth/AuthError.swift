@@ -1,0 +1,49 @@
+internal import BrokerCore
+internal import HTTPCodec
+
+/// What an operation failed with. The texts are for people and hold no secret.
+///
+/// `errorCode` is the provider's `error` or `sub_status`, where it named one.
+public enum AuthError: Error, Sendable, Equatable {
+    /// The user did not log in, or did not allow it. Only a new login helps.
+    case authorizationError(String, errorCode: String?)
+    /// The provider answered without a usable token. What is stored is as it was.
+    case tokenResponseError(String, errorCode: String?)
+    /// The provider refused for a reason that says nothing about the user's session.
+    case unexpectedError(String, errorCode: String?)
+    /// Something cannot be done now and may be later: after `retryAfter`, at the earliest.
+    case retryableError(String, errorCode: String?, retryAfter: Duration)
+    /// The provider could not be reached or did not answer.
+    case networkError(String, retryAfter: Duration)
+    /// The provider does not give this client credentials. Only another configuration helps.
+    case illegalConfiguration(String, errorCode: String?)
+    /// A parameter is none that this can work with.
+    case illegalArgument(String)
+    /// The provider's certificate, host name or pin does not fit. Nothing was sent to it.
+    case providerUntrusted(String)
+    /// The store does not answer. Retrying may help.
+    case storageUnavailable(String)
+    /// The store cannot be used: another process has it, its key is missing, a record does not open. The text says
+    /// what to look at.
+    case storageUnusable(String)
+
+    init(_ error: BrokerError) {
+        let retryAfter = Duration.seconds(error.retryAfter ?? 1)
+        self =
+            switch error.code {
+            case .authorizationError: .authorizationError(error.detail, errorCode: error.errorCode)
+            case .tokenResponseError: .tokenResponseError(error.detail, errorCode: error.errorCode)
+            case .unexpectedError: .unexpectedError(error.detail, errorCode: error.errorCode)
+            case .retryableError:
+                .retryableError(error.detail, errorCode: error.errorCode, retryAfter: retryAfter)
+            case .networkError: .networkError(error.detail, retryAfter: retryAfter)
+            case .illegalConfiguration: .illegalConfiguration(error.detail, errorCode: error.errorCode)
+            case .providerUntrusted: .providerUntrusted(error.detail)
+            case .storageUnavailable: .storageUnavailable(error.detail)
+            case .internalError: .storageUnusable(error.detail)
+            default:
+                error.code.status.code >= 500
+                    ? .unexpectedError(error.detail, errorCode: error.errorCode) : .illegalArgument(error.detail)
+            }
+    }
+}

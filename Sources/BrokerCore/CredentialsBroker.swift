@@ -1,0 +1,173 @@
+package import CredentialStore
+package import OAuth
+internal import Synchronization
+
+/// What brokers credentials, put together over one store: the tenants, their logins, and the renewals of what those
+/// brought. It serves a server, and a program that needs none.
+package final class CredentialsBroker: Sendable {
+    package struct Settings: Sendable {
+        /// Where browsers reach the broker, without a slash at its end: the base of its own redirect URI.
+        package var publicBaseURL = "http://127.0.0.1"
+        package var allowsInsecureProviders = false
+        /// How long credentials that a provider ended are kept aside; zero keeps none.
+        package var quarantine: Duration = .seconds(7 * 86_400)
+        /// How long ahead of a token's expiry listeners are told of it.
+        package var expiryNotice: Duration = .seconds(300)
+        /// How long events are kept.
+        package var eventRetention: Duration = .seconds(7 * 86_400)
+        /// How many commits' events are kept at most.
+        package var eventLimit = 1_000_000
+        /// How many may listen to one tenant's events in this process, and as many to those of all tenants.
+        package var listenersPerTenant = 2000
+        /// How many sets of credentials are kept in memory.
+        package var cacheCapacity = 100_000
+
+        package init() {}
+    }
+
+    package let time: any Time
+    package let log: Log
+    package let metrics: Metrics
+    package let tenants: TenantDirectory
+    package let credentials: CredentialsProvider
+    package let logins: LoginFlow
+    package let deviceLogins: DeviceFlow
+    package let bus: EventBus
+    package let events: EventFeed
+    package let expiryNotices: ExpiryNotices
+    private let settings: Settings
+    private let vault: Vault
+    private let servers: ProviderServers
+    private let housekeeping = Mutex<Task<Void, Never>?>(nil)
+
+    package init(
+        settings: Settings, vault: Vault, transport: any ProviderTransport, time: any Time, log: Log
+    ) {
+        self.settings = settings
+        self.vault = vault
+        self.time = time
+        self.log = log
+        metrics = Metrics()
+        bus = EventBus()
+        events = EventFeed(
+            vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant)
+        expiryNotices = ExpiryNotices(vault: vault, bus: bus, time: time, log: log)
+        tenants = TenantDirectory(vault: vault, time: time)
+        servers = ProviderServers(
+            transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
+            metrics: metrics, log: log)
+        let endpoint = TokenEndpoint(transport: transport, time: time, metrics: metrics, log: log)
+        credentials = CredentialsProvider(
+            vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
+            metrics: metrics, log: log, quarantine: settings.quarantine, expiryNotice: settings.expiryNotice,
+            cacheCapacity: settings.cacheCapacity)
+        logins = LoginFlow(
+            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
+            publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
+        deviceLogins = DeviceFlow(
+            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus, time: time,
+            metrics: metrics, log: log)
+    }
+
+    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, telling of tokens
+    /// that are about to expire.
+    package func start() {
+        deviceLogins.start()
+        expiryNotices.start()
+        let task = Task { [settings, vault, time, log] in
+            while !Task.isCancelled {
+                await Self.removeExpired(vault, time, log)
+                await Self.trimEvents(vault, settings, time, log)
+                do {
+                    try await time.sleep(for: .seconds(60))
+                } catch {
+                    return
+                }
+            }
+        }
+        housekeeping.withLock { $0 = task }
+    }
+
+    /// Nobody is kept waiting any more for what may yet happen.
+    package func beginDraining() {
+        logins.beginDraining()
+        deviceLogins.beginDraining()
+        events.beginDraining()
+    }
+
+    /// Lets what is under way come to its end: renewals and redemptions are stored by then.
+    ///
+    /// After `limit`, what still waits for a provider or a store that does not answer is cut short and logged: whoever
+    /// stops the process does not wait longer, and would end it without a word.
+    /// - Parameter limit: nil waits as long as it takes.
+    package func finish(within limit: Duration? = nil) async {
+        housekeeping.withLock { task in
+            task?.cancel()
+            task = nil
+        }
+        expiryNotices.stop()
+        events.beginDraining()
+        let cutOff = limit.map { limit in
+            Task {
+                do {
+                    try await self.time.sleep(for: limit)
+                } catch {
+                    return
+                }
+                self.cutShort()
+            }
+        }
+        await deviceLogins.idle()
+        await logins.idle()
+        await credentials.idle()
+        await expiryNotices.idle()
+        await events.idle()
+        cutOff?.cancel()
+    }
+
+    private func cutShort() {
+        let count = credentials.cutShort() + logins.cutShort() + deviceLogins.cutShort()
+        servers.cutShort()
+        log.error("work_cut_short", [.count(count)])
+    }
+
+    /// Removes a tenant with everything under it.
+    package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
+        // Where the deletion's answer is lost, everything may be gone all the same.
+        defer { credentials.forget(tenant: name) }
+        return try await tenants.delete(name)
+    }
+
+    private static func removeExpired(_ vault: Vault, _ time: any Time, _ log: Log) async {
+        let batch = 500
+        do throws(StoreError) {
+            var removed = 0
+            while !Task.isCancelled {
+                let count = try await vault.removeExpired(before: time.now, limit: batch)
+                removed += count
+                if count < batch { break }
+            }
+            if removed > 0 { log.info("expired_records_removed", [.count(removed)]) }
+        } catch {
+            log.warning("store_failed", [.store(error)])
+        }
+    }
+
+    /// Every replica does this; what another one has removed is not there any more.
+    private static func trimEvents(_ vault: Vault, _ settings: Settings, _ time: any Time, _ log: Log) async {
+        let batch = 1000
+        do throws(StoreError) {
+            var removed = 0
+            while !Task.isCancelled {
+                let count = try await vault.trimLog(
+                    before: time.now.advanced(by: .zero - settings.eventRetention), keeping: settings.eventLimit,
+                    limit: batch)
+                removed += count
+                if count < batch { break }
+            }
+            if removed > 0 { log.info("events_trimmed", [.count(removed)]) }
+        } catch {
+            log.warning("store_failed", [.store(error)])
+        }
+    }
+}
