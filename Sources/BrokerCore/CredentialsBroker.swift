@@ -32,7 +32,6 @@ package final class CredentialsBroker: Sendable {
     package let credentials: CredentialsProvider
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
-    package let bus: EventBus
     package let events: EventFeed
     package let expiryNotices: ExpiryNotices
     private let settings: Settings
@@ -48,7 +47,7 @@ package final class CredentialsBroker: Sendable {
         self.time = time
         self.log = log
         metrics = Metrics()
-        bus = EventBus()
+        let bus = EventBus()
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant)
         expiryNotices = ExpiryNotices(vault: vault, bus: bus, time: time, log: log)
@@ -117,6 +116,7 @@ package final class CredentialsBroker: Sendable {
                 self.cutShort()
             }
         }
+        events.beginDraining()
         await deviceLogins.idle()
         await logins.idle()
         await credentials.idle()

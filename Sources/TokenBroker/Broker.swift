@@ -50,7 +50,6 @@ package final class Broker: Sendable {
     package var logins: LoginFlow { core.logins }
     package var deviceLogins: DeviceFlow { core.deviceLogins }
     package var events: EventFeed { core.events }
-    package var expiryNotices: ExpiryNotices { core.expiryNotices }
 
     /// Begins the work that nobody asks for.
     package func start() {
