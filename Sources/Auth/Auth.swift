@@ -276,21 +276,23 @@ extension Auth: CredentialsProvider {
     private func tell(
         _ continuation: AsyncStream<CredentialsUpdatedMessage>.Continuation, _ listener: Listener
     ) async {
-        await listener.events.run(while: { true }) { piece in
-            for kind in piece.kinds {
-                switch kind {
-                case .credentialsUpdated:
-                    // A change that is over by now is told by the word of what ended it.
-                    let stored = try? await listener.opened.broker.credentials.stored(self.id(of: listener.tenant))
-                    guard let stored, let held = stored.record.held else { continue }
-                    continuation.yield(.init(credentials: Credentials(held, version: stored.version)))
-                case .credentialsDeauthorized:
-                    let client = listener.tenant.configuration.client
-                    continuation.yield(.init(credentials: Credentials(basic: client, version: 0)))
-                default: continue
+        await listener.events.run(
+            while: { true },
+            send: { piece in
+                for kind in piece.kinds {
+                    switch kind {
+                    case .credentialsUpdated:
+                        // A change that is over by now is told by the word of what ended it.
+                        let stored = try? await listener.opened.broker.credentials.stored(self.id(of: listener.tenant))
+                        guard let stored, let held = stored.record.held else { continue }
+                        continuation.yield(.init(credentials: Credentials(held, version: stored.version)))
+                    case .credentialsDeauthorized:
+                        let client = listener.tenant.configuration.client
+                        continuation.yield(.init(credentials: Credentials(basic: client, version: 0)))
+                    default: continue
+                    }
                 }
-            }
-            return true
-        }
+                return true
+            })
     }
 }

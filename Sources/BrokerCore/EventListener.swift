@@ -44,7 +44,7 @@ package final class EventListener: Sendable {
     /// - Parameters:
     ///   - isAllowed: whether the caller may still listen; asked every 10 seconds, or after what is being sent then.
     ///   - send: sends a piece of the stream. Returns whether the next one may follow.
-    package func run(while isAllowed: () async -> Bool, _ send: (Piece) async -> Bool) async {
+    package func run(while isAllowed: () async -> Bool, send: (Piece) async -> Bool) async {
         await feed.following(from: bounds.last) {
             var run = Run(self)
             guard await run.begin(send) else { return }
