@@ -43,8 +43,8 @@ internal import TokenBroker
         await broker.time.sleepers(atLeast: Self.atRest)
     }
 
-    /// The housekeeping, the search for logins and the login.
-    private static let atRest = 3
+    /// The housekeeping, the notices of expiry, the search for logins and the login.
+    private static let atRest = 4
 
     /// The shortest time between two polls.
     private func closest(_ script: DeviceScript) -> Duration? {

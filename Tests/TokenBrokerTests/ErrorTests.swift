@@ -29,7 +29,7 @@ internal import TokenBroker
         #expect(response.status.code == status)
         #expect(response.fields["Content-Type"] == "application/problem+json")
         #expect(response.fields["Cache-Control"] == "no-store")
-        #expect((response.fields["Retry-After"] != nil) == (status == 503))
+        #expect((response.fields["Retry-After"] != nil) == (status == 503 || status == 429))
         #expect((response.fields["WWW-Authenticate"] == "Bearer") == (status == 401))
         let json = try JSONValue(parsing: response.body)
         #expect(json["type"] == .string("urn:token-broker:problem:\(code.rawValue)"))

@@ -138,8 +138,8 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(2))
         store.setDown(true)
         broker.broker.start()
-        // Beside this work, the one that tells of tokens about to expire.
-        await broker.time.sleepers(atLeast: 2)
+        // Beside this work, the one that tells of tokens about to expire and the search for device logins.
+        await broker.time.sleepers(atLeast: 3)
         #expect(broker.log.contains { $0.contains("store_failed") })
         store.setDown(false)
         broker.time.advance(by: .seconds(60))
