@@ -115,6 +115,8 @@ let package = Package(
                 "HTTPCodec", "OAuth", "Cryptography", "Postgres", "Reactor", "JSON",
             ]),
         tests("AuthTests", ["Auth", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"]),
-        tests("IntegrationTests", ["HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"]),
+        tests(
+            "IntegrationTests",
+            ["DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"]),
     ]
 )
