@@ -141,6 +141,7 @@ internal import TokenBroker
 
     // MARK: Records that do not open
 
+    // T78
     @Test func `a record that was altered is internal_error and tells nothing`() async throws {
         let store = MemoryRecordStore()
         let broker = try await BrokerHarness(store: store)
