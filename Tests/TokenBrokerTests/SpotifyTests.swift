@@ -162,7 +162,7 @@ internal import TokenBroker
     @Test(arguments: [
         tenant, publicTenant,
         #"""
-        {"provider": "spotify", "client_id": "c1", "client_secret": "s1", "client_unique_key": "k1",
+        {"provider": "spotify", "client_id": "c1", "client_secret": "s1",
          "scopes": ["user-read-email", "playlist-read-private"], "token_endpoint_auth_method": "client_secret_post",
          "endpoints": {"authorization": "https://proxy.example/authorize", "token": "https://proxy.example/token"},
          "allowed_redirect_uris": ["com.example.app:/cb"], "allowed_return_uris": ["https://app.example/done"],

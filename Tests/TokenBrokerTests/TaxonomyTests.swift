@@ -273,6 +273,13 @@ internal import TokenBroker
             code: .invalidRequest, status: 400, how: "a body that is no JSON", pointers: [""],
             bring: { try await call(.put, "/credentials", body: #"{"refresh_token": "\#(canary)"#) }),
         Situation(
+            code: .invalidRequest, status: 400, how: "a body that is nested too deep", pointers: [""],
+            bring: { try await call(.put, "/credentials", body: String(repeating: "[", count: 1000) + canary) }),
+        Situation(
+            code: .invalidRequest, status: 400, how: "a member that occurs twice", pointers: ["/storage_key"],
+            bring: { try await call(.put, "/credentials", body: #"{"storage_key": "a", "storage_key": "\#(canary)"}"#) }
+        ),
+        Situation(
             code: .invalidRequest, status: 400, how: "a member that is unknown and one that is wrong",
             pointers: ["/refresh_tokn", "/storage_key"],
             bring: {
@@ -384,8 +391,8 @@ internal import TokenBroker
         count: Int, status: Int, code: String
     ) async throws {
         let directory = StoreFixtureDirectory()
-        let broker = try await RunningBroker(directory: directory.path)
-        let port = try #require(broker.baseURL.split(separator: ":").last.flatMap { UInt16($0) })
+        let port = try PostgresServer.freePort()
+        let process = try await BrokerProcess.start(port: port, ["DATA_DIR": directory.path])
         let client = try HTTPRawClient(SocketAddress(ip: .v4([127, 0, 0, 1]), port: port))
         try await client.send(
             "PUT /tenants/t1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \(BrokerHarness.adminKey)\r\n"
@@ -396,6 +403,6 @@ internal import TokenBroker
         let problem = try JSONValue(parsing: response.body)
         #expect(problem["code"] == .string(code))
         #expect(problem["status"] == .integer(Int64(status)))
-        await broker.close()
+        #expect(await process.terminate() == 0)
     }
 }
