@@ -2,6 +2,8 @@
 package struct BaseURL: Sendable, Equatable, CustomStringConvertible {
     /// Without a slash at the end: the issuer's name (RFC 8414 §2).
     package let description: String
+    /// `http` or `https`.
+    let scheme: String
     /// Host and port.
     let authority: String
     /// Empty, or begins with a slash and does not end with one.
@@ -31,6 +33,7 @@ package struct BaseURL: Sendable, Equatable, CustomStringConvertible {
 
     private init(scheme: String, authority: String, path: String) {
         description = scheme + "://" + authority + path
+        self.scheme = scheme
         self.authority = authority
         self.path = path
     }

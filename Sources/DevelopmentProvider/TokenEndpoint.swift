@@ -91,8 +91,9 @@ enum TokenEndpoint {
             let base = configuration.baseURL
             switch configuration.profile {
             case .tidal:
-                // TIDAL writes these addresses for a screen: without a scheme.
-                let uri = base.authority + base.path + "/link"
+                // TIDAL writes these addresses for a screen: without a scheme, which means https. Where this provider
+                // has only http, the address has to say so to be of any use.
+                let uri = (base.scheme == "https" ? base.authority + base.path : base.description) + "/link"
                 return EndpointAnswer(
                     .json(.ok) { writer in
                         writer.member("deviceCode", grant.deviceCode)

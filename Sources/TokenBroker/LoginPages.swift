@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import Cryptography
 internal import HTTPCodec
 internal import HTTPServer
 
@@ -20,7 +21,7 @@ enum LoginPage {
             case .forbidden:
                 (
                     "This login was started in another browser",
-                    "Please open this page in the browser in which the login began."
+                    "Please copy this page's address into the browser in which the login began."
                 )
             case .invalidRequest:
                 ("This address is not complete", "Something is missing in it or was changed. Please begin again.")
@@ -49,6 +50,7 @@ enum LoginPage {
             <meta charset="utf-8">
             <meta name="viewport" content="width=device-width, initial-scale=1">
             <title>\(title)</title>
+            <style>\(style)</style>
             </head>
             <body>
             <main>
@@ -65,12 +67,21 @@ enum LoginPage {
         return response
     }
 
+    private static let style = """
+        body{margin:0;min-height:100vh;display:grid;place-items:center;font:1.125rem/1.5 system-ui,sans-serif;\
+        color:#1a1a1a;background:#fff}main{max-width:32rem;padding:1.5rem}h1{margin:0 0 .5rem;font-size:1.5rem}\
+        p{margin:0}@media(prefers-color-scheme:dark){body{color:#eee;background:#161616}}
+        """
+
+    /// Nothing is loaded and nothing runs; of styles, exactly the one above is taken (CSP Level 3 §6.7.3.3).
+    private static let policy =
+        "default-src 'none'; style-src 'sha256-\(Base64.encode(SHA256.digest(Array(style.utf8))))'; base-uri 'none'; "
+        + "form-action 'none'; frame-ancestors 'none'"
+
     private static let headers: [Fields.Field] = [
         .init(name: "Cache-Control", value: "no-store"),
         .init(name: "Referrer-Policy", value: "no-referrer"),
-        .init(
-            name: "Content-Security-Policy",
-            value: "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+        .init(name: "Content-Security-Policy", value: policy),
         .init(name: "X-Content-Type-Options", value: "nosniff"),
     ]
 }

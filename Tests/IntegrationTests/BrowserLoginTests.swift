@@ -47,7 +47,7 @@ struct `A login in a real browser` {
             #expect(
                 try await second.text(of: "body") == """
                     This login was started in another browser
-                    Please open this page in the browser in which the login began.
+                    Please copy this page's address into the browser in which the login began.
                     """)
             #expect(try await broker.call(.get, "/login/\(login.id)", tenant: "t1").json["status"]?.string == "pending")
             try await Self.expectNoSecrets(in: second, token: nil, login: login)

@@ -150,7 +150,8 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         await broker.logIn()
-        #expect(await Self.metrics(broker).contains(#"token_broker_logins_total{flow="standard",outcome="completed"} 1"#))
+        let line = #"token_broker_logins_total{flow="standard",outcome="completed"} 1"#
+        #expect(await Self.metrics(broker).contains(line))
     }
 
     @Test func `the server's own counts are shown`() async throws {

@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import BrokerTesting
+internal import Cryptography
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
@@ -11,21 +12,26 @@ internal import TokenBroker
         {"client_id": "c1", "client_secret": "the-secret", "allowed_return_uris": ["https://app.example/done"]}
         """#
 
+    private static let styleDigest = "UW+h0lvQIoOOsQZkWawSufUxDZCbe1PBwM8Zz3RbAsY="
+
     private static func expectSafe(_ answer: BrokerHarness.Answer) {
         #expect(answer.fields.values("Cache-Control") == ["no-store"])
         #expect(answer.fields.values("Referrer-Policy") == ["no-referrer"])
         #expect(answer.fields.values("X-Content-Type-Options") == ["nosniff"])
         #expect(
             answer.fields.values("Content-Security-Policy") == [
-                "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+                "default-src 'none'; style-src 'sha256-\(styleDigest)'; base-uri 'none'; form-action 'none'; "
+                    + "frame-ancestors 'none'"
             ])
         if answer.status == 303 {
             #expect(answer.body.isEmpty)
         } else {
             #expect(answer.fields.values("Content-Type") == ["text/html; charset=utf-8"])
             #expect(answer.fields["Location"] == nil)
-            for active in ["<script", "<style", "<link", "<img", "<form", "<a ", "http:", "https:", "style=", "onload"]
-            {
+            // The style that the policy lets pass is the page's.
+            let style = answer.text.components(between: "<style>", and: "</style>")
+            #expect(style.count == 1 && Base64.encode(SHA256.digest(Array(style[0].utf8))) == styleDigest)
+            for active in ["<script", "<link", "<img", "<form", "<a ", "http:", "https:", "style=", "onload"] {
                 #expect(!answer.text.lowercased().contains(active))
             }
         }
@@ -170,5 +176,12 @@ internal import TokenBroker
 
     private static func everything(of answer: BrokerHarness.Answer) -> String {
         answer.fields.all.map { "\($0.name): \($0.value)\n" }.joined() + answer.text
+    }
+}
+
+extension String {
+    /// What stands between each pair of the two texts.
+    fileprivate func components(between start: String, and end: String) -> [String] {
+        split(separator: start).dropFirst().compactMap { $0.split(separator: end).first.map(String.init) }
     }
 }

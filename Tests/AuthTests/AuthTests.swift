@@ -1,0 +1,218 @@
+internal import Auth
+internal import BrokerTesting
+internal import DevelopmentProvider
+internal import FoundationEssentials
+internal import HTTPCodec
+internal import Testing
+
+/// The library as a program uses it, against the development provider.
+@Suite struct `Auth as a library` {
+    private static let clientID = "the-app"
+
+    /// A provider and a browser, and what the library is told of them.
+    private struct Fixture {
+        let provider: RunningProvider
+        let browser: BrokerClient
+        let environment: AuthEnvironment
+
+        func auth(
+            _ storageKey: String = "main", scopes: Set<String> = ["r_usr"], secret: String? = nil,
+            in environment: AuthEnvironment? = nil
+        ) -> Auth {
+            Auth(
+                AuthConfiguration(
+                    credentialsStorageKey: storageKey, clientID: clientID, scopes: scopes, clientSecret: secret,
+                    tidalLoginServiceBaseURI: URL(string: provider.baseURL),
+                    tidalAuthServiceBaseURI: URL(string: provider.baseURL + "/v1"), certificatePinning: false),
+                in: environment ?? self.environment)
+        }
+
+        /// Opens the login page and sends its form: the query that the browser comes back with.
+        func decide(_ loginURI: URL, _ decision: String = "approve") async throws -> String {
+            let page = try await browser.call(.get, loginURI.absoluteString, key: nil)
+            let form = try #require(ProviderForm(html: page.text))
+            let answer = try await browser.call(
+                .post, provider.baseURL + form.action, key: nil,
+                body: form.submission([.init("user", "alice"), .init("decision", decision)]),
+                fields: ["Content-Type": "application/x-www-form-urlencoded"])
+            let location = try #require(answer.fields["Location"])
+            return String(try #require(location.split(separator: "?", maxSplits: 1).last))
+        }
+
+        func logIn(_ auth: Auth) async throws {
+            let uri = try await auth.initializeLogin(redirectURI: URL(string: "my-app://callback")!)
+            try await auth.finalizeLogin(loginResponseQuery: try await decide(uri))
+        }
+
+        func requests(_ grant: String) -> Int {
+            provider.provider.requests.count { $0.grant == grant }
+        }
+    }
+
+    private func run(
+        secret: String? = nil, storage: AuthEnvironment.Storage = .memory, _ body: (Fixture) async throws -> Void
+    ) async throws {
+        let provider = try RunningProvider(
+            ProviderConfiguration(
+                profile: .tidal,
+                clients: [ProviderClient(Self.clientID, secret: secret, scopes: ["r_usr", "w_usr"])]))
+        let browser = try BrokerClient(port: 1)
+        let environment = AuthEnvironment(storage: storage, allowsInsecureProviders: true)
+        let result: Result<Void, any Error>
+        do {
+            result = .success(
+                try await body(Fixture(provider: provider, browser: browser, environment: environment)))
+        } catch {
+            result = .failure(error)
+        }
+        await environment.close()
+        await browser.close()
+        await provider.close()
+        try result.get()
+    }
+
+    @Test func `a login gives a user's credentials, and a logout takes them`() async throws {
+        try await run { fixture async throws in
+            let auth = fixture.auth()
+            #expect(try await !auth.isUserLoggedIn())
+            #expect(try await auth.getCredentials().level == .basic)
+            try await fixture.logIn(auth)
+            #expect(try await auth.isUserLoggedIn())
+            let credentials = try await auth.credentialsProvider.getCredentials()
+            #expect(credentials.level == .user)
+            #expect(credentials.clientID == Self.clientID)
+            #expect(credentials.requestedScopes == ["r_usr"])
+            #expect(credentials.grantedScopes == ["r_usr"])
+            #expect(credentials.userID != nil)
+            #expect(try #require(credentials.expires) > Date())
+            #expect(credentials.token?.isEmpty == false)
+            #expect(try await auth.getCredentials() == credentials)
+            try await auth.logout()
+            #expect(try await !auth.isUserLoggedIn())
+            let left = try await auth.getCredentials()
+            #expect(left.level == .basic && left.token == nil)
+        }
+    }
+
+    @Test func `a device login waits for the user`() async throws {
+        try await run { fixture async throws in
+            fixture.provider.provider.configure { $0.deviceInterval = .seconds(1) }
+            let auth = fixture.auth()
+            let login = try await auth.initializeDeviceLogin()
+            #expect(login.verificationURI.hasPrefix(fixture.provider.baseURL))
+            async let ended: Void = auth.finalizeDeviceLogin()
+            let approved = try await fixture.browser.call(
+                .post, fixture.provider.baseURL + "/link", key: nil,
+                body: FormEncoding.encode([
+                    .init("user_code", login.userCode), .init("user", "alice"), .init("decision", "approve"),
+                ]), fields: ["Content-Type": "application/x-www-form-urlencoded"])
+            #expect(approved.status == 200)
+            try await ended
+            #expect(try await auth.getCredentials().level == .user)
+        }
+    }
+
+    @Test func `who refuses is an authorization error, without a token request`() async throws {
+        try await run { fixture async throws in
+            let auth = fixture.auth()
+            let uri = try await auth.initializeLogin(redirectURI: URL(string: "my-app://callback")!)
+            let query = try await fixture.decide(uri, "deny")
+            let error = await #expect(throws: AuthError.self) {
+                try await auth.finalizeLogin(loginResponseQuery: query)
+            }
+            guard case .authorizationError(_, errorCode: "access_denied") = error else {
+                Issue.record("\(String(describing: error))")
+                return
+            }
+            #expect(fixture.requests("authorization_code") == 0)
+        }
+    }
+
+    @Test func `a refused token is refreshed once for all who complain of it`() async throws {
+        try await run { fixture async throws in
+            let auth = fixture.auth()
+            try await fixture.logIn(auth)
+            let refused = try await auth.getCredentials()
+            #expect(try await auth.getCredentials(apiErrorSubStatus: "4005", refused: refused) == refused)
+            let renewed = try await auth.getCredentials(apiErrorSubStatus: "11003", refused: refused)
+            #expect(renewed.token != refused.token)
+            for _ in 0..<3 {
+                #expect(try await auth.getCredentials(apiErrorSubStatus: "11003", refused: refused) == renewed)
+            }
+            #expect(fixture.requests("refresh_token") == 1)
+        }
+    }
+
+    @Test func `another configuration takes over what was stored, and so does another run`() async throws {
+        let directory = StoreFixtureDirectory()
+        try await run(storage: .directory(directory.path)) { fixture async throws in
+            try await fixture.logIn(fixture.auth())
+            await fixture.environment.close()
+            let next = AuthEnvironment(storage: .directory(directory.path), allowsInsecureProviders: true)
+            let auth = fixture.auth(scopes: ["r_usr", "w_usr"], in: next)
+            #expect(try await auth.isUserLoggedIn())
+            let credentials = try await auth.getCredentials()
+            #expect(credentials.level == .user)
+            #expect(credentials.requestedScopes == ["r_usr", "w_usr"])
+            #expect(fixture.requests("update_client") == 1)
+            #expect(try await fixture.auth("another", in: next).getCredentials().level == .basic)
+            await next.close()
+        }
+    }
+
+    @Test func `a directory that is in use is told, and can be opened later`() async throws {
+        let directory = StoreFixtureDirectory()
+        try await run(storage: .directory(directory.path)) { fixture async throws in
+            #expect(try await !fixture.auth().isUserLoggedIn())
+            let second = AuthEnvironment(storage: .directory(directory.path), allowsInsecureProviders: true)
+            let auth = fixture.auth(in: second)
+            let error = await #expect(throws: AuthError.self) { try await auth.isUserLoggedIn() }
+            guard case .storageUnusable = error else {
+                Issue.record("\(String(describing: error))")
+                return
+            }
+            await fixture.environment.close()
+            #expect(try await !auth.isUserLoggedIn())
+            await second.close()
+        }
+    }
+
+    @Test func `without a user the client's own credentials are the best there are`() async throws {
+        try await run(secret: "s3cret") { fixture async throws in
+            #expect(try await fixture.auth(secret: "s3cret").getCredentials().level == .client)
+            let error = await #expect(throws: AuthError.self) {
+                try await fixture.auth("other", secret: "wrong").getCredentials()
+            }
+            guard case .illegalConfiguration = error else {
+                Issue.record("\(String(describing: error))")
+                return
+            }
+        }
+    }
+
+    @Test func `credentials from elsewhere must fit the configuration`() async throws {
+        try await run { fixture async throws in
+            let auth = fixture.auth()
+            try await auth.setCredentials(
+                Credentials(
+                    clientID: Self.clientID, userID: "7", expires: Date(timeIntervalSinceNow: 600), token: "t-1"),
+                refreshToken: nil)
+            let stored = try await auth.getCredentials()
+            #expect(stored.token == "t-1" && stored.userID == "7" && stored.level == .user)
+            for wrong in [
+                Credentials(clientID: "another", token: "t-2"),
+                Credentials(clientID: Self.clientID, clientUniqueKey: "k", token: "t-2"),
+                Credentials(clientID: Self.clientID, grantedScopes: ["w_usr"], token: "t-2"),
+            ] {
+                let error = await #expect(throws: AuthError.self) {
+                    try await auth.setCredentials(wrong, refreshToken: nil)
+                }
+                guard case .illegalArgument = error else {
+                    Issue.record("\(String(describing: error))")
+                    return
+                }
+            }
+            #expect(try await auth.getCredentials() == stored)
+        }
+    }
+}
