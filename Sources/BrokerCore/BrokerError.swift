@@ -24,6 +24,7 @@ package struct BrokerError: Error, Sendable, Equatable {
         case gone
         case payloadTooLarge = "payload_too_large"
         case unsupportedMediaType = "unsupported_media_type"
+        case tooManyRequests = "too_many_requests"
         case storageUnavailable = "storage_unavailable"
         case providerUntrusted = "provider_untrusted"
         /// A fault of the broker's own, or a request that HTTP itself refuses.
@@ -40,6 +41,7 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .gone: .gone
             case .payloadTooLarge: .contentTooLarge
             case .unsupportedMediaType: .unsupportedMediaType
+            case .tooManyRequests: .tooManyRequests
             case .illegalArgument: .unprocessableContent
             case .illegalConfiguration, .levelNotAvailable: .failedDependency
             case .tokenResponseError, .unexpectedError, .providerUntrusted: .badGateway
@@ -68,6 +70,7 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .gone: "No longer valid"
             case .payloadTooLarge: "Content too large"
             case .unsupportedMediaType: "Unsupported media type"
+            case .tooManyRequests: "Too many at once"
             case .storageUnavailable: "The store cannot answer now"
             case .providerUntrusted: "The provider's certificate is not trusted"
             case .internalError: "Internal error"
@@ -108,7 +111,7 @@ package struct BrokerError: Error, Sendable, Equatable {
         self.detail = detail
         self.errorCode = errorCode
         // The contract promises Retry-After with each of these.
-        self.retryAfter = retryAfter ?? (code.status == .serviceUnavailable ? 1 : nil)
+        self.retryAfter = retryAfter ?? (code.status == .serviceUnavailable || code == .tooManyRequests ? 1 : nil)
         self.faults = faults
         self.allowedMethods = allowedMethods
     }

@@ -21,6 +21,8 @@ package struct BrokerEvent: Sendable, Equatable {
         case refreshSavingTokens = "refresh.saving_tokens"
         case refreshSucceeded = "refresh.succeeded"
         case refreshFailed = "refresh.failed"
+        /// The listener may have missed events. Told to that one alone; never in the log.
+        case streamReset = "stream.reset"
     }
 
     /// Where new credentials come from.
@@ -139,6 +141,16 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
+    /// - Parameter tenant: the listener's; nil for one of all tenants.
+    package static func reset(_ tenant: TenantName?, at time: Timestamp) -> BrokerEvent {
+        BrokerEvent(
+            kind: .streamReset,
+            data: JSONWriter.object { json in
+                json.memberIfPresent("tenant", tenant?.description)
+                json.member("time", time.description)
+            })
+    }
+
     private static func describe(_ held: HeldCredentials, _ version: Int64, _ json: inout JSONWriter) {
         json.member("level", held.level.rawValue)
         json.memberOrNull("user_id", held.userID)
@@ -170,7 +182,8 @@ extension BrokerEvent {
     package static func events(in content: [UInt8]) -> [BrokerEvent?] {
         content.split(separator: UInt8(ascii: "\n")).map { line in
             guard let space = line.firstIndex(of: UInt8(ascii: " ")),
-                let kind = String(validating: line[..<space], as: UTF8.self).flatMap(Kind.init(rawValue:))
+                let kind = String(validating: line[..<space], as: UTF8.self).flatMap(Kind.init(rawValue:)),
+                kind != .streamReset
             else { return nil }
             return BrokerEvent(kind: kind, data: Array(line[(space + 1)...]))
         }

@@ -13,6 +13,12 @@ package final class CredentialsBroker: Sendable {
         package var quarantine: Duration = .seconds(7 * 86_400)
         /// How long ahead of a token's expiry listeners are told of it.
         package var expiryNotice: Duration = .seconds(300)
+        /// How long events are kept.
+        package var eventRetention: Duration = .seconds(7 * 86_400)
+        /// How many commits' events are kept at most.
+        package var eventLimit = 1_000_000
+        /// How many may listen to one tenant's events in this process, and as many to those of all tenants.
+        package var listenersPerTenant = 2000
         /// How many sets of credentials are kept in memory.
         package var cacheCapacity = 100_000
 
@@ -26,7 +32,9 @@ package final class CredentialsBroker: Sendable {
     package let credentials: CredentialsProvider
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
-    package let bus: EventBus
+    package let events: EventFeed
+    package let expiryNotices: ExpiryNotices
+    private let settings: Settings
     private let vault: Vault
     private let servers: ProviderServers
     private let housekeeping = Mutex<Task<Void, Never>?>(nil)
@@ -34,11 +42,15 @@ package final class CredentialsBroker: Sendable {
     package init(
         settings: Settings, vault: Vault, transport: any ProviderTransport, time: any Time, log: Log
     ) {
+        self.settings = settings
         self.vault = vault
         self.time = time
         self.log = log
         metrics = Metrics()
-        bus = EventBus()
+        let bus = EventBus()
+        events = EventFeed(
+            vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant)
+        expiryNotices = ExpiryNotices(vault: vault, bus: bus, time: time, log: log)
         tenants = TenantDirectory(vault: vault, time: time)
         servers = ProviderServers(
             transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
@@ -56,12 +68,15 @@ package final class CredentialsBroker: Sendable {
             metrics: metrics, log: log)
     }
 
-    /// Begins the work that nobody asks for: removing what has expired, polling for device logins.
+    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, telling of tokens
+    /// that are about to expire.
     package func start() {
         deviceLogins.start()
-        let task = Task { [vault, time, log] in
+        expiryNotices.start()
+        let task = Task { [vault, time, log, settings] in
             while !Task.isCancelled {
                 await Self.removeExpired(vault, time, log)
+                await Self.trimEvents(vault, settings, time, log)
                 do {
                     try await time.sleep(for: .seconds(60))
                 } catch {
@@ -76,6 +91,7 @@ package final class CredentialsBroker: Sendable {
     package func beginDraining() {
         logins.beginDraining()
         deviceLogins.beginDraining()
+        events.beginDraining()
     }
 
     /// Lets what is under way come to its end: renewals and redemptions are stored by then.
@@ -98,9 +114,12 @@ package final class CredentialsBroker: Sendable {
                 self.cutShort()
             }
         }
+        events.beginDraining()
         await deviceLogins.idle()
         await logins.idle()
         await credentials.idle()
+        await expiryNotices.stop()
+        await events.idle()
         cutOff?.cancel()
     }
 
@@ -127,6 +146,24 @@ package final class CredentialsBroker: Sendable {
                 if count < batch { break }
             }
             if removed > 0 { log.info("expired_records_removed", [.count(removed)]) }
+        } catch {
+            log.warning("store_failed", [.store(error)])
+        }
+    }
+
+    /// Every replica does this; what another one has removed is not there any more.
+    private static func trimEvents(_ vault: Vault, _ settings: Settings, _ time: any Time, _ log: Log) async {
+        let batch = 1000
+        do throws(StoreError) {
+            var removed = 0
+            while !Task.isCancelled {
+                let count = try await vault.trimLog(
+                    before: time.now.advanced(by: .zero - settings.eventRetention), keeping: settings.eventLimit,
+                    limit: batch)
+                removed += count
+                if count < batch { break }
+            }
+            if removed > 0 { log.info("events_trimmed", [.count(removed)]) }
         } catch {
             log.warning("store_failed", [.store(error)])
         }

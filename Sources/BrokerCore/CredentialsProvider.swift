@@ -28,11 +28,18 @@ package final class CredentialsProvider: Sendable {
     private let quarantine: Duration
     private let policy = CredentialsPolicy()
     private let flights = SingleFlight<CredentialsID, Result<Renewed, BrokerError>>()
-    /// Early renewals that failed or bring little, and until when none is tried: the token is good, so nobody is made
-    /// to wait.
-    private let earlyPauses = Mutex<[CredentialsID: MonotonicInstant]>([:])
+    private let earlyPauses = Mutex<[CredentialsID: EarlyPause]>([:])
+
+    /// An early renewal that failed or brought little, and until when none is tried of the version that it left.
+    private struct EarlyPause {
+        let version: Int64
+        let until: MonotonicInstant
+    }
 
     private static let pauseAfterEarlyFailure: Duration = .seconds(30)
+    /// How long a caller waits for a renewal ahead of time: the token is good, so a provider that does not answer keeps
+    /// nobody from it.
+    private static let patienceForEarlyRenewal: Duration = .seconds(5)
 
     /// - Parameters:
     ///   - quarantine: how long credentials that the provider ended are kept aside; zero keeps nothing.
@@ -65,41 +72,51 @@ package final class CredentialsProvider: Sendable {
         var (tenant, query) = (tenant, query)
         let deadline = patience.map { time.monotonic.advanced(by: $0) }
         var outcome = Metrics.TokenRead.fresh
+        var renewsEarly = true
         // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
         for _ in 0..<16 {
             let snapshot = try await records.snapshot(id)
             if query.renewedPast == nil { query.renewedPast = snapshot.version }
-            let decision = decide(snapshot, tenant, query, id)
+            let decision = decide(snapshot, tenant, query, id, renewsEarly: renewsEarly)
             switch decision {
             case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
                 return try answer(decision, snapshot, tenant, outcome)
             case .refresh, .upgrade, .obtainClientCredentials, .retire:
+                let isEarly = decision == .refresh(isEarly: true)
                 let (owner, asked) = (tenant, query)
-                let run = await flights.run(id, within: timer(until: deadline)) {
+                let run = await flights.run(id, within: timer(until: isEarly ? earlyDeadline(deadline) : deadline)) {
                     await self.renew(id, of: owner, asked)
                 }
                 guard let run else {
+                    if isEarly {
+                        renewsEarly = false
+                        continue
+                    }
                     throw BrokerError(
                         .retryableError, "The credentials are still being renewed. Ask again.", retryAfter: 1)
                 }
-                outcome = run.isOwn ? .renewed : .joined
                 switch run.value {
                 case .failure(let error):
-                    // What is good for as long as the caller asked was only renewed ahead of time.
-                    guard decision == .refresh(isEarly: true) else { throw error }
-                    return try answer(.serve, snapshot, tenant, .fresh)
+                    guard isEarly else { throw error }
+                    // What is stored is good for as long as the caller asked. It is looked at once more, though: the
+                    // renewal may have found a logout.
+                    renewsEarly = false
                 case .success(.new(let renewed)):
+                    outcome = run.isOwn ? .renewed : .joined
+                    // Somebody else's renewal was of the configuration before this one.
+                    if let held = renewed.record.held, held.obtainedWith != tenant.terms.client { continue }
                     // The session ended in this very call. A local policy found something stored, so what it gets is
                     // the next lower level, as with every logout.
                     if renewed.record.held == nil { query.policy = .localValid }
                     let decision = policy.serves(
-                        renewed: renewed.record.held, terms: terms(tenant, id), query: query, now: time.now)
+                        renewed: renewed.record.held, terms: tenant.terms, query: query, now: time.now)
                     switch decision {
                     case .serve, .levelNotAvailable, .expiredOnArrival:
                         return try answer(decision, renewed, tenant, outcome)
                     default: break
                     }
                 case .success(.overtaken):
+                    outcome = run.isOwn ? .renewed : .joined
                     guard let current = try await tenants.currentTenant(id.tenant) else {
                         throw BrokerError.noSuchTenant
                     }
@@ -108,6 +125,11 @@ package final class CredentialsProvider: Sendable {
             }
         }
         throw BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1)
+    }
+
+    private func earlyDeadline(_ deadline: MonotonicInstant?) -> MonotonicInstant {
+        let early = time.monotonic.advanced(by: Self.patienceForEarlyRenewal)
+        return deadline.map { min($0, early) } ?? early
     }
 
     private func timer(until deadline: MonotonicInstant?) -> (@Sendable () async -> Void)? {
@@ -122,28 +144,29 @@ package final class CredentialsProvider: Sendable {
     }
 
     private func decide(
-        _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, _ id: CredentialsID
+        _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, _ id: CredentialsID,
+        renewsEarly: Bool = true
     ) -> CredentialsDecision {
-        policy.decide(
-            snapshot.record.held, version: snapshot.version, terms: terms(tenant, id), query: query, now: time.now)
-    }
-
-    private func terms(_ tenant: Tenant, _ id: CredentialsID) -> CredentialsPolicy.Terms {
         var terms = tenant.terms
-        if terms.leadTime > .zero, isPaused(id) { terms.leadTime = .zero }
-        return terms
+        if terms.leadTime > .zero, !renewsEarly || isPaused(id, snapshot.version) { terms.leadTime = .zero }
+        return policy.decide(
+            snapshot.record.held, version: snapshot.version, terms: terms, query: query, now: time.now)
     }
 
-    private func isPaused(_ id: CredentialsID) -> Bool {
+    private func isPaused(_ id: CredentialsID, _ version: Int64) -> Bool {
         let now = time.monotonic
-        return earlyPauses.withLock { $0[id].map { $0 > now } ?? false }
+        return earlyPauses.withLock { $0[id].map { $0.version == version && $0.until > now } ?? false }
     }
 
-    private func pauseEarlyRenewal(_ id: CredentialsID, for pause: Duration) {
+    private func pauseEarlyRenewal(_ id: CredentialsID, of version: Int64, for pause: Duration) {
         let now = time.monotonic
         earlyPauses.withLock { pauses in
-            if pauses.count >= 4096 { pauses = pauses.filter { $0.value > now } }
-            pauses[id] = now.advanced(by: pause)
+            if pauses.count >= 16_384 {
+                pauses = pauses.filter { $0.value.until > now }
+                // Who loses a pause renews once more than needed; sweeping a full table at every failure would cost all.
+                if pauses.count >= 8192 { pauses = [:] }
+            }
+            pauses[id] = EarlyPause(version: version, until: now.advanced(by: pause))
         }
     }
 
@@ -183,6 +206,8 @@ package final class CredentialsProvider: Sendable {
         let tenant: Tenant
         /// What it started from.
         let current: CredentialsSnapshot
+        /// What the provider is asked for; nil when it is not asked.
+        let grant: TokenRequest.Grant?
         let refreshID: RefreshID
     }
 
@@ -198,8 +223,9 @@ package final class CredentialsProvider: Sendable {
             records.report(error, id)
             return .failure(BrokerError(error))
         }
-        let renewal = Renewal(id: id, tenant: tenant, current: current, refreshID: RefreshID())
         let decision = decide(current, tenant, query, id)
+        let renewal = Renewal(
+            id: id, tenant: tenant, current: current, grant: Self.grant(of: decision), refreshID: RefreshID())
         let result: Result<Renewed, BrokerError>
         let outcome: Metrics.Renewal
         do throws(BrokerError) {
@@ -219,35 +245,39 @@ package final class CredentialsProvider: Sendable {
             }
         } catch {
             (result, outcome) = (.failure(error), .failed)
-            if decision == .refresh(isEarly: true) { pauseEarlyRenewal(id, for: Self.pauseAfterEarlyFailure) }
+            if decision == .refresh(isEarly: true) {
+                pauseEarlyRenewal(id, of: current.version, for: Self.pauseAfterEarlyFailure)
+            }
         }
-        finish(renewal, decision, outcome, result, took: start.duration(to: time.monotonic))
+        finish(renewal, outcome, result, took: start.duration(to: time.monotonic))
         return result
     }
 
+    private static func grant(of decision: CredentialsDecision) -> TokenRequest.Grant? {
+        switch decision {
+        case .refresh: .refreshToken
+        case .upgrade: .upgrade
+        case .obtainClientCredentials: .clientCredentials
+        case .serve, .serveBasic, .retire, .expiredOnArrival, .missing, .levelNotAvailable: nil
+        }
+    }
+
     private func finish(
-        _ renewal: Renewal, _ decision: CredentialsDecision, _ outcome: Metrics.Renewal,
-        _ result: Result<Renewed, BrokerError>, took duration: Duration
+        _ renewal: Renewal, _ outcome: Metrics.Renewal, _ result: Result<Renewed, BrokerError>,
+        took duration: Duration
     ) {
         var outcome = outcome
         var fields: [LogField] =
             LogField.credentials(renewal.id) + [.refresh(renewal.refreshID), .duration(duration)]
-        var grant: TokenRequest.Grant?
-        switch decision {
-        case .refresh: grant = .refreshToken
-        case .upgrade: grant = .upgrade
-        case .obtainClientCredentials: grant = .clientCredentials
-        default: break
-        }
         switch result {
         case .success(.overtaken): outcome = .overtaken
         case .success(.new(let snapshot)):
-            if grant == .refreshToken, snapshot.record.held == nil { outcome = .sessionEnded }
+            if renewal.grant == .refreshToken, snapshot.record.held == nil { outcome = .sessionEnded }
             fields.append(.version(snapshot.version))
         case .failure(let error): fields.append(.code(error.code))
         }
         metrics.renewalEnded(
-            provider: renewal.tenant.configuration.preset.name, grant, outcome, took: duration)
+            provider: renewal.tenant.configuration.preset.name, renewal.grant, outcome, took: duration)
         switch outcome {
         case .succeeded: log.info("credentials_renewed", fields)
         case .overtaken: log.info("renewal_overtaken", fields)
@@ -261,7 +291,8 @@ package final class CredentialsProvider: Sendable {
         let client = renewal.tenant.configuration.client
         guard let held = renewal.current.record.held, let refreshToken = held.refreshToken else { return .overtaken }
         let server = try await servers.server(for: renewal.tenant)
-        try await begin(renewal, .refreshToken)
+        try endpoint.admit(client, at: server)
+        try await begin(renewal)
         let response: TokenResponse
         do throws(TokenEndpoint.Failure) {
             response = try await endpoint.request(
@@ -269,73 +300,69 @@ package final class CredentialsProvider: Sendable {
         } catch {
             switch error {
             case .failed(let reason):
-                await tellFailure(renewal, .refreshToken, reason)
+                await tellFailure(renewal, reason)
                 throw reason
             case .sessionEnded(let answer):
-                let reason = BrokerError(
-                    .unexpectedError,
-                    "The provider refused to refresh credentials that the tenant's earlier client_id or client_secret "
-                        + "obtained. Configure those again, or have the user log in anew.",
-                    errorCode: answer.error ?? answer.subStatus)
-                // A refusal of another client than the one that logged the user in says nothing about the session.
-                guard held.isEnded(by: answer, refreshedBy: client.fingerprint) else {
-                    await tellFailure(renewal, .refreshToken, reason)
-                    throw reason
-                }
-                return try await end(renewal, held, reason)
+                return try await end(renewal, held, answer)
             }
         }
         let renewed = HeldCredentials(
             granted: response, level: .user, to: client, replacing: held,
             defaultLifetime: server.preset.defaultLifetime, now: time.now)
+        let result = try await publish(
+            renewal, CredentialRecord(held: renewed), events: granted(renewal, renewed, .refresh))
         // A token that lives no longer than the lead time would be due again at once, and at every read.
         let life = time.now.duration(to: renewed.expires)
-        if life <= renewal.tenant.terms.leadTime { pauseEarlyRenewal(renewal.id, for: life / 2) }
-        return try await publish(
-            renewal, CredentialRecord(held: renewed), events: granted(renewal, renewed, .refreshToken, .refresh))
+        if case .new(let snapshot) = result, life <= renewal.tenant.terms.leadTime {
+            pauseEarlyRenewal(renewal.id, of: snapshot.version, for: life / 2)
+        }
+        return result
+    }
+
+    /// Whether the configuration that a renewal goes by is the stored one. A replica may not have heard of a new one
+    /// yet: what is final must not be done by the old one.
+    private func isCurrent(_ tenant: Tenant) async throws(BrokerError) -> Bool {
+        try await tenants.currentTenant(tenant.name)?.version == tenant.version
     }
 
     /// Carries a user's session over to the client that is configured now (TIDAL's Auth design, "Upgrading
     /// credentials"). No failure ends it.
     private func upgrade(_ renewal: Renewal) async throws(BrokerError) -> Renewed {
-        // A replica that has not heard of the new configuration yet would carry the session back.
-        guard try await tenants.currentTenant(renewal.id.tenant)?.version == renewal.tenant.version else {
-            return .overtaken
-        }
+        // A replica with an old configuration would carry the session back.
+        guard try await isCurrent(renewal.tenant) else { return .overtaken }
         let client = renewal.tenant.configuration.client
         guard let held = renewal.current.record.held, let refreshToken = held.refreshToken,
             let grantType = renewal.tenant.configuration.preset.upgradeGrant
         else { return .overtaken }
         let server: AuthorizationServer
-        let response: TokenResponse
         do throws(BrokerError) {
             server = try await servers.server(for: renewal.tenant)
-            try await begin(renewal, .upgrade)
-            do throws(TokenEndpoint.Failure) {
-                response = try await endpoint.request(
-                    .upgrade(refreshToken, grantType: grantType), for: client, at: server, as: renewal.refreshID,
-                    retriesEveryFailure: true)
-            } catch {
-                throw error.reason
-            }
+            try endpoint.admit(client, at: server)
         } catch {
-            let reason = error.asFailedUpgrade
-            await tellFailure(renewal, .upgrade, reason)
+            throw error.asFailedUpgrade
+        }
+        try await begin(renewal)
+        let response: TokenResponse
+        do throws(TokenEndpoint.Failure) {
+            response = try await endpoint.request(
+                .upgrade(refreshToken, grantType: grantType), for: client, at: server, as: renewal.refreshID,
+                retriesEveryFailure: true)
+        } catch {
+            let reason = error.reason.asFailedUpgrade
+            await tellFailure(renewal, reason)
             throw reason
         }
         let upgraded = HeldCredentials(
             granted: response, level: .user, to: client, replacing: held,
             defaultLifetime: server.preset.defaultLifetime, now: time.now)
         return try await publish(
-            renewal, CredentialRecord(held: upgraded), events: granted(renewal, upgraded, .upgrade, .upgrade))
+            renewal, CredentialRecord(held: upgraded), events: granted(renewal, upgraded, .upgrade))
     }
 
     private func obtainClientCredentials(
         _ renewal: Renewal, isUpgrade: Bool
     ) async throws(BrokerError) -> Renewed {
-        if isUpgrade, try await tenants.currentTenant(renewal.id.tenant)?.version != renewal.tenant.version {
-            return .overtaken
-        }
+        if isUpgrade, try await !isCurrent(renewal.tenant) { return .overtaken }
         let (id, client) = (renewal.id, renewal.tenant.configuration.client)
         let server: AuthorizationServer
         let response: TokenResponse
@@ -365,14 +392,34 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    /// Leaves a tombstone for a session that the provider ended, and keeps its credentials aside. Conflicts are news,
-    /// not failures: a sibling that has refreshed meanwhile, or a new login, shows that the session goes on.
+    /// Leaves a tombstone for a session that the provider ended by `answer`, and keeps its credentials aside. Conflicts
+    /// are news, not failures: a sibling that has refreshed meanwhile, or a new login, shows that the session goes on.
     private func end(
-        _ renewal: Renewal, _ held: HeldCredentials, _ reason: BrokerError
+        _ renewal: Renewal, _ held: HeldCredentials, _ answer: TokenErrorResponse
     ) async throws(BrokerError) -> Renewed {
         let (id, now) = (renewal.id, time.now)
+        let errorCode = answer.error ?? answer.subStatus
+        do throws(BrokerError) {
+            guard try await isCurrent(renewal.tenant) else {
+                // It may have been the old secret that was refused.
+                await tellFailure(
+                    renewal, BrokerError(.conflict, "The tenant was configured anew meanwhile.", errorCode: errorCode))
+                return .overtaken
+            }
+            // A refusal of another client than the one that logged the user in says nothing about the session.
+            guard held.isEnded(by: answer, refreshedBy: renewal.tenant.terms.client) else {
+                throw BrokerError(
+                    .unexpectedError,
+                    "The provider refused to refresh credentials that the tenant's earlier client_secret obtained. "
+                        + "Configure that again, or have the user log in anew.", errorCode: errorCode)
+            }
+        } catch {
+            await tellFailure(renewal, error)
+            throw error
+        }
+        let reason = BrokerError(.unexpectedError, "The provider ended the session.", errorCode: errorCode)
         let tombstone = CredentialRecord(held: nil, ended: held.refreshTokenDigest)
-        return try await publish(renewal, tombstone, keepingAside: held) { version in
+        return try await publish(renewal, tombstone, aside: .keep(held, for: quarantine)) { version in
             [
                 .deauthorized(id, from: held, version: version, by: .revoked, renewal.refreshID, at: now),
                 .refreshFailed(id, .refreshToken, reason, renewal.refreshID, at: now),
@@ -384,9 +431,12 @@ package final class CredentialsProvider: Sendable {
     /// that is configured: it is kept aside, in case the configuration is the mistake.
     private func retire(_ renewal: Renewal) async throws(BrokerError) -> Renewed {
         guard let held = renewal.current.record.held else { return .overtaken }
+        if held.refreshToken != nil, try await !isCurrent(renewal.tenant) { return .overtaken }
         let (id, now) = (renewal.id, time.now)
         let tombstone = CredentialRecord(held: nil, ended: renewal.current.record.ended)
-        return try await publish(renewal, tombstone, keepingAside: held.refreshToken == nil ? nil : held) { version in
+        let aside: CredentialsRecords.AsideChange =
+            held.refreshToken == nil ? .none : .keep(held, for: quarantine)
+        return try await publish(renewal, tombstone, aside: aside) { version in
             [.deauthorized(id, from: held, version: version, by: .expired, nil, at: now)]
         }
     }
@@ -395,8 +445,9 @@ package final class CredentialsProvider: Sendable {
 
     /// Writes down that a renewal begins, before the provider is asked: a store that cannot be written to could not
     /// take its answer either, and then the refresh token had better not be spent.
-    private func begin(_ renewal: Renewal, _ grant: TokenRequest.Grant) async throws(BrokerError) {
+    private func begin(_ renewal: Renewal) async throws(BrokerError) {
         let (id, now) = (renewal.id, time.now)
+        guard let grant = renewal.grant else { return }
         do throws(StoreError) {
             try await records.tell(
                 [
@@ -412,9 +463,10 @@ package final class CredentialsProvider: Sendable {
     }
 
     private func granted(
-        _ renewal: Renewal, _ held: HeldCredentials, _ grant: TokenRequest.Grant, _ origin: BrokerEvent.Origin
+        _ renewal: Renewal, _ held: HeldCredentials, _ origin: BrokerEvent.Origin
     ) -> CredentialsRecords.Events {
         let (id, refreshID, now) = (renewal.id, renewal.refreshID, time.now)
+        guard let grant = renewal.grant else { return { _ in [] } }
         return { version in
             [
                 .step(.refreshRefreshedAccessToken, id, grant, refreshID, at: now),
@@ -425,8 +477,10 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    /// A listener misses the end of a renewal whose failure the store does not take; the log has it.
-    private func tellFailure(_ renewal: Renewal, _ grant: TokenRequest.Grant, _ reason: BrokerError) async {
+    /// Tells how a renewal ended that was told to begin and brought nothing. A listener misses it where the store does
+    /// not take it; the log has it.
+    private func tellFailure(_ renewal: Renewal, _ reason: BrokerError) async {
+        guard let grant = renewal.grant, grant != .clientCredentials else { return }
         do throws(StoreError) {
             try await records.tell(
                 [.refreshFailed(renewal.id, grant, reason, renewal.refreshID, at: time.now)], of: renewal.id)
@@ -442,28 +496,47 @@ package final class CredentialsProvider: Sendable {
     /// A provider may have replaced the refresh token by now, so a store that is away is asked until it answers: the
     /// callers' patience may end meanwhile, the result may not be lost.
     private func publish(
-        _ renewal: Renewal, _ record: CredentialRecord, over standing: CredentialsSnapshot? = nil,
-        keepingAside ended: HeldCredentials? = nil, events: @escaping CredentialsRecords.Events
+        _ renewal: Renewal, _ record: CredentialRecord, aside: CredentialsRecords.AsideChange = .none,
+        events: CredentialsRecords.Events
     ) async throws(BrokerError) -> Renewed {
-        let (id, current) = (renewal.id, standing ?? renewal.current)
+        let id = renewal.id
+        var (current, aside) = (renewal.current, aside)
         var prepared: CredentialsRecords.Prepared?
-        var tries = 0
+        var (tries, conflicts) = (0, 0)
         while true {
             do throws(StoreError) {
                 let change: CredentialsRecords.Prepared
                 if let prepared {
                     change = prepared
                 } else {
-                    var others: [VaultChange] = []
-                    if let ended, quarantine > .zero {
-                        others.append(try await records.keepAside(ended, id, for: quarantine))
-                    }
-                    change = records.prepare(record, id, over: current, others, events)
+                    change = records.prepare(record, id, over: current, try await records.changes(aside, id), events)
                     prepared = change
                 }
                 return .new(try await records.write(change, id, tenantVersion: renewal.tenant.version))
             } catch .conflict {
-                return try await settle(renewal, prepared, record, mayBeOurs: tries > 0, events)
+                conflicts += 1
+                let standing = try await whatStands(id)
+                // An earlier try may have arrived although its answer did not.
+                if tries > 0, let prepared, standing.snapshot.version == prepared.snapshot.version,
+                    standing.snapshot.record == record
+                {
+                    return .new(records.adopt(prepared, id))
+                }
+                guard standing.tenantExists else { throw BrokerError(.notFound, "The tenant was deleted meanwhile.") }
+                if Self.isRefuted(standing.snapshot.record, by: record, from: renewal.current.record) {
+                    // What was kept aside of the session is spent, and using it would end the session after all.
+                    (current, aside) = (standing.snapshot, .drop)
+                } else if standing.snapshot.version != current.version || aside == .none {
+                    await tellFailure(
+                        renewal, BrokerError(.conflict, "A login, a logout or another replica was faster."))
+                    return .overtaken
+                }
+                // Otherwise it was only what is kept aside that somebody else has changed.
+                guard conflicts < 32 else {
+                    records.report(.conflict, id)
+                    throw BrokerError(StoreError.conflict)
+                }
+                (prepared, tries) = (nil, 0)
             } catch .unavailable {
                 tries += 1
                 try await records.waitForStore(beforeTry: tries, id)
@@ -474,38 +547,24 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    /// After a conflict: whether the record that stands there is the one that an earlier try wrote after all, or one
-    /// that our grant refutes.
-    private func settle(
-        _ renewal: Renewal, _ prepared: CredentialsRecords.Prepared?, _ record: CredentialRecord, mayBeOurs: Bool,
-        _ events: @escaping CredentialsRecords.Events
-    ) async throws(BrokerError) -> Renewed {
-        let id = renewal.id
+    /// What is stored after a conflict. A store that is away is asked until it answers.
+    private func whatStands(
+        _ id: CredentialsID
+    ) async throws(BrokerError) -> (snapshot: CredentialsSnapshot, tenantExists: Bool) {
         // What is in memory is what the renewal started from, and that is over.
         records.forget(id)
-        let standing: CredentialsSnapshot
-        let tenantExists: Bool
-        do throws(StoreError) {
-            standing = try await records.reread(id)
-            tenantExists = try await records.tenantExists(id)
-        } catch {
-            records.report(error, id)
-            throw BrokerError(error)
+        var tries = 0
+        while true {
+            do throws(StoreError) {
+                return (try await records.reread(id), try await records.tenantExists(id))
+            } catch .unavailable {
+                tries += 1
+                try await records.waitForStore(beforeTry: tries, id)
+            } catch {
+                records.report(error, id)
+                throw BrokerError(error)
+            }
         }
-        if mayBeOurs, let prepared, standing.version == prepared.snapshot.version, standing.record == record {
-            return .new(records.adopt(prepared, id))
-        }
-        guard tenantExists else { throw BrokerError(.notFound, "The tenant was deleted meanwhile.") }
-        if Self.isRefuted(standing.record, by: record, from: renewal.current.record) {
-            return try await publish(renewal, record, over: standing, events: events)
-        }
-        if record.held?.level == .user {
-            // The renewal has begun in the listeners' eyes, and ends without a result.
-            await tellFailure(
-                renewal, .refreshToken,
-                BrokerError(.conflict, "A login, a logout or another replica was faster."))
-        }
-        return .overtaken
     }
 
     /// Whether another replica took the session for ended because the refresh token was refused that we had just
@@ -584,15 +643,13 @@ package final class CredentialsProvider: Sendable {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.records.reread(id)
-                let aside = try await self.records.dropAside(id)
+                let aside = try await self.records.changes(.drop, id)
                 let nothing = CredentialRecord(held: nil)
                 // Even where nothing is left to purge, a tombstone's mark goes: it would let a renewal in flight
                 // take the logout for another's mistake.
-                if aside == nil, current.version == 0 || current.record == nothing { return nil }
+                if aside.isEmpty, current.version == 0 || current.record == nothing { return nil }
                 let (held, now) = (current.record.held, self.time.now)
-                _ = try await self.records.write(
-                    nothing, id, over: current, alongside: aside.map { [$0] } ?? []
-                ) { version in
+                _ = try await self.records.write(nothing, id, over: current, alongside: aside) { version in
                     held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
                 }
                 return held
@@ -614,13 +671,13 @@ package final class CredentialsProvider: Sendable {
                     return .failure(
                         BrokerError(.conflict, "User credentials are stored under this storage key already."))
                 }
-                guard let (kept, _) = try await self.records.aside(id), kept.until > self.time.now,
-                    let removal = try await self.records.dropAside(id)
-                else { return .failure(BrokerError(.notFound, "Nothing is kept aside under this storage key.")) }
-                let (held, now) = (kept.credentials, self.time.now)
+                guard let aside = try await self.records.aside(id), aside.content.until > self.time.now else {
+                    return .failure(BrokerError(.notFound, "Nothing is kept aside under this storage key."))
+                }
+                let (held, now) = (aside.content.credentials, self.time.now)
                 return .success(
                     try await self.records.write(
-                        CredentialRecord(held: held), id, over: current, alongside: [removal]
+                        CredentialRecord(held: held), id, over: current, alongside: [aside.removal]
                     ) { version in [.updated(id, to: held, version: version, by: .set, nil, at: now)] })
             }
         } catch {
@@ -671,7 +728,7 @@ extension BrokerError {
     /// Whatever kept an upgrade from succeeding is told as something that may be over next time: the user stays
     /// logged in with what is stored.
     fileprivate var asFailedUpgrade: BrokerError {
-        if code.status == .serviceUnavailable { return self }
+        if code.status == .serviceUnavailable || code == .notFound { return self }
         return BrokerError(
             .retryableError,
             "The stored credentials were obtained with another client configuration, and carrying them over to the "

@@ -57,15 +57,15 @@ final class CredentialsRecords: Sendable {
         return snapshot
     }
 
-    /// What is kept aside for an administrator, and the version of its record.
+    /// What is kept aside for an administrator, and the change that removes exactly that.
     func aside(
         _ id: CredentialsID
-    ) async throws(StoreError) -> (content: QuarantinedCredentials, version: Int64)? {
+    ) async throws(StoreError) -> (content: QuarantinedCredentials, removal: VaultChange)? {
         guard let record = try await vault.read(Self.asideID(id)) else { return nil }
         guard let content = QuarantinedCredentials(decoding: record.content.revealedBytes) else {
             throw .damaged("a quarantine record of tenant \(id.tenant) cannot be read by this version")
         }
-        return (content, record.version)
+        return (content, .remove(Self.asideID(id), version: record.version))
     }
 
     // MARK: Writing
@@ -88,6 +88,7 @@ final class CredentialsRecords: Sendable {
         let snapshot: CredentialsSnapshot
         fileprivate let changes: [VaultChange]
         fileprivate let isNew: Bool
+        fileprivate let due: Timestamp?
     }
 
     func prepare(
@@ -108,7 +109,8 @@ final class CredentialsRecords: Sendable {
         let told = events(version)
         if !told.isEmpty { changes.append(BrokerEvent.entry(told, of: id, at: time.now)) }
         return Prepared(
-            snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew)
+            snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew,
+            due: open.due)
     }
 
     func write(
@@ -129,12 +131,14 @@ final class CredentialsRecords: Sendable {
         }
         cache.put(id, prepared.snapshot, ticket)
         bus.announce(id.tenant)
+        if let due = prepared.due { bus.announce(due: due) }
         return prepared.snapshot
     }
 
     /// Takes for written what an earlier try has written after all, as the store now shows.
     func adopt(_ prepared: Prepared, _ id: CredentialsID) -> CredentialsSnapshot {
         bus.announce(id.tenant)
+        if let due = prepared.due { bus.announce(due: due) }
         return prepared.snapshot
     }
 
@@ -146,24 +150,28 @@ final class CredentialsRecords: Sendable {
         bus.announce(id.tenant)
     }
 
-    /// The change that keeps what a provider ended aside, in place of what is kept there already.
-    func keepAside(
-        _ held: HeldCredentials, _ id: CredentialsID, for duration: Duration
-    ) async throws(StoreError) -> VaultChange {
-        let until = time.now.advanced(by: duration)
-        let content = QuarantinedCredentials(credentials: held, until: until)
+    /// What a change of credentials does to what is kept aside.
+    enum AsideChange: Equatable {
+        case none
+        /// Keeps these aside in place of what is kept there already; for no time at all, keeps nothing.
+        case keep(HeldCredentials, for: Duration)
+        case drop
+    }
+
+    /// The changes that `aside` comes to as the store stands now; a conflict where that changes.
+    func changes(_ aside: AsideChange, _ id: CredentialsID) async throws(StoreError) -> [VaultChange] {
+        if aside == .none { return [] }
         // Read as a bare record: one that cannot be opened any more is no reason to lose this one.
         let standing = try await vault.version(of: Self.asideID(id))
+        guard case .keep(let held, let duration) = aside, duration > .zero else {
+            return standing.map { [.remove(Self.asideID(id), version: $0)] } ?? []
+        }
+        let until = time.now.advanced(by: duration)
         let record = OpenRecord(
             id: Self.asideID(id),
             version: standing.map { versions.next(after: $0) } ?? versions.first(at: time.now),
-            content: SecretBytes(content.encoded), expires: until)
-        return standing.map { .replace(record, version: $0) } ?? .insert(record)
-    }
-
-    /// The change that removes what is kept aside; nil where nothing is.
-    func dropAside(_ id: CredentialsID) async throws(StoreError) -> VaultChange? {
-        try await vault.version(of: Self.asideID(id)).map { .remove(Self.asideID(id), version: $0) }
+            content: SecretBytes(QuarantinedCredentials(credentials: held, until: until).encoded), expires: until)
+        return [standing.map { .replace(record, version: $0) } ?? .insert(record)]
     }
 
     /// Whether the tenant is still there.

@@ -45,7 +45,8 @@ package final class DeviceFlow: Sendable {
     private struct Pollers {
         var tasks: [RecordID: Task<Void, Never>] = [:]
         var search: Task<Void, Never>?
-        var isDraining = false
+        /// Those that the draining has cancelled; nil before it begins.
+        var ending: [Task<Void, Never>]?
     }
 
     /// How long one poll may take before another replica may take the login over: longer than the HTTPS client lets a
@@ -55,6 +56,8 @@ package final class DeviceFlow: Sendable {
     static let patienceWithOthers: Duration = .seconds(5)
     /// How often a shared store is searched for logins whose owner may have died.
     static let searchInterval: Duration = .seconds(5)
+    /// By how much another replica's clock may be wrong before it ends a login that its owner still sees through.
+    static let clockTolerance: Duration = .seconds(300)
 
     package init(
         vault: Vault, servers: ProviderServers, endpoint: TokenEndpoint, credentials: CredentialsProvider,
@@ -115,7 +118,7 @@ package final class DeviceFlow: Sendable {
         guard let found = try await find(handle, for: caller) else { return nil }
         return try await endings.progress(of: found.record.id, within: wait) { record throws(StoreError) in
             let login = try PendingDeviceLogin(record)
-            return (login.progress, login.expires)
+            return (login.progress, login.end)
         }
     }
 
@@ -165,9 +168,9 @@ package final class DeviceFlow: Sendable {
     package func start() {
         let search = Task {
             repeat {
-                await self.searchForLogins()
+                let isComplete = await self.searchForLogins()
                 // The only writer of its store has begun every later login itself.
-                if self.vault.revalidateAfter == nil { return }
+                if isComplete, self.vault.revalidateAfter == nil { return }
                 do {
                     try await self.time.sleep(for: Self.searchInterval)
                 } catch {
@@ -178,24 +181,25 @@ package final class DeviceFlow: Sendable {
         pollers.withLock { $0.search = search }
     }
 
-    private func searchForLogins() async {
+    /// - Returns: whether the whole store was seen.
+    private func searchForLogins() async -> Bool {
+        let page = 500
         var last: RecordID?
         while !Task.isCancelled {
-            let records: [OpenRecord]
+            let marks: [RecordMark]
             do throws(StoreError) {
-                records = try await vault.list(.device, tenant: nil, after: last, limit: 500)
+                marks = try await vault.marks(.device, after: last, limit: page)
             } catch {
                 log.warning("store_failed", [.store(error)])
-                return
+                return false
             }
-            for record in records {
-                // One that cannot be read is reported to whoever asks for it.
-                guard let login = try? PendingDeviceLogin(record), login.status == .pending else { continue }
-                see(record.id, through: Sighting(version: record.version, at: time.monotonic, isOurs: false))
+            for mark in marks where mark.due != nil {
+                see(mark.id, through: Sighting(version: mark.version, at: time.monotonic, isOurs: false))
             }
-            guard records.count == 500 else { return }
-            last = records.last?.id
+            guard marks.count == page else { return true }
+            last = marks.last?.id
         }
+        return false
     }
 
     /// Which version of a record this process saw when.
@@ -204,12 +208,14 @@ package final class DeviceFlow: Sendable {
         var at: MonotonicInstant
         /// Whether this process wrote it.
         var isOurs: Bool
+        /// So that not all the others come at once when an owner has died.
+        let jitter: Duration = .milliseconds(Int64.random(in: 0..<2000))
     }
 
     /// Starts the task that sees a login through, where there is none yet.
     private func see(_ id: RecordID, through first: Sighting) {
         pollers.withLock { pollers in
-            if pollers.isDraining || pollers.tasks[id] != nil { return }
+            if pollers.ending != nil || pollers.tasks[id] != nil { return }
             pollers.tasks[id] = Task {
                 await self.carry(id, from: first)
                 self.pollers.withLock { $0.tasks[id] = nil }
@@ -230,20 +236,33 @@ package final class DeviceFlow: Sendable {
                 if record.version != sighting.version {
                     sighting = Sighting(version: record.version, at: time.monotonic, isOurs: false)
                 }
+                let due = sighting.at.advanced(by: patience(with: login, sighting))
+                let untilDue = time.monotonic.duration(to: due)
                 let remaining = time.now.duration(to: login.expires)
-                let due = sighting.at.advanced(by: patience(with: login, isOurs: sighting.isOurs))
-                let wait = min(time.monotonic.duration(to: due), remaining)
-                if wait <= .zero {
-                    sighting = try await poll(login, record) ?? sighting
+                // A clock that is ahead must not end what its owner, by a better one, still sees through.
+                let isOthers = !sighting.isOurs && vault.revalidateAfter != nil
+                let untilEnd = isOthers ? remaining + Self.clockTolerance : remaining
+                if Task.isCancelled { return }
+                if untilEnd <= .zero || untilDue <= .zero && remaining <= .zero {
+                    sighting = try await act(on: record) { () throws(StoreError) in
+                        try await self.end(login, over: record, .expired, nil)
+                    } ?? sighting
+                    pause = .zero
+                } else if untilDue <= .zero {
+                    sighting = try await act(on: record) { () throws(StoreError) in
+                        try await self.claimAndPoll(login, record)
+                    } ?? sighting
                     pause = .zero
                 } else {
-                    pause = wait
+                    pause = min(untilDue, untilEnd)
                 }
                 storeFailures = 0
             } catch {
                 log.warning("store_failed", [.tenant(id.tenant), .store(error)])
                 if case .damaged = error { return }
                 storeFailures += 1
+                // Its owner could not write either, and may have a token to store.
+                if !sighting.isOurs { sighting.at = time.monotonic }
                 pause = CredentialsRecords.pause(beforeTry: storeFailures)
             }
             if pause == .zero { continue }
@@ -255,22 +274,21 @@ package final class DeviceFlow: Sendable {
         }
     }
 
-    private func patience(with login: PendingDeviceLogin, isOurs: Bool) -> Duration {
-        if isOurs { return login.wait }
+    private func patience(with login: PendingDeviceLogin, _ sighting: Sighting) -> Duration {
+        if sighting.isOurs { return login.wait }
         // Of a store with one writer, whoever wrote this is dead, and so is its poll.
         if vault.revalidateAfter == nil { return login.isBeingPolled ? login.polling.interval : login.wait }
-        return login.wait + Self.patienceWithOthers + .milliseconds(Int64.random(in: 0..<2000))
+        return login.wait + Self.patienceWithOthers + sighting.jitter
     }
 
-    /// Polls once, if this process gets to be the one, and writes down what came of it. Goes on when the task that
-    /// asked for it is cancelled.
+    /// Does the work for a login. It goes on when the task that asked for it is cancelled.
     /// - Returns: what was written; nil when it was another's turn.
-    private func poll(
-        _ login: PendingDeviceLogin, _ record: OpenRecord
+    private func act(
+        on record: OpenRecord, _ work: @escaping @Sendable () async throws(StoreError) -> Sighting?
     ) async throws(StoreError) -> Sighting? {
         let run = await polls.run(record.id, within: nil) { () async -> Result<Sighting?, StoreError> in
             do throws(StoreError) {
-                return .success(try await self.claimAndPoll(login, record))
+                return .success(try await work())
             } catch .conflict {
                 return .success(nil)
             } catch {
@@ -280,17 +298,20 @@ package final class DeviceFlow: Sendable {
         return try run?.value.get() ?? nil
     }
 
+    /// Polls once, if this process gets to be the one, and writes down what came of it.
     private func claimAndPoll(
         _ login: PendingDeviceLogin, _ record: OpenRecord
     ) async throws(StoreError) -> Sighting? {
-        guard time.now < login.expires, let code = login.deviceCode else {
-            return try await end(login, over: record, .expired, nil)
-        }
+        guard let code = login.deviceCode else { throw .damaged("a pending device login has no code") }
         var login = login
         login.isBeingPolled = true
         login.wait = Self.longestPoll
         let claim = login.record(replacing: record)
+        let asked = time.monotonic
         try await vault.commit([.replace(claim, version: record.version)])
+        // The others count from the moment when it was written, which may be as long ago. Their turn might come while
+        // this poll is under way.
+        if asked.duration(to: time.monotonic) > Self.patienceWithOthers { return nil }
 
         let id = RefreshID()
         let (outcome, response) = await endpoint.poll(
@@ -302,7 +323,8 @@ package final class DeviceFlow: Sendable {
             login.wait = wait
             return try await write(login, over: claim, telling: [])
         case .expired(let remaining) where remaining > .zero:
-            login.wait = remaining
+            // Not `remaining`: a clock that says otherwise would poll after it.
+            login.wait = PendingDeviceLogin.noMorePolls
             return try await write(login, over: claim, telling: [])
         case .expired:
             return try await end(login, over: claim, .expired, nil)
@@ -310,7 +332,7 @@ package final class DeviceFlow: Sendable {
             let error = Self.error(reason, outcome)
             return try await end(login, over: claim, .failed(error.code), error)
         case .granted:
-            if let response { await complete(login, over: claim, response, as: id) }
+            if let response { await complete(login, response, as: id) }
             return nil
         }
     }
@@ -325,7 +347,10 @@ package final class DeviceFlow: Sendable {
             do throws(StoreError) {
                 // An earlier try may have arrived although its answer did not.
                 var hasArrived = false
-                if tries > 0 { hasArrived = try await vault.read(next.id)?.content == next.content }
+                if tries > 0 {
+                    let standing = try await vault.read(next.id)
+                    hasArrived = standing?.version == next.version && standing?.content == next.content
+                }
                 if !hasArrived {
                     try await vault.commit([.replace(next, version: record.version)] + events)
                 }
@@ -364,7 +389,7 @@ package final class DeviceFlow: Sendable {
 
     /// Stores what the provider granted together with the login's end, both or none.
     private func complete(
-        _ login: PendingDeviceLogin, over record: OpenRecord, _ response: TokenResponse, as id: RefreshID
+        _ login: PendingDeviceLogin, _ response: TokenResponse, as id: RefreshID
     ) async {
         let client = login.configuration.client
         let held = HeldCredentials(
@@ -373,18 +398,24 @@ package final class DeviceFlow: Sendable {
         var completed = login
         completed.status = .completed
         completed.deviceCode = nil
-        let completedRecord = completed.record(replacing: record)
+        let finished = completed
         let told = BrokerEvent.loginCompleted(login.credentialsID, .device, loginID: nil, at: time.now)
+        var tried: Int64?
         var hasArrived = false
         do throws(BrokerError) {
             let stored = try await credentials.settle(login: held, by: .device, for: login.credentialsID) {
                 () async throws(StoreError) in
-                let standing = try await self.vault.read(login.recordID)
-                if standing?.version == record.version {
-                    return ([.replace(completedRecord, version: record.version)], [told])
+                guard let standing = try await self.vault.read(login.recordID) else { return nil }
+                let known = try PendingDeviceLogin(standing)
+                // Where storing took so long that another replica has taken over, the code is spent and this is still
+                // the token that the user allowed.
+                if known.status == .pending {
+                    let next = finished.record(replacing: standing)
+                    tried = next.version
+                    return ([.replace(next, version: standing.version)], [told])
                 }
                 // Where an earlier try arrived although its answer did not, the credentials may have been renewed since.
-                hasArrived = standing?.content == completedRecord.content
+                hasArrived = known.status == .completed && standing.version == tried
                 return nil
             }
             if stored == nil, !hasArrived {
@@ -425,14 +456,17 @@ package final class DeviceFlow: Sendable {
     package func beginDraining() {
         endings.beginDraining()
         let tasks = pollers.withLock { pollers in
-            pollers.isDraining = true
-            return Array(pollers.tasks.values) + [pollers.search].compactMap { $0 }
+            let tasks = Array(pollers.tasks.values) + [pollers.search].compactMap { $0 }
+            pollers.ending = (pollers.ending ?? []) + tasks
+            return tasks
         }
         for task in tasks { task.cancel() }
     }
 
-    /// Suspends until no poll is under way: what a provider has granted is stored by then.
+    /// Suspends until no poll is under way and, while draining, none can begin any more: what a provider has granted is
+    /// stored by then.
     package func idle() async {
+        for task in pollers.withLock({ $0.ending ?? [] }) { await task.value }
         await polls.idle()
     }
 

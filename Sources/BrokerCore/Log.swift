@@ -41,6 +41,8 @@ package struct LogField: Sendable {
     package static func code(_ code: BrokerError.Code) -> LogField { .init("code", code.rawValue) }
     package static func count(_ count: Int) -> LogField { .init("count", .integer(Int64(count))) }
     package static func version(_ version: Int64) -> LogField { .init("version", .integer(version)) }
+    /// An entry's place in the log of events.
+    package static func sequence(_ sequence: Int64) -> LogField { .init("sequence", .integer(sequence)) }
     package static func level(_ level: CredentialsLevel) -> LogField { .init("credentials_level", level.rawValue) }
     package static func refresh(_ id: RefreshID) -> LogField { .init("refresh_id", id.text) }
     package static func address(_ address: SocketAddress) -> LogField { .init("address", address.description) }

@@ -127,9 +127,12 @@ package final class Metrics: Sendable {
         ("device_polls_total", "counter", "Polls for device logins, by answer."),
     ]
 
+    /// A metric that is counted elsewhere, with its value for each set of labels; one without labels has one value.
+    package typealias Reading = (name: String, type: String, help: String, values: [(labels: String, value: Int)])
+
     /// The text of `GET /metrics`.
-    /// - Parameter gauges: name, help and value of what is not counted here.
-    package func text(gauges: [(name: String, type: String, help: String, value: Int)]) -> String {
+    /// - Parameter gauges: what is not counted here.
+    package func text(gauges: [Reading]) -> String {
         let state = self.state.withLock { $0 }
         var text = ""
         for (name, type, help) in Self.help {
@@ -149,7 +152,9 @@ package final class Metrics: Sendable {
         }
         for gauge in gauges {
             text += "# HELP token_broker_\(gauge.name) \(gauge.help)\n# TYPE token_broker_\(gauge.name) \(gauge.type)\n"
-            text += "token_broker_\(gauge.name) \(gauge.value)\n"
+            for (labels, value) in gauge.values {
+                text += "token_broker_\(gauge.name)\(labels.isEmpty ? "" : "{\(labels)}") \(value)\n"
+            }
         }
         return text
     }

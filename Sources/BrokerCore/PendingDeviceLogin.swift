@@ -18,6 +18,9 @@ struct PendingDeviceLogin: Sendable {
 
     /// How long after its end the outcome can still be asked for.
     static let memory: Duration = .seconds(3600)
+    /// What to wait when the code ends before the next poll is due: as long as the longest-lived code, so that no clock
+    /// makes it one poll more.
+    static let noMorePolls: Duration = .seconds(86_400)
 
     let id: String
     let tenant: TenantName
@@ -50,17 +53,23 @@ struct PendingDeviceLogin: Sendable {
         }
     }
 
+    /// From when on nobody need wait for the login: what a poll under way brings still counts.
+    var end: Timestamp { isBeingPolled ? expires.advanced(by: DeviceFlow.longestPoll) : expires }
+
+    /// Marks the records whose logins are to be seen through.
+    private var due: Timestamp? { status == .pending ? expires : nil }
+
     func record(version: Int64, handleDigest: [UInt8]) -> OpenRecord {
         OpenRecord(
             id: recordID, version: version, content: SecretBytes(encoded), lookup: handleDigest,
-            expires: expires.advanced(by: Self.memory))
+            expires: expires.advanced(by: Self.memory), due: due)
     }
 
     /// The record that takes `previous`' place.
     func record(replacing previous: OpenRecord) -> OpenRecord {
         OpenRecord(
             id: recordID, version: previous.version + 1, content: SecretBytes(encoded), lookup: previous.lookup,
-            expires: previous.expires)
+            expires: previous.expires, due: due)
     }
 }
 

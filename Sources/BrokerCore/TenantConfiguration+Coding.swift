@@ -70,14 +70,14 @@ extension TenantConfiguration {
 
     private static func refusal(_ reader: inout ObjectReader) -> RefusalPattern? {
         let status = reader.requiredInteger("status", in: 400...499)
-        let error = reader.string("error", limit: 128)
+        let error = reader.string("error", limit: 64)
         guard let status else { return nil }
         guard RefusalPattern.isAllowed(status: Int(status)) else {
             reader.note("status", "must not be 408 or 429: those are about the moment, not the session")
             return nil
         }
         let pattern = RefusalPattern(status: Int(status), error: error)
-        if pattern == nil { reader.note("error", "must be visible ASCII without quote or backslash") }
+        if pattern == nil { reader.note("error", "must consist of letters, digits and . _ : -") }
         return pattern
     }
 

@@ -39,15 +39,31 @@ package struct TokenEndpoint: Sendable {
         self.log = log
     }
 
+    /// Shows that the provider has not asked to be left alone.
+    /// - Throws: `retryable_error` for as long as it has.
+    func admit(_ client: ClientConfiguration, at server: AuthorizationServer) throws(BrokerError) {
+        if let remaining = pauses.remaining(Self.pauseKey(client, server), now: time.monotonic) {
+            throw Self.retryable(nil, after: remaining)
+        }
+    }
+
+    private static func pauseKey(_ client: ClientConfiguration, _ server: AuthorizationServer) -> ProviderPauses.Key {
+        ProviderPauses.Key(tokenEndpoint: server.tokenEndpoint, clientID: client.clientID)
+    }
+
     /// Asks for a token: one call, and up to five more where the design has them.
     /// - Parameter retriesEveryFailure: whether every failure at all is tried again, and none is final: an upgrade.
     func request(
         _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID,
         retriesEveryFailure: Bool = false
     ) async throws(Failure) -> TokenResponse {
-        let pause = ProviderPauses.Key(tokenEndpoint: server.tokenEndpoint, clientID: client.clientID)
-        if request.grant != .authorizationCode, let remaining = pauses.remaining(pause, now: time.monotonic) {
-            throw .failed(Self.retryable(nil, after: remaining))
+        let pause = Self.pauseKey(client, server)
+        if request.grant != .authorizationCode {
+            do throws(BrokerError) {
+                try admit(client, at: server)
+            } catch {
+                throw .failed(error)
+            }
         }
         let (form, authorization) = request.form(for: client, at: server)
         let message = try Self.message(to: server.tokenEndpoint, form, authorization, server)

@@ -74,10 +74,19 @@ package final class Vault: Sendable {
     }
 
     /// Up to `limit` records whose due mark is before `now`, the earliest first.
-    package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [OpenRecord] {
-        var records: [OpenRecord] = []
-        for stored in try await store.due(kind, before: now, limit: limit) { records.append(try open(stored)) }
-        return records
+    ///
+    /// A record that does not open comes without its content, and the reading goes on: whoever works through what is due
+    /// would meet it first every time, and never come to those behind it.
+    package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [DueRecord] {
+        try await store.due(kind, before: now, limit: limit).map { stored in
+            let record: OpenRecord?
+            do throws(StoreError) {
+                record = try open(stored)
+            } catch {
+                record = nil
+            }
+            return DueRecord(id: stored.id, version: stored.version, record: record)
+        }
     }
 
     /// The earliest due mark of the kind's records; nil when none has one.

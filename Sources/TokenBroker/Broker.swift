@@ -49,6 +49,7 @@ package final class Broker: Sendable {
     package var credentials: CredentialsProvider { core.credentials }
     package var logins: LoginFlow { core.logins }
     package var deviceLogins: DeviceFlow { core.deviceLogins }
+    package var events: EventFeed { core.events }
 
     /// Begins the work that nobody asks for.
     package func start() {

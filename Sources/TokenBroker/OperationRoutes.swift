@@ -44,18 +44,24 @@ struct OperationRoutes {
 
     private func metrics(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        var gauges: [(name: String, type: String, help: String, value: Int)] = []
+        var gauges: [Metrics.Reading] = [
+            ("event_listeners", "gauge", "Open streams of events.", [("", broker.events.listenerCount)]),
+            (
+                "events_sent_total", "counter", "Events sent, once for each listener, by kind.",
+                broker.events.sent.map { (#"kind="\#($0.kind.rawValue)""#, $0.count) }
+            ),
+        ]
         if let server = broker.currentServerStatistics {
-            gauges = [
-                ("http_connections", "gauge", "Connections that are open.", server.connectionsOpen),
-                ("http_connections_total", "counter", "Connections accepted.", server.connectionsAccepted),
+            gauges += [
+                ("http_connections", "gauge", "Connections that are open.", [("", server.connectionsOpen)]),
+                ("http_connections_total", "counter", "Connections accepted.", [("", server.connectionsAccepted)]),
                 (
                     "http_connections_refused_total", "counter", "Connections refused over a limit.",
-                    server.connectionsRefused
+                    [("", server.connectionsRefused)]
                 ),
                 (
                     "http_connections_stalled_total", "counter", "Connections reset because their peer did not read.",
-                    server.connectionsStalled
+                    [("", server.connectionsStalled)]
                 ),
             ]
         }

@@ -13,7 +13,7 @@ struct Routes {
 
     var all: [Route] {
         TenantRoutes(broker).all + CallerKeyRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
-            + CredentialsRoutes(broker).all + OperationRoutes(broker).all
+            + CredentialsRoutes(broker).all + EventRoutes(broker).all + OperationRoutes(broker).all
     }
 }
 

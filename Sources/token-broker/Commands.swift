@@ -55,6 +55,9 @@ enum Command: Equatable {
                                                  default 7
           TOKEN_BROKER_EXPIRY_NOTICE             seconds ahead of a token's expiry at which listeners are told of it,
                                                  0 to 86400; default 300
+          TOKEN_BROKER_EVENT_DAYS                days that events are kept, 1 to 365; default 7
+          TOKEN_BROKER_EVENT_LIMIT               commits whose events are kept at most, 1000 to 1000000000;
+                                                 default 1000000
           TOKEN_BROKER_SHUTDOWN_GRACE            seconds that SIGTERM leaves for what is under way, 1 to 3600;
                                                  default 25
         """

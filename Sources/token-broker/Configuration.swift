@@ -33,6 +33,8 @@ struct Configuration: Sendable {
     var maximumConnections: Int
     var quarantine: Duration
     var expiryNotice: Duration
+    var eventRetention: Duration
+    var eventLimit: Int
     var shutdownGrace: Duration
     /// Variables with our prefix that mean nothing: worth a warning, no fault, since orchestrators add their own.
     var unknownVariables: [String]
@@ -95,6 +97,8 @@ struct Configuration: Sendable {
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
         quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
         expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", 0...86_400) ?? 300))
+        eventRetention = .seconds(Int64(reader.integer("EVENT_DAYS", 1...365) ?? 7) * 86_400)
+        eventLimit = reader.integer("EVENT_LIMIT", 1000...1_000_000_000) ?? 1_000_000
         shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", 1...3600) ?? 25))
         unknownVariables = reader.unknownNames
         if !reader.faults.isEmpty { throw Faults(lines: reader.faults) }

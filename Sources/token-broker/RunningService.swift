@@ -72,6 +72,8 @@ struct RunningService {
         settings.allowsInsecureProviders = configuration.allowsInsecureProviders
         settings.quarantine = configuration.quarantine
         settings.expiryNotice = configuration.expiryNotice
+        settings.eventRetention = configuration.eventRetention
+        settings.eventLimit = configuration.eventLimit
         let broker = Broker(settings: settings, vault: vault, transport: client, time: time, log: log)
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }

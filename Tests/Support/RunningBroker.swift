@@ -84,6 +84,7 @@ package final class RunningBroker: Sendable {
             return isClosed
         }
         if wasClosed { return }
+        broker.beginDraining()
         await server.drain(within: .seconds(5))
         await broker.finish()
         await transport.close()

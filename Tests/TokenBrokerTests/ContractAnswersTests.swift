@@ -23,9 +23,12 @@ internal import TokenBroker
         try await endingUnusableLogins()
         try await boundLogins()
         try await progress()
+        try await deviceLogins()
         try await credentials()
         try await failingRenewals()
         try await settingAndRemovingCredentials()
+        try await events()
+        try await restoringCredentials()
 
         let faults = try await recorder.faults().filter { $0 != Self.raceOnly }
         #expect(faults == [])
@@ -50,14 +53,16 @@ internal import TokenBroker
         Service.operations(of: broker.broker).map { operation in
             let target = operation.path.replacing("{tenant}", with: "t9")
                 .replacing("{login_id}", with: String(repeating: "A", count: 22))
+                .replacing("{device_code}", with: String(repeating: "A", count: 43))
                 .replacing("{id}", with: String(repeating: "0", count: 24))
             var sample = Sample(method: Method(operation.method), target: target)
             switch "\(operation.method) \(operation.path)" {
             case "PUT /tenants/{tenant}": sample.body = #"{"client_id": "c1"}"#
             case "POST /tenants/{tenant}/api-keys": sample.body = #"{"name": "k", "permissions": ["login"]}"#
-            case "POST /login/initialize": sample.body = "{}"
+            case "POST /login/initialize", "POST /device": sample.body = "{}"
             case "POST /login/finalize": sample.body = #"{"login_response_query": "code=c&state=s"}"#
             case "PUT /credentials": sample.body = #"{"credentials": {"client_id": "c1", "token": "t"}}"#
+            case "POST /credentials/restore": sample.body = "{}"
             case "POST /login/callback":
                 sample.body = "code=c&state=s"
                 sample.fields = ["Content-Type": "application/x-www-form-urlencoded"]
@@ -157,7 +162,10 @@ internal import TokenBroker
                                "jwks": "https://j.example/"},
                  "token_endpoint_auth_method": "client_secret_basic",
                  "allowed_redirect_uris": ["app:/callback", "https://app.example/callback"],
-                 "allowed_return_uris": ["https://app.example/done"], "browser_binding": "required"}
+                 "allowed_return_uris": ["https://app.example/done"], "browser_binding": "required",
+                 "session_ending_answers": [{"status": 400}, {"status": 403, "error": "gone"},
+                                            {"status": 499, "error": null}],
+                 "refresh_lead_time": 86400}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t2",
@@ -166,8 +174,11 @@ internal import TokenBroker
                  "scopes": null, "login_service_base_uri": null, "certificate_pinning": null,
                  "pinned_certificates": null, "issuer": null, "endpoints": null,
                  "token_endpoint_auth_method": null, "allowed_redirect_uris": null, "allowed_return_uris": null,
-                 "browser_binding": null}
+                 "browser_binding": null, "session_ending_answers": null, "refresh_lead_time": null}
                 """#)
+        await recorder.call(
+            broker, .put, "/tenants/t2",
+            body: #"{"client_id": "c1", "session_ending_answers": [{"status": 429}], "refresh_lead_time": 86401}"#)
         await recorder.call(broker, .get, "/tenants/t1")
         let page = await recorder.call(broker, .get, "/tenants?limit=1")
         let cursor = try #require(page.json["next_cursor"]?.string)
@@ -353,6 +364,56 @@ internal import TokenBroker
         await recorder.call(broker, .get, "/login/\(login.id)?wait=-1", tenant: "t1")
     }
 
+    private func deviceLogins() async throws {
+        let (broker, script) = try await BrokerHarness.devices()
+        let bodies: [String?] = [
+            nil, #"{"storage_key": "a"}"#, #"{"storage_key": null}"#, #"{"storage_key": "no key"}"#,
+        ]
+        for body in bodies { await recorder.call(broker, .post, "/device", tenant: "t1", body: body) }
+        script.setCodes(
+            #"""
+            {"deviceCode": "d", "userCode": "U", "verificationUri": "p.example", "verificationUriComplete": null,
+             "expiresIn": 60, "interval": 5}
+            """#)
+        await recorder.call(broker, .post, "/device", tenant: "t1")
+        let outcomes: [(ScriptedTransport.Step, String)] = [
+            (DeviceScript.granted(), "completed"), (.json(400, #"{"error": "access_denied"}"#), "failed"),
+            (.json(403, "{}"), "failed"), (.json(400, #"{"error": "expired_token"}"#), "expired"),
+        ]
+        for (step, status) in outcomes {
+            let (broker, script) = try await BrokerHarness.devices()
+            let begun = await recorder.call(broker, .post, "/device", tenant: "t1", body: "{}")
+            let handle = try #require(begun.json["device_code"]?.string)
+            await recorder.call(broker, .get, "/device/\(handle)", tenant: "t1")
+            await recorder.call(broker, .get, "/device/\(handle)?wait=-1", tenant: "t1")
+            script.enqueue(step)
+            broker.time.advance(by: .seconds(5))
+            let ended = await recorder.call(broker, .get, "/device/\(handle)?wait=90", tenant: "t1")
+            #expect(ended.json["status"]?.string == status)
+            await recorder.call(broker, .delete, "/device/\(handle)", tenant: "t1")
+            await recorder.call(broker, .get, "/device/\(handle)", tenant: "t1")
+        }
+        let failures: [(ScriptedTransport.Step, BrokerError.Code)] = [
+            (.json(400, #"{"error": "invalid_client"}"#), .unexpectedError), (.json(200, "{}"), .tokenResponseError),
+            (.failure(.untrusted(.pin)), .providerUntrusted), (.failure(.insecureTarget), .illegalConfiguration),
+            (.failure(.connectFailed), .networkError), (.json(503, "{}"), .retryableError),
+        ]
+        for (step, code) in failures {
+            let broker = try await BrokerHarness()
+            await broker.makeTenant()
+            broker.transport.always(step)
+            #expect(await recorder.call(broker, .post, "/device", tenant: "t1").code == code.rawValue)
+        }
+        await broker.makeTenant(
+            "t2",
+            #"""
+            {"client_id": "c1", "provider": "oidc",
+             "endpoints": {"authorization": "https://p.example/a", "token": "https://p.example/t"}}
+            """#)
+        let unknown = await recorder.call(broker, .post, "/device", tenant: "t2")
+        #expect(unknown.code == "illegal_configuration")
+    }
+
     // MARK: Credentials
 
     private func credentials() async throws {
@@ -445,5 +506,50 @@ internal import TokenBroker
         let again = await recorder.call(
             broker, .delete, "/credentials?storage_key=default&revoke=true", tenant: "t1")
         #expect(again.fields["Token-Revocation"] == nil)
+    }
+
+    // MARK: Events
+
+    private func events() async throws {
+        let broker = try await BrokerHarness { $0.listenersPerTenant = 1 }
+        await broker.makeTenant()
+        let key = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"]}"#)
+        await recorder.call(broker, .get, "/events", key: key)
+        await recorder.call(broker, .get, "/events")
+        await recorder.call(broker, .get, "/events", tenant: "t1", fields: ["Last-Event-ID": "1-0"])
+        await recorder.call(broker, .get, "/events", tenant: "t1", fields: ["Last-Event-ID": "later"])
+        broker.time.holdSleeps()
+        let listener = await broker.listen(tenant: "t1")
+        let refused = await recorder.call(broker, .get, "/events", tenant: "t1")
+        #expect(refused.code == "too_many_requests")
+        await listener.close()
+    }
+
+    private func restoringCredentials() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "scopes": ["r_usr"]}"#)
+        for (storageKey, body) in [
+            ("default", nil), ("default", #"{"storage_key": null}"#), ("a", #"{"storage_key": "a"}"#),
+        ] {
+            await broker.set("t", refresh: "r", lifetime: .seconds(1), storageKey: storageKey)
+            broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+            await recorder.call(broker, .get, "/credentials?storage_key=\(storageKey)", tenant: "t1")
+            for expected in [200, 409] {
+                let answer = await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: body)
+                #expect(answer.status == expected)
+            }
+            await recorder.call(broker, .delete, "/credentials?storage_key=\(storageKey)", tenant: "t1")
+            let gone = await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: body)
+            #expect(gone.code == "not_found")
+        }
+        await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: #"{"storage_key": "a b"}"#)
+
+        await broker.set("t", refresh: "r")
+        await broker.makeTenant("t1", #"{"client_id": "c2", "client_secret": "s", "client_unique_key": "u"}"#)
+        let status = await recorder.call(broker, .get, "/credentials/status", tenant: "t1")
+        #expect(status.differences?.count == 4)
+        broker.transport.always(.json(400, #"{"error": "invalid_grant"}"#))
+        let upgrade = await recorder.call(broker, .get, "/credentials", tenant: "t1")
+        #expect(upgrade.code == "retryable_error")
     }
 }

@@ -61,6 +61,7 @@ internal import TokenBroker
 
     // MARK: Refresh tokens
 
+    // T45
     @Test func `a refresh token is kept until an answer brings another`() async throws {
         let broker = try await Self.expired()
         broker.transport.enqueue(
@@ -113,6 +114,7 @@ internal import TokenBroker
 
     // MARK: Retries
 
+    // T29
     @Test(arguments: [500, 502, 503, 504, 599])
     func `a 5xx is tried again five times by the design's schedule`(status: Int) async throws {
         let broker = try await Self.expired()
@@ -204,6 +206,7 @@ internal import TokenBroker
 
     // MARK: 429
 
+    // T32
     @Test(
         arguments: [
             ("1", 1), ("7", 7), ("3600", 3600), ("3601", 3600), (nil, 5), ("x", 5),
@@ -271,6 +274,8 @@ internal import TokenBroker
         (401, "invalid_client"), (401, "invalid_grant"),
     ]
 
+    // T33
+    // T34
     @Test(arguments: logouts)
     func `an answer that ends the session is a logout and gets the next lower level`(
         status: Int, error: String
@@ -289,6 +294,8 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
+    // T33
+    // T34
     @Test(arguments: logouts)
     func `a client with a secret gets client credentials after a logout`(status: Int, error: String) async throws {
         let broker = try await Self.expired(Self.withSecret)
@@ -323,6 +330,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
+    // T70
     @Test(arguments: [
         (400, "invalid_client"), (400, "access_denied"), (400, "invalid_scope"), (400, "unsupported_grant_type"),
         (400, "INVALID_GRANT"), (400, ""), (401, "unauthorized_client"), (401, "invalid_request"), (401, ""),
@@ -452,6 +460,7 @@ internal import TokenBroker
 
     // MARK: Changes meanwhile
 
+    // T68
     @Test func `a logout during a refresh holds`() async throws {
         let broker = try await Self.expired()
         let gate = Gate()
@@ -480,6 +489,7 @@ internal import TokenBroker
         #expect(await broker.get().token == "login-1")
     }
 
+    // T53
     @Test func `credentials set during a refresh hold`() async throws {
         let broker = try await Self.expired()
         let gate = Gate()
@@ -575,6 +585,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.map(\.form["client_id"]) == ["c1", "c2"])
     }
 
+    // T38
     @Test func `a caller who leaves does not stop the renewal`() async throws {
         let broker = try await Self.expired()
         let gate = Gate()

@@ -28,6 +28,7 @@ internal import TokenBroker
 
     // MARK: Levels
 
+    // T24
     @Test func `without a user and without a secret the client identifier is given`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"client_id": "c1", "scopes": ["b", "a", "b"], "client_unique_key": "u1"}"#)
@@ -40,6 +41,8 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
+    // T43
+    // T67
     @Test func `without a user a client with a secret gets client credentials`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.withSecret)
@@ -128,6 +131,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
+    // T42
     @Test(arguments: [(#"{"client_id": "c1"}"#, "basic"), (withSecret, "client")])
     func `user credentials without a refresh token serve until they expire and then the next level does`(
         tenant: String, level: String
@@ -170,6 +174,8 @@ internal import TokenBroker
 
     // MARK: Validity
 
+    // T23
+    // T54
     @Test(
         arguments: [
             (60_000, nil, false), (59_999, nil, true), (60_001, nil, false),
@@ -385,6 +391,7 @@ internal import TokenBroker
 
     // MARK: Refusals by the API
 
+    // T26
     @Test(arguments: ["11003", "6001", "11001", "11002", "11101"])
     func `a refusal that the design names forces a refresh`(subStatus: String) async throws {
         let broker = try await BrokerHarness()
@@ -396,6 +403,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1"])
     }
 
+    // T27
     @Test(arguments: ["4005", "50123", "11004", "11000", "6002", "1002", "", "011003", "11003%20", "abc"])
     func `any other refusal changes nothing`(subStatus: String) async throws {
         let broker = try await BrokerHarness()
@@ -423,6 +431,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
+    // T41
     @Test func `a hundred reports of one version cause one refresh`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -441,6 +450,8 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
+    // T37
+    // T41
     @Test func `a hundred callers of an expired token cause one request`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -623,6 +634,23 @@ internal import TokenBroker
         #expect(await broker.get("storage_key=alice").token == "a1")
         #expect(await broker.get("storage_key=bob").token == "b1")
         #expect(await broker.get().level == "basic")
+    }
+
+    // T40
+    @Test func `a storage key whose refresh takes its time holds up no other`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        for (key, refresh) in [("alice", "r1"), ("bob", "r2")] {
+            await broker.set("old", refresh: refresh, lifetime: .seconds(1), storageKey: key)
+        }
+        let gate = Gate()
+        broker.transport.enqueue(
+            .after(gate, .json(200, BrokerHarness.token("a2"))), .json(200, BrokerHarness.token("b2")))
+        async let slow = broker.get("storage_key=alice")
+        await gate.arrivals()
+        #expect(await broker.get("storage_key=bob").token == "b2")
+        gate.open()
+        #expect(await slow.token == "a2")
     }
 
     @Test func `HEAD is answered like GET`() async throws {

@@ -20,6 +20,7 @@ internal import TokenBroker
         await broker.call(.delete, "/credentials\(query)", tenant: "t1")
     }
 
+    // T65
     @Test func `a logout leaves the next lower level and can be repeated`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -56,6 +57,7 @@ internal import TokenBroker
         #expect(await broker.get("storage_key=bob").token == "b1")
     }
 
+    // T66
     @Test func `a logout purges client credentials too`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1"}"#)
@@ -76,6 +78,7 @@ internal import TokenBroker
         #expect(await broker.get().version > before)
     }
 
+    // T50
     @Test func `nothing that was logged out is left in the store`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

@@ -50,6 +50,7 @@ internal import TokenBroker
         #expect(await other.get().text == given.text)
     }
 
+    // T52
     @Test func `what is set overwrites what was there`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -58,6 +59,7 @@ internal import TokenBroker
         #expect(first != second)
         #expect(await broker.get().token == "a2")
         #expect(await broker.call(.get, "/credentials/status", tenant: "t1").json["refreshable"] == .bool(false))
+        #expect(try await broker.causes() == ["set", "set"])
     }
 
     @Test func `a refresh token that was set is used and kept to itself`() async throws {
@@ -69,6 +71,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.first?.form["refresh_token"] == "r1")
     }
 
+    // T75
     @Test(arguments: [
         (#""client_id": "c2", "client_unique_key": "u1""#, 422),
         (#""client_id": "C1", "client_unique_key": "u1""#, 422),
@@ -78,6 +81,9 @@ internal import TokenBroker
         (#""client_id": "c1", "client_unique_key": "u1", "requested_scopes": ["a", "c"]"#, 422),
         (#""client_id": "c1", "client_unique_key": "u1", "granted_scopes": ["c"]"#, 422),
         (#""client_id": "c1", "client_unique_key": "u1", "granted_scopes": []"#, 200),
+        (#""client_id": "c1", "client_unique_key": "u1", "granted_scopes": ["a", "b"]"#, 200),
+        (#""client_id": "c1", "client_unique_key": "u1", "requested_scopes": ["A"]"#, 422),
+        (#""client_id": "c1", "client_unique_key": "u1", "requested_scopes": ["b", "a"]"#, 200),
         (#""client_id": "c1", "client_unique_key": "u1", "level": "basic""#, 422),
     ])
     func `what does not match the tenant is illegal_argument`(members: String, status: Int) async throws {
@@ -147,6 +153,7 @@ internal import TokenBroker
         #expect(answer.json["expires"] == .string("2026-11-21T09:10:00Z"))
     }
 
+    // T75
     @Test(arguments: [
         ("{}", ["/credentials"]), (#"{"credentials": null}"#, ["/credentials"]),
         (#"{"credentials": {}}"#, ["/credentials/client_id", "/credentials/token"]),

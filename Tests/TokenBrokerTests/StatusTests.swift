@@ -40,6 +40,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
+    // T22
     @Test func `client credentials are nobody's login`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

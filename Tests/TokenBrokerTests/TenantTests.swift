@@ -161,6 +161,29 @@ internal import TokenBroker
         ("allowed_return_uris", #"["https://a.example", "//b.example"]"#, "/allowed_return_uris/1"),
         ("allowed_return_uris", #""https://a.example""#, "/allowed_return_uris"),
         ("browser_binding", #""on""#, "/browser_binding"), ("browser_binding", "true", "/browser_binding"),
+        ("session_ending_answers", "{}", "/session_ending_answers"),
+        ("session_ending_answers", "[{}]", "/session_ending_answers/0/status"),
+        ("session_ending_answers", #"[{"status": null}]"#, "/session_ending_answers/0/status"),
+        ("session_ending_answers", #"[{"status": "400"}]"#, "/session_ending_answers/0/status"),
+        ("session_ending_answers", #"[{"status": 399}]"#, "/session_ending_answers/0/status"),
+        ("session_ending_answers", #"[{"status": 500}]"#, "/session_ending_answers/0/status"),
+        ("session_ending_answers", #"[{"status": 400}, {"status": 408}]"#, "/session_ending_answers/1/status"),
+        ("session_ending_answers", #"[{"status": 429, "error": "e"}]"#, "/session_ending_answers/0/status"),
+        ("session_ending_answers", #"[{"status": 400, "error": ""}]"#, "/session_ending_answers/0/error"),
+        ("session_ending_answers", #"[{"status": 400, "error": 5}]"#, "/session_ending_answers/0/error"),
+        ("session_ending_answers", #"[{"status": 400, "error": "a b"}]"#, "/session_ending_answers/0/error"),
+        (
+            "session_ending_answers", #"[{"status": 400, "error": "\#(String(repeating: "e", count: 65))"}]"#,
+            "/session_ending_answers/0/error"
+        ),
+        ("session_ending_answers", #"[{"status": 400, "code": 1}]"#, "/session_ending_answers/0/code"),
+        (
+            "session_ending_answers",
+            "[" + Array(repeating: #"{"status": 400}"#, count: 33).joined(separator: ",") + "]",
+            "/session_ending_answers"
+        ),
+        ("refresh_lead_time", "-1", "/refresh_lead_time"), ("refresh_lead_time", "86401", "/refresh_lead_time"),
+        ("refresh_lead_time", "1.5", "/refresh_lead_time"), ("refresh_lead_time", #""60""#, "/refresh_lead_time"),
         ("redirect_uris", "[]", "/redirect_uris"), ("a/b~c", "1", "/a~1b~0c"),
         ("client_secret_set", "true", "/client_secret_set"),
     ])
@@ -174,6 +197,52 @@ internal import TokenBroker
         #expect(answer.pointers == [pointer])
         #expect(answer.json["errors"]?.array?.allSatisfy { $0["detail"]?.string?.isEmpty == false } == true)
         #expect(await broker.call(.get, "/tenants/t1").status == 404)
+    }
+
+    @Test(
+        arguments: [
+            (#""refresh_lead_time": 0"#, nil), (#""refresh_lead_time": 86400"#, nil),
+            (#""session_ending_answers": [{"status": 400}, {"status": 499, "error": "a.b_c:d-1"}]"#, nil),
+            (#""session_ending_answers": [{"status": 407, "error": "\#(String(repeating: "e", count: 64))"}]"#, nil),
+            (#""session_ending_answers": [{"status": 400}, {"status": 400}]"#, nil),
+            (
+                #""session_ending_answers": [{"status": 400, "error": null}]"#,
+                #""session_ending_answers": [{"status": 400}]"#
+            ),
+            (#""session_ending_answers": []"#, ""), (#""session_ending_answers": null"#, ""),
+            (#""refresh_lead_time": null"#, ""),
+        ] as [(String, String?)])
+    func `the renewal's fields are shown as they were given, and kept`(given: String, shown: String?) async throws {
+        let broker = try await BrokerHarness()
+        let put = await broker.call(.put, "/tenants/t1", body: #"{"client_id": "c1", \#(given)}"#)
+        #expect(put.status == 201)
+        var expected = try #require(
+            try JSONValue(parsing: Array("{\(shown ?? given)}".utf8)).object)
+        let get = await broker.call(.get, "/tenants/t1")
+        #expect(get.text == put.text)
+        expected = expected.filter { get.json[$0.key] != $0.value }
+        #expect(expected.isEmpty)
+        if shown == "" {
+            #expect(get.json["session_ending_answers"] == nil)
+            #expect(get.json["refresh_lead_time"] == nil)
+        }
+        // What was taken can be read by another process.
+        let other = try await BrokerHarness(store: broker.store)
+        #expect(await other.call(.get, "/tenants/t1").text == get.text)
+        // What is left out is unset.
+        await broker.makeTenant()
+        #expect(await broker.call(.get, "/tenants/t1").json["session_ending_answers"] == nil)
+        #expect(await broker.call(.get, "/tenants/t1").json["refresh_lead_time"] == nil)
+    }
+
+    @Test func `a session ending answer that is no object is refused`() async throws {
+        let broker = try await BrokerHarness()
+        for value in [#""400""#, "400", "null", "[]"] {
+            let answer = await broker.call(
+                .put, "/tenants/t1", body: #"{"client_id": "c1", "session_ending_answers": [\#(value)]}"#)
+            #expect(answer.status == 400)
+            #expect(answer.pointers.contains("/session_ending_answers/0"))
+        }
     }
 
     @Test func `all faults are told together`() async throws {

@@ -1,0 +1,41 @@
+internal import CredentialStore
+internal import Cryptography
+internal import OAuth
+
+/// An entry of the log in the form in which every listener is sent it (WHATWG HTML, "Server-sent events"): encoded once,
+/// however many listen.
+final class EventEntry: Sendable {
+    struct Event: Sendable {
+        let kind: BrokerEvent.Kind
+        let index: Int
+        let bytes: [UInt8]
+    }
+
+    let sequence: Int64
+    let tenant: TenantName
+    let storageKey: String
+    let events: [Event]
+
+    /// Nil for an entry that does not open.
+    init?(_ entry: VaultLogEntry) {
+        guard let content = entry.content else { return nil }
+        sequence = entry.sequence
+        tenant = entry.tenant
+        storageKey = entry.key
+        var events: [Event] = []
+        for (index, event) in BrokerEvent.events(in: content.revealedBytes).enumerated() {
+            guard let event else { continue }
+            let position = EventPosition(sequence: entry.sequence, index: index)
+            events.append(Event(kind: event.kind, index: index, bytes: Self.encode(event, position)))
+        }
+        self.events = events
+    }
+
+    /// One event in the stream's format. The data is one line, since a writer of JSON escapes line ends.
+    static func encode(_ event: BrokerEvent, _ position: EventPosition) -> [UInt8] {
+        var bytes = Array("id: \(position.description)\nevent: \(event.kind.rawValue)\ndata: ".utf8)
+        bytes += event.data
+        bytes += [UInt8(ascii: "\n"), UInt8(ascii: "\n")]
+        return bytes
+    }
+}

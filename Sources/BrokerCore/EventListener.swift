@@ -1,0 +1,170 @@
+internal import CredentialStore
+internal import OAuth
+internal import Reactor
+
+/// Somebody who listens to events: a position in the log, and what there is behind it sent in order.
+package final class EventListener: Sendable {
+    /// How long the stream may be silent. It also shows the server that a client has gone.
+    private static let heartbeat: Duration = .seconds(15)
+    /// How often it is asked whether the caller may still listen.
+    private static let review: Duration = .seconds(10)
+    /// How long a store that is away is left alone.
+    private static let pause: Duration = .seconds(1)
+    /// About how many bytes are sent at a time.
+    private static let pieceBytes = 32_768
+
+    private let feed: EventFeed
+    private let scope: EventFeed.Scope
+    private let place: EventFeed.Place
+    private let position: EventPosition?
+    private let bounds: LogBounds
+
+    init(
+        _ feed: EventFeed, _ scope: EventFeed.Scope, _ place: EventFeed.Place, after position: EventPosition?,
+        bounds: LogBounds
+    ) {
+        self.feed = feed
+        self.scope = scope
+        self.place = place
+        self.position = position
+        self.bounds = bounds
+    }
+
+    /// Sends events until the broker is being stopped, the task is cancelled, `isAllowed` says no, or `send` fails.
+    ///
+    /// A store that is away does not end it: what was missed is sent when the store is back.
+    /// - Parameters:
+    ///   - isAllowed: whether the caller may still listen; asked every 10 seconds, or after what is being sent then.
+    ///   - send: sends a piece of the stream. Returns whether the next one may follow.
+    package func run(while isAllowed: () async -> Bool, _ send: ([UInt8]) async -> Bool) async {
+        await feed.following(from: bounds.last) {
+            var run = Run(self)
+            guard await run.begin(send) else { return }
+            while !Task.isCancelled, !feed.isDraining {
+                guard await run.review(isAllowed), await run.beat(send), await run.step(send) else { return }
+            }
+        }
+    }
+
+    private struct Run {
+        private let feed: EventFeed
+        private let scope: EventFeed.Scope
+        /// Everything of the scope up to here was sent.
+        private var sequence: Int64
+        /// The event behind which the stream goes on in the middle of an entry.
+        private var resumed: EventPosition?
+        private var bounds: LogBounds
+        private let opening: EventPosition?
+        private var written: MonotonicInstant
+        private var reviewed: MonotonicInstant
+
+        init(_ listener: EventListener) {
+            feed = listener.feed
+            scope = listener.scope
+            bounds = listener.bounds
+            written = feed.time.monotonic
+            reviewed = feed.time.monotonic
+            let position = listener.position ?? EventPosition(after: bounds.last)
+            let isTrimmed =
+                position.sequence < bounds.trimmed || position.sequence == bounds.trimmed && !position.isWhole
+            if isTrimmed || position.sequence > bounds.last {
+                sequence = bounds.trimmed
+                opening = nil
+            } else if position.isWhole {
+                sequence = position.sequence
+                opening = position
+            } else {
+                sequence = position.sequence - 1
+                resumed = position
+                opening = position
+            }
+        }
+
+        /// The first piece. It names the position, so that a client that is cut off before its first event misses
+        /// nothing by coming back either.
+        mutating func begin(_ send: ([UInt8]) async -> Bool) async -> Bool {
+            guard let opening else {
+                return await write(Array("retry: 3000\n\n".utf8) + reset(), [.streamReset], send)
+            }
+            return await write(Array("retry: 3000\nid: \(opening.description)\n\n".utf8), [], send)
+        }
+
+        private func reset() -> [UInt8] {
+            EventEntry.encode(.reset(scope.tenant, at: feed.time.now), EventPosition(after: sequence))
+        }
+
+        mutating func review(_ isAllowed: () async -> Bool) async -> Bool {
+            if feed.time.monotonic < reviewed.advanced(by: EventListener.review) { return true }
+            defer { reviewed = feed.time.monotonic }
+            return await isAllowed()
+        }
+
+        mutating func beat(_ send: ([UInt8]) async -> Bool) async -> Bool {
+            if feed.time.monotonic < written.advanced(by: EventListener.heartbeat) { return true }
+            return await write(Array(": heartbeat\n\n".utf8), [], send)
+        }
+
+        /// Sends what there is, or waits for something.
+        mutating func step(_ send: ([UInt8]) async -> Bool) async -> Bool {
+            switch feed.next(after: sequence, scope) {
+            case .entries(let entries, let through):
+                guard await write(entries, send) else { return false }
+                sequence = through
+            case .nothing(let through):
+                sequence = await feed.wait(after: through, scope.tenant, until: deadline)
+            case .behind:
+                do throws(StoreError) {
+                    return try await catchUp(send)
+                } catch {
+                    let end = min(deadline, feed.time.monotonic.advanced(by: EventListener.pause))
+                    // What the feed has does not help here.
+                    _ = await feed.wait(after: .max, scope.tenant, until: end)
+                }
+            }
+            return true
+        }
+
+        private var deadline: MonotonicInstant {
+            min(written.advanced(by: EventListener.heartbeat), reviewed.advanced(by: EventListener.review))
+        }
+
+        private mutating func catchUp(_ send: ([UInt8]) async -> Bool) async throws(StoreError) -> Bool {
+            let reach = bounds.last
+            let page = try await feed.page(after: sequence, scope.tenant)
+            bounds = page.bounds
+            if bounds.trimmed > sequence {
+                sequence = bounds.trimmed
+                resumed = nil
+                return await write(reset(), [.streamReset], send)
+            }
+            guard await write(page.entries.filter(scope.includes), send) else { return false }
+            // Where the page is not full, everything was read that was told of before.
+            sequence = page.isFull ? page.last : max(page.last, reach)
+            return true
+        }
+
+        private mutating func write(_ entries: [EventEntry], _ send: ([UInt8]) async -> Bool) async -> Bool {
+            var (bytes, kinds): ([UInt8], [BrokerEvent.Kind]) = ([], [])
+            for entry in entries {
+                for event in entry.events {
+                    if let resumed, resumed.sequence == entry.sequence, event.index <= resumed.index { continue }
+                    bytes += event.bytes
+                    kinds.append(event.kind)
+                }
+                if bytes.count < EventListener.pieceBytes { continue }
+                guard await write(bytes, kinds, send), !feed.isDraining else { return false }
+                (bytes, kinds) = ([], [])
+            }
+            return bytes.isEmpty ? true : await write(bytes, kinds, send)
+        }
+
+        private mutating func write(
+            _ bytes: [UInt8], _ kinds: [BrokerEvent.Kind], _ send: ([UInt8]) async -> Bool
+        ) async -> Bool {
+            guard await send(bytes) else { return false }
+            written = feed.time.monotonic
+            if !kinds.isEmpty { feed.count(kinds) }
+            return true
+        }
+    }
+}
