@@ -18,7 +18,7 @@ internal import TokenBroker
         .networkError: 503, .illegalConfiguration: 424, .illegalArgument: 422, .missingTokenContainer: 404,
         .levelNotAvailable: 424, .invalidRequest: 400, .unauthorized: 401, .forbidden: 403, .notFound: 404,
         .methodNotAllowed: 405, .conflict: 409, .gone: 410, .payloadTooLarge: 413, .unsupportedMediaType: 415,
-        .storageUnavailable: 503, .providerUntrusted: 502, .internalError: 500,
+        .tooManyRequests: 429, .storageUnavailable: 503, .providerUntrusted: 502, .internalError: 500,
     ]
 
     @Test(arguments: BrokerError.Code.allCases)
@@ -28,7 +28,7 @@ internal import TokenBroker
         #expect(response.status.code == status)
         #expect(response.fields["Content-Type"] == "application/problem+json")
         #expect(response.fields["Cache-Control"] == "no-store")
-        #expect((response.fields["Retry-After"] != nil) == (status == 503))
+        #expect((response.fields["Retry-After"] != nil) == (status == 503 || status == 429))
         #expect((response.fields["WWW-Authenticate"] == "Bearer") == (status == 401))
         let json = try JSONValue(parsing: response.body)
         #expect(json["type"] == .string("urn:token-broker:problem:\(code.rawValue)"))
@@ -47,7 +47,8 @@ internal import TokenBroker
                 "authorization_error", "token_response_error", "unexpected_error", "retryable_error", "network_error",
                 "illegal_configuration", "illegal_argument", "missing_token_container", "level_not_available",
                 "invalid_request", "unauthorized", "forbidden", "not_found", "method_not_allowed", "conflict", "gone",
-                "payload_too_large", "unsupported_media_type", "storage_unavailable", "provider_untrusted",
+                "payload_too_large", "unsupported_media_type", "too_many_requests", "storage_unavailable",
+                "provider_untrusted",
             ]))
     }
 
