@@ -19,6 +19,9 @@ public final class Auth: Sendable {
     private let state = Mutex(State())
 
     private struct State {
+        /// Listeners that are about to begin: what is done from now on must not escape them.
+        var openings: [UInt64: Task<Listener?, Never>] = [:]
+        var lastOpening: UInt64 = 0
         /// The device login that `finalizeDeviceLogin` waits for.
         var deviceLogin: SecretBytes?
     }
@@ -172,6 +175,16 @@ public final class Auth: Sendable {
     private func run<R: Sendable>(
         _ body: (AuthEnvironment.Opened, Tenant) async throws(BrokerError) -> R
     ) async throws(AuthError) -> R {
+        for (number, opening) in state.withLock({ $0.openings }) {
+            _ = await opening.value
+            state.withLock { _ = $0.openings.removeValue(forKey: number) }
+        }
+        return try await runAtOnce(body)
+    }
+
+    private func runAtOnce<R: Sendable>(
+        _ body: (AuthEnvironment.Opened, Tenant) async throws(BrokerError) -> R
+    ) async throws(AuthError) -> R {
         let configuration = try configuration.checked(allowsInsecureProviders: environment.allowsInsecureProviders)
         let opened = try await environment.opened()
         do throws(BrokerError) {
@@ -230,6 +243,56 @@ extension Auth: CredentialsProvider {
     }
 
     public var bus: AsyncStream<CredentialsUpdatedMessage> {
-        fatalError()
+        let (stream, continuation) = AsyncStream.makeStream(
+            of: CredentialsUpdatedMessage.self, bufferingPolicy: .bufferingNewest(1000))
+        let opening = Task { await self.beginListening() }
+        state.withLock { state in
+            state.lastOpening += 1
+            state.openings[state.lastOpening] = opening
+        }
+        let task = Task {
+            if let listener = await opening.value { await self.tell(continuation, listener) }
+            continuation.finish()
+        }
+        continuation.onTermination = { _ in task.cancel() }
+        return stream
+    }
+
+    fileprivate struct Listener: Sendable {
+        let events: EventListener
+        let opened: AuthEnvironment.Opened
+        let tenant: Tenant
+    }
+
+    private func beginListening() async -> Listener? {
+        try? await runAtOnce { opened, tenant throws(BrokerError) in
+            Listener(
+                events: try await opened.broker.events.listener(
+                    .init(tenant: tenant.name, storageKeys: nil), after: nil),
+                opened: opened, tenant: tenant)
+        }
+    }
+
+    private func tell(
+        _ continuation: AsyncStream<CredentialsUpdatedMessage>.Continuation, _ listener: Listener
+    ) async {
+        await listener.events.run(
+            while: { true },
+            send: { piece in
+                for kind in piece.kinds {
+                    switch kind {
+                    case .credentialsUpdated:
+                        // A change that is over by now is told by the word of what ended it.
+                        let stored = try? await listener.opened.broker.credentials.stored(self.id(of: listener.tenant))
+                        guard let stored, let held = stored.record.held else { continue }
+                        continuation.yield(.init(credentials: Credentials(held, version: stored.version)))
+                    case .credentialsDeauthorized:
+                        let client = listener.tenant.configuration.client
+                        continuation.yield(.init(credentials: Credentials(basic: client, version: 0)))
+                    default: continue
+                    }
+                }
+                return true
+            })
     }
 }

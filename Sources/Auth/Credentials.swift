@@ -128,7 +128,9 @@ public protocol CredentialsProvider: Sendable {
     /// Whether a user is logged in, as far as is known here. Asks nobody.
     func isUserLoggedIn() async throws(AuthError) -> Bool
 
-    /// A stream of every change from now on, in order. Each call gives a stream of its own.
+    /// A stream of every change from now on, in order, whoever makes it. Each call gives a stream of its own, which
+    /// ends when the environment is closed, or at once where that cannot be opened. It keeps the newest 1000 messages
+    /// for a reader who is slow; the credentials in a message are those that were stored when it was sent.
     var bus: AsyncStream<CredentialsUpdatedMessage> { get }
 }
 

@@ -73,7 +73,7 @@ package final class CredentialsBroker: Sendable {
     package func start() {
         deviceLogins.start()
         expiryNotices.start()
-        let task = Task { [vault, time, log, settings] in
+        let task = Task { [settings, vault, time, log] in
             while !Task.isCancelled {
                 await Self.removeExpired(vault, time, log)
                 await Self.trimEvents(vault, settings, time, log)
@@ -104,6 +104,8 @@ package final class CredentialsBroker: Sendable {
             task?.cancel()
             task = nil
         }
+        expiryNotices.stop()
+        events.beginDraining()
         let cutOff = limit.map { limit in
             Task {
                 do {
@@ -118,7 +120,7 @@ package final class CredentialsBroker: Sendable {
         await deviceLogins.idle()
         await logins.idle()
         await credentials.idle()
-        await expiryNotices.stop()
+        await expiryNotices.idle()
         await events.idle()
         cutOff?.cancel()
     }

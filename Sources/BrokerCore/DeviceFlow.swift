@@ -50,8 +50,8 @@ package final class DeviceFlow: Sendable {
     }
 
     /// How long one poll may take before another replica may take the login over: longer than the HTTPS client lets a
-    /// request live.
-    static let longestPoll: Duration = .seconds(45)
+    /// request live (20 s).
+    static let longestPoll: Duration = .seconds(25)
     /// How much longer than its owner the other replicas wait before they take a login over.
     static let patienceWithOthers: Duration = .seconds(5)
     /// How often a shared store is searched for logins whose owner may have died.
@@ -244,14 +244,16 @@ package final class DeviceFlow: Sendable {
                 let untilEnd = isOthers ? remaining + Self.clockTolerance : remaining
                 if Task.isCancelled { return }
                 if untilEnd <= .zero || untilDue <= .zero && remaining <= .zero {
-                    sighting = try await act(on: record) { () throws(StoreError) in
-                        try await self.end(login, over: record, .expired, nil)
-                    } ?? sighting
+                    sighting =
+                        try await act(on: record) { () throws(StoreError) in
+                            try await self.end(login, over: record, .expired, nil)
+                        } ?? sighting
                     pause = .zero
                 } else if untilDue <= .zero {
-                    sighting = try await act(on: record) { () throws(StoreError) in
-                        try await self.claimAndPoll(login, record)
-                    } ?? sighting
+                    sighting =
+                        try await act(on: record) { () throws(StoreError) in
+                            try await self.claimAndPoll(login, record)
+                        } ?? sighting
                     pause = .zero
                 } else {
                     pause = min(untilDue, untilEnd)
@@ -414,7 +416,8 @@ package final class DeviceFlow: Sendable {
                     tried = next.version
                     return ([.replace(next, version: standing.version)], [told])
                 }
-                // Where an earlier try arrived although its answer did not, the credentials may have been renewed since.
+                // An earlier try may have arrived although its answer did not, and the credentials may have been renewed
+                // since.
                 hasArrived = known.status == .completed && standing.version == tried
                 return nil
             }

@@ -13,6 +13,14 @@ package final class EventListener: Sendable {
     /// About how many bytes are sent at a time.
     private static let pieceBytes = 32_768
 
+    /// What is sent at a time.
+    package struct Piece: Sendable {
+        /// In the stream's format, whole events only.
+        package let bytes: [UInt8]
+        /// Those of the events in it, in order; none in a heartbeat.
+        package let kinds: [BrokerEvent.Kind]
+    }
+
     private let feed: EventFeed
     private let scope: EventFeed.Scope
     private let place: EventFeed.Place
@@ -36,7 +44,7 @@ package final class EventListener: Sendable {
     /// - Parameters:
     ///   - isAllowed: whether the caller may still listen; asked every 10 seconds, or after what is being sent then.
     ///   - send: sends a piece of the stream. Returns whether the next one may follow.
-    package func run(while isAllowed: () async -> Bool, _ send: ([UInt8]) async -> Bool) async {
+    package func run(while isAllowed: () async -> Bool, send: (Piece) async -> Bool) async {
         await feed.following(from: bounds.last) {
             var run = Run(self)
             guard await run.begin(send) else { return }
@@ -82,7 +90,7 @@ package final class EventListener: Sendable {
 
         /// The first piece. It names the position, so that a client that is cut off before its first event misses
         /// nothing by coming back either.
-        mutating func begin(_ send: ([UInt8]) async -> Bool) async -> Bool {
+        mutating func begin(_ send: (Piece) async -> Bool) async -> Bool {
             guard let opening else {
                 return await write(Array("retry: 3000\n\n".utf8) + reset(), [.streamReset], send)
             }
@@ -99,13 +107,13 @@ package final class EventListener: Sendable {
             return await isAllowed()
         }
 
-        mutating func beat(_ send: ([UInt8]) async -> Bool) async -> Bool {
+        mutating func beat(_ send: (Piece) async -> Bool) async -> Bool {
             if feed.time.monotonic < written.advanced(by: EventListener.heartbeat) { return true }
             return await write(Array(": heartbeat\n\n".utf8), [], send)
         }
 
         /// Sends what there is, or waits for something.
-        mutating func step(_ send: ([UInt8]) async -> Bool) async -> Bool {
+        mutating func step(_ send: (Piece) async -> Bool) async -> Bool {
             switch feed.next(after: sequence, scope) {
             case .entries(let entries, let through):
                 guard await write(entries, send) else { return false }
@@ -128,7 +136,7 @@ package final class EventListener: Sendable {
             min(written.advanced(by: EventListener.heartbeat), reviewed.advanced(by: EventListener.review))
         }
 
-        private mutating func catchUp(_ send: ([UInt8]) async -> Bool) async throws(StoreError) -> Bool {
+        private mutating func catchUp(_ send: (Piece) async -> Bool) async throws(StoreError) -> Bool {
             let reach = bounds.last
             let page = try await feed.page(after: sequence, scope.tenant)
             bounds = page.bounds
@@ -143,7 +151,7 @@ package final class EventListener: Sendable {
             return true
         }
 
-        private mutating func write(_ entries: [EventEntry], _ send: ([UInt8]) async -> Bool) async -> Bool {
+        private mutating func write(_ entries: [EventEntry], _ send: (Piece) async -> Bool) async -> Bool {
             var (bytes, kinds): ([UInt8], [BrokerEvent.Kind]) = ([], [])
             for entry in entries {
                 for event in entry.events {
@@ -159,9 +167,9 @@ package final class EventListener: Sendable {
         }
 
         private mutating func write(
-            _ bytes: [UInt8], _ kinds: [BrokerEvent.Kind], _ send: ([UInt8]) async -> Bool
+            _ bytes: [UInt8], _ kinds: [BrokerEvent.Kind], _ send: (Piece) async -> Bool
         ) async -> Bool {
-            guard await send(bytes) else { return false }
+            guard await send(Piece(bytes: bytes, kinds: kinds)) else { return false }
             written = feed.time.monotonic
             if !kinds.isEmpty { feed.count(kinds) }
             return true

@@ -15,7 +15,8 @@ package struct EventPosition: Sendable, Equatable {
 
     init(sequence: Int64, index: Int) {
         self.sequence = sequence
-        self.index = index
+        // There is no event before the first entry, and so nothing to be in the middle of.
+        self.index = sequence == 0 ? Self.whole : index
     }
 
     /// Reads what `description` writes; nil for anything else.

@@ -51,14 +51,14 @@ package final class ExpiryNotices: Sendable {
         state.withLock { $0.worker = worker }
     }
 
-    /// Ends the work; returns when it is over.
-    package func stop() async {
-        let worker = state.withLock { state in
-            defer { state.worker = nil }
-            return state.worker
-        }
-        worker?.cancel()
-        await worker?.value
+    /// Begins nothing more.
+    package func stop() {
+        state.withLock { $0.worker }?.cancel()
+    }
+
+    /// Suspends until the work is over. Only after `stop`.
+    package func idle() async {
+        await state.withLock { $0.worker }?.value
     }
 
     /// A mark was written in this process.

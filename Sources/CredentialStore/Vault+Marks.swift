@@ -8,8 +8,8 @@ package struct RecordMark: Sendable, Equatable {
 }
 
 extension Vault {
-    /// The marks of up to `limit` records in the order of `list`, those after `after` (exclusive) only: nothing is opened,
-    /// so that a record which does not open any more hides no other.
+    /// The marks of up to `limit` records in the order of `list`, those after `after` (exclusive) only: nothing is
+    /// opened, so that a record which does not open any more hides no other.
     package func marks(
         _ kind: RecordKind, tenant: TenantName? = nil, after: RecordID? = nil, limit: Int
     ) async throws(StoreError) -> [RecordMark] {

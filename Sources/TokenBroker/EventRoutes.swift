@@ -31,14 +31,16 @@ struct EventRoutes {
             .init(tenant: tenant, storageKeys: call.narrowedStorageKeys), after: position)
         let request = call.request
         response.stream = { [broker] stream in
-            await listener.run(while: { await Self.mayListen(request, to: tenant, broker) }) { bytes in
-                do throws(StreamEnded) {
-                    try await stream.write(bytes)
-                    return true
-                } catch {
-                    return false
-                }
-            }
+            await listener.run(
+                while: { await Self.mayListen(request, to: tenant, broker) },
+                send: { piece in
+                    do throws(StreamEnded) {
+                        try await stream.write(piece.bytes)
+                        return true
+                    } catch {
+                        return false
+                    }
+                })
         }
         return response
     }

@@ -116,10 +116,12 @@ internal import TokenBroker
         #expect(await broker.call(.post, "/device", tenant: "t1").status == 201)
     }
 
-    @Test(arguments: [
-        (400, #"{"error": "invalid_scope"}"#, "invalid_scope"), (401, #"{"error": "invalid_client"}"#, "invalid_client"),
-        (403, #"{"status": 403, "sub_status": 4001}"#, "4001"), (404, "{}", nil),
-    ] as [(Int, String, String?)])
+    @Test(
+        arguments: [
+            (400, #"{"error": "invalid_scope"}"#, "invalid_scope"),
+            (401, #"{"error": "invalid_client"}"#, "invalid_client"),
+            (403, #"{"status": 403, "sub_status": 4001}"#, "4001"), (404, "{}", nil),
+        ] as [(Int, String, String?)])
     func `a refusal is final after one call`(status: Int, body: String, errorCode: String?) async throws {
         let broker = try await Self.tidal()
         broker.transport.always(.json(status, body))
@@ -131,7 +133,9 @@ internal import TokenBroker
         #expect(try await broker.count(.device) == 0)
     }
 
-    @Test(arguments: [TransportError.connectFailed, .timedOut(.firstByte, requestSent: true), .connectionLost(requestSent: true)])
+    @Test(arguments: [
+        TransportError.connectFailed, .timedOut(.firstByte, requestSent: true), .connectionLost(requestSent: true),
+    ])
     func `a provider that is not reached is a network error`(failure: TransportError) async throws {
         let broker = try await Self.tidal()
         broker.transport.always(.failure(failure))

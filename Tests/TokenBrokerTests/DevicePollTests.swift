@@ -27,9 +27,12 @@ internal import TokenBroker
 
     // T18: the answers that mean that the user is awaited. T17: a server that fails.
     private static let waiting: [Waiting] = [
-        .init(testDescription: "400 authorization_pending", step: error(400, "authorization_pending"), wait: .seconds(5)),
-        .init(testDescription: "401 authorization_pending", step: error(401, "authorization_pending"), wait: .seconds(5)),
-        .init(testDescription: "403 authorization_pending", step: error(403, "authorization_pending"), wait: .seconds(5)),
+        .init(
+            testDescription: "400 authorization_pending", step: error(400, "authorization_pending"), wait: .seconds(5)),
+        .init(
+            testDescription: "401 authorization_pending", step: error(401, "authorization_pending"), wait: .seconds(5)),
+        .init(
+            testDescription: "403 authorization_pending", step: error(403, "authorization_pending"), wait: .seconds(5)),
         .init(
             testDescription: "TIDAL's pending",
             step: .json(400, #"{"status": 400, "error": "authorization_pending", "sub_status": 1002}"#),
@@ -52,7 +55,9 @@ internal import TokenBroker
         .init(testDescription: "not reached", step: .failure(.connectFailed), wait: .milliseconds(500)),
         .init(
             testDescription: "lost", step: .failure(.connectionLost(requestSent: true)), wait: .milliseconds(500)),
-        .init(testDescription: "too slow", step: .failure(.timedOut(.firstByte, requestSent: true)), wait: .milliseconds(500)),
+        .init(
+            testDescription: "too slow", step: .failure(.timedOut(.firstByte, requestSent: true)),
+            wait: .milliseconds(500)),
     ]
 
     @Test(arguments: waiting)
@@ -102,7 +107,8 @@ internal import TokenBroker
         .init(testDescription: "200 without a token", step: .json(200, "{}"), outcome: refused),
         .init(testDescription: "200 that is no JSON", step: .json(200, "<html>"), outcome: refused),
         .init(testDescription: "200 with an error", step: error(200, "authorization_pending"), outcome: refused),
-        .init(testDescription: "302", step: .json(302, "", fields: ["Location": "https://x.example/"]), outcome: refused),
+        .init(
+            testDescription: "302", step: .json(302, "", fields: ["Location": "https://x.example/"]), outcome: refused),
     ]
 
     @Test(arguments: ending)

@@ -18,7 +18,8 @@ internal import TokenBroker
         .networkError: 503, .illegalConfiguration: 424, .illegalArgument: 422, .missingTokenContainer: 404,
         .levelNotAvailable: 424, .invalidRequest: 400, .unauthorized: 401, .forbidden: 403, .notFound: 404,
         .methodNotAllowed: 405, .conflict: 409, .gone: 410, .payloadTooLarge: 413, .unsupportedMediaType: 415,
-        .tooManyRequests: 429, .storageUnavailable: 503, .providerUntrusted: 502, .internalError: 500,
+        .tooManyRequests: 429,
+        .storageUnavailable: 503, .providerUntrusted: 502, .internalError: 500,
     ]
 
     @Test(arguments: BrokerError.Code.allCases)

@@ -125,7 +125,8 @@ internal import TokenBroker
         await time.sleepers(atLeast: 2)
         await broker.set("a1", lifetime: .seconds(100))
         #expect(await listener.events(2).map(\.name) == ["credentials.updated", "credentials.expiring"])
-        await broker.broker.core.expiryNotices.stop()
+        broker.broker.core.expiryNotices.stop()
+        await broker.broker.core.expiryNotices.idle()
         await listener.close()
     }
 

@@ -83,7 +83,7 @@ internal import TokenBroker
         await listener.close()
     }
 
-    @Test func `a listener that comes back later than the newest that are kept in memory reads the store`() async throws {
+    @Test func `a listener that comes back late reads the store, and a quiet tenant's stays in touch`() async throws {
         let broker = try await Self.broker()
         await broker.makeTenant()
         await broker.makeTenant("t2")
@@ -99,7 +99,20 @@ internal import TokenBroker
         for listener in [quiet, first, second] { await listener.close() }
     }
 
-    @Test func `tells a key of its tenant, a narrowed key of its storage keys, the admin of all or of one`() async throws {
+    @Test func `zero stands for the beginning`() async throws {
+        let broker = try await Self.broker()
+        await broker.makeTenant()
+        await broker.set("a", storageKey: "k1")
+        for id in ["0-0", "0-9999", "0-7"] {
+            let listener = await broker.listen(tenant: "t1", lastID: id)
+            #expect(Self.keys(await listener.events(1)) == ["k1"])
+            await listener.close()
+        }
+    }
+
+    @Test func `tells a key of its tenant, a narrowed key of its storage keys, the admin of all or of one`()
+        async throws
+    {
         let broker = try await Self.broker()
         await broker.makeTenant()
         await broker.makeTenant("t2")

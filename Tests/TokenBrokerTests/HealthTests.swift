@@ -120,11 +120,12 @@ internal import TokenBroker
             _ = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"], "expires_in": \#(seconds)}"#)
         }
         broker.broker.start()
-        await broker.time.sleepers(atLeast: 1)
+        // Beside this work, the one that tells of tokens about to expire.
+        await broker.time.sleepers(atLeast: 2)
         #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).count == 2)
-        #expect(broker.time.slept == [.seconds(60)])
+        #expect(broker.time.slept.contains(.seconds(60)))
         broker.time.advance(by: .seconds(60))
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(atLeast: 2)
         #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).count == 1)
         await broker.broker.finish()
     }
@@ -137,11 +138,12 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(2))
         store.setDown(true)
         broker.broker.start()
-        await broker.time.sleepers(atLeast: 1)
+        // Beside this work, the one that tells of tokens about to expire.
+        await broker.time.sleepers(atLeast: 2)
         #expect(broker.log.contains { $0.contains("store_failed") })
         store.setDown(false)
         broker.time.advance(by: .seconds(60))
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(atLeast: 2)
         #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).isEmpty)
         await broker.broker.finish()
     }

@@ -1,0 +1,16 @@
+internal import BrokerTesting
+internal import Testing
+
+@Suite(.timeLimit(.minutes(2))) struct `Variables about events` {
+    @Test(
+        arguments: [
+            ("EVENT_DAYS", "0", 78), ("EVENT_DAYS", "1", 0), ("EVENT_DAYS", "365", 0), ("EVENT_DAYS", "366", 78),
+            ("EVENT_DAYS", "a week", 78), ("EVENT_LIMIT", "999", 78), ("EVENT_LIMIT", "1000", 0),
+            ("EVENT_LIMIT", "1000000000", 0), ("EVENT_LIMIT", "1000000001", 78), ("EVENT_LIMIT", "-1", 78),
+        ] as [(String, String, Int32)])
+    func `are taken within their ranges`(name: String, value: String, status: Int32) async throws {
+        let process = try await TestProcess.start(
+            [BrokerProcess.program("token-broker"), "config", "check"], environment: ["TOKEN_BROKER_\(name)": value])
+        #expect(await process.exitStatus() == status)
+    }
+}
