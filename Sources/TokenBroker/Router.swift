@@ -125,13 +125,13 @@ struct Call: Sendable {
         do {
             return try JSONValue(parsing: request.body)
         } catch {
-            let faults: [BrokerError.Fault] =
-                if case .repeatedMember(let pointer) = error {
-                    [.init(pointer, "occurs more than once")]
-                } else {
-                    []
+            let fault: BrokerError.Fault =
+                switch error {
+                case .malformed: .init("", "must be one well-formed JSON value in UTF-8")
+                case .tooDeep: .init("", "must not be nested deeper than \(JSONValue.maximumDepth) levels")
+                case .repeatedMember(let pointer): .init(pointer, "occurs more than once")
                 }
-            throw BrokerError(.invalidRequest, error.description, faults: faults)
+            throw BrokerError(.invalidRequest, error.description, faults: [fault])
         }
     }
 

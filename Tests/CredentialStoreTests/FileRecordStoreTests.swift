@@ -165,6 +165,7 @@ internal import Testing
 
     // MARK: Damage
 
+    // T78
     @Test func `any flipped or missing octet of a record is damage`() async throws {
         try await fill()
         let good = try bytes(plainName)

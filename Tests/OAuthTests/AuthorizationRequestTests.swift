@@ -17,7 +17,8 @@ import Testing
         return try FormEncoding.decode(String(try #require(parts.last)))
     }
 
-    @Test func `has the design's parameters in the design's order (T01, T60)`() {
+    // T01 T60
+    @Test func `has the design's parameters in the design's order`() {
         let uri = Self.plain.uri(for: Sample.client(), at: Sample.tidal)
         #expect(
             uri == "https://login.example/authorize?response_type=code"
@@ -25,7 +26,8 @@ import Testing
                 + "&code_challenge_method=S256&code_challenge=ch_1&state=st-1")
     }
 
-    @Test func `with tidal the login configuration follows by TIDAL's names (T02, T04, T05)`() {
+    // T02 T04 T05
+    @Test func `with tidal the login configuration follows by TIDAL's names`() {
         let uri = Self.full(["restrict_signup": "true", "appMode": "web & more"])
             .uri(for: Sample.client(uniqueKey: "key 1"), at: Sample.tidal)
         #expect(
@@ -70,7 +72,8 @@ import Testing
         }
     }
 
-    @Test func `every reserved character survives (T03)`() throws {
+    // T03
+    @Test func `every reserved character survives`() throws {
         let odd = "https://app.example/cb/ä?a=b&c=d#e+f%41;g,h:i@[j]!$'()*\u{1f511}\n"
         var request = Self.full(["custom&=": odd])
         request.redirectURI = odd
@@ -113,8 +116,9 @@ import Testing
         #expect(uri.contains("&client_id=client-1&scope=&code_challenge_method=S256"))
     }
 
+    // T62
     @Test(arguments: [nil, "", "key"] as [String?])
-    func `an empty unique key is as none (T62)`(key: String?) {
+    func `an empty unique key is as none`(key: String?) {
         let uri = Self.plain.uri(for: Sample.client(uniqueKey: key), at: Sample.tidal)
         #expect(uri.contains("client_unique_key") == (key == "key"))
     }

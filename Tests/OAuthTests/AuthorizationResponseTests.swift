@@ -4,6 +4,7 @@ import Testing
 @Suite struct `Authorization response` {
     typealias Outcome = AuthorizationResponse.Outcome
 
+    // T56
     @Test(
         arguments: [
             ("code=abc&state=st", .code("abc")), ("state=st&code=abc", .code("abc")),
@@ -14,12 +15,13 @@ import Testing
             ("c%6Fde=abc&state=st", .code("abc")), ("code=%C3%A4&state=st", .code("ä")),
             ("code=abc&state=st&session_state=1&session_state=2", .code("abc")),
         ] as [(String, Outcome)])
-    func `a code is read, percent-decoded, whatever stands around it (T56)`(query: String, outcome: Outcome) throws {
+    func `a code is read, percent-decoded, whatever stands around it`(query: String, outcome: Outcome) throws {
         let response = try AuthorizationResponse(query: query)
         #expect(response.outcome == outcome)
         #expect(response.state == "st")
     }
 
+    // X09
     @Test(
         arguments: [
             ("xcode=1&code=2&state=st", .code("2")), ("code=2&xcode=1&state=st", .code("2")),
@@ -36,6 +38,7 @@ import Testing
         #expect(response.state == "st")
     }
 
+    // T06 T56 X08
     @Test(
         arguments: [
             ("error=access_denied&state=st", "access_denied"), ("?error=access_denied&state=st", "access_denied"),
@@ -47,14 +50,15 @@ import Testing
             ("error&state=st", nil), ("error=&state=st", nil), ("error=&code=abc&state=st", nil),
             ("error=%0d%0aX:1&state=st", nil),
         ] as [(String, String?)])
-    func `an error is an error wherever it stands, beside a code too (T06)`(query: String, code: String?) throws {
+    func `an error is an error wherever it stands, beside a code too`(query: String, code: String?) throws {
         let response = try AuthorizationResponse(query: query)
         #expect(response.outcome == .error(code: code))
         #expect(response.state == "st")
     }
 
+    // T56 T61
     @Test(arguments: ["", "?", "&", "state=st", "code=&state=st", "code&state=st", "?code", "foo=bar", "abc", "=abc"])
-    func `neither code nor error is incomplete (T61)`(query: String) throws {
+    func `neither code nor error is incomplete`(query: String) throws {
         #expect(try AuthorizationResponse(query: query).outcome == .incomplete)
     }
 

@@ -48,6 +48,7 @@ import Testing
         CredentialRecord(decoding: JSONWriter.object { $0.member("held", .object(held)) })
     }
 
+    // T77
     @Test func `a writer that knew no optional member is understood`() {
         #expect(
             decode(Self.members)?.held
@@ -118,6 +119,7 @@ import Testing
             })
     }
 
+    // T77
     @Test func `of it the refresh token's digest is taken for the mark`() {
         var members = Self.members
         members["refresh_token"] = .string("r1")

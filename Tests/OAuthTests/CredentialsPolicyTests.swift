@@ -51,16 +51,18 @@ import Testing
         (.zero, false), (.milliseconds(-1), false), (.seconds(-3600), false),
     ]
 
+    // T23 T25 T54
     @Test(arguments: minute)
-    func `a user's token is served with a minute to spare, else refreshed (T23, T25, T54)`(
+    func `a user's token is served with a minute to spare, else refreshed`(
         left: Duration, isServed: Bool
     ) {
         #expect(decide(user(left: left)) == (isServed ? .serve : .refresh(isEarly: false)))
         #expect(decide(user(left: left), secret: true) == (isServed ? .serve : .refresh(isEarly: false)))
     }
 
+    // T42
     @Test(arguments: minute)
-    func `a user's token that cannot be refreshed is served with a minute to spare, else put away (T42)`(
+    func `a user's token that cannot be refreshed is served with a minute to spare, else put away`(
         left: Duration, isServed: Bool
     ) {
         #expect(decide(user(left: left, refreshToken: nil)) == (isServed ? .serve : .retire))
@@ -99,6 +101,7 @@ import Testing
 
     // MARK: Nothing held
 
+    // T24 T43
     @Test(
         arguments: [
             (.local, false, .missing), (.local, true, .missing), (.localForceRefresh, false, .missing),
@@ -106,7 +109,7 @@ import Testing
             (.localValid, true, .obtainClientCredentials(isUpgrade: false)), (.createIfNeeded, false, .serveBasic),
             (.createIfNeeded, true, .obtainClientCredentials(isUpgrade: false)),
         ] as [(Policy, Bool, CredentialsDecision)])
-    func `with nothing stored the configuration decides the level (T24, T43)`(
+    func `with nothing stored the configuration decides the level`(
         policy: Policy, secret: Bool, decision: CredentialsDecision
     ) {
         #expect(decide(nil, version: 0, secret: secret, .init(policy: policy)) == decision)
@@ -144,7 +147,8 @@ import Testing
         }
     }
 
-    @Test func `an expired user's token is refreshed before the client's secret is thought of (T44)`() {
+    // T44
+    @Test func `an expired user's token is refreshed before the client's secret is thought of`() {
         #expect(decide(user(left: .zero), secret: true, .init(lowestLevel: .user)) == .refresh(isEarly: false))
         #expect(decide(user(left: .zero, refreshToken: nil), secret: true, .init(lowestLevel: .user)) == .retire)
         #expect(decide(client(left: .zero), secret: true, .init(lowestLevel: .user)) == .levelNotAvailable)
@@ -180,7 +184,8 @@ import Testing
 
     // MARK: Refusals by the API
 
-    @Test func `a refusal by the API renews what could be served (T26)`() {
+    // T26
+    @Test func `a refusal by the API renews what could be served`() {
         let refused = CredentialsQuery(refusedByAPI: true)
         #expect(decide(user(), refused) == .refresh(isEarly: false))
         #expect(decide(user(), secret: true, refused) == .refresh(isEarly: false))
@@ -236,13 +241,14 @@ import Testing
         }
     }
 
+    // T33
     @Test(
         arguments: [
             (.basic, true, .obtainClientCredentials(isUpgrade: false)), (.basic, false, .serveBasic),
             (.client, true, .obtainClientCredentials(isUpgrade: false)), (.client, false, .levelNotAvailable),
             (.user, true, .levelNotAvailable), (.user, false, .levelNotAvailable),
         ] as [(CredentialsLevel, Bool, CredentialsDecision)])
-    func `when a renewal ended the session the next level is the answer (T33)`(
+    func `when a renewal ended the session the next level is the answer`(
         lowest: CredentialsLevel, secret: Bool, decision: CredentialsDecision
     ) {
         for policy in Policy.allCases {
@@ -272,8 +278,9 @@ import Testing
 
     static let lives: [Duration] = [.seconds(3600), .seconds(60), .milliseconds(59_999), .zero, .seconds(-3600)]
 
+    // T47
     @Test(arguments: changes.indices, lives)
-    func `a user's session is moved to it, expired or not (T47)`(index: Int, left: Duration) {
+    func `a user's session is moved to it, expired or not`(index: Int, left: Duration) {
         let terms = terms(secret: true, canUpgrade: true, client: Self.changes[index].client)
         for policy in [Policy.localValid, .localForceRefresh, .createIfNeeded] {
             for isRefused in [false, true] {

@@ -27,7 +27,8 @@ import Testing
                     obtainedWith: Sample.client().fingerprint))
     }
 
-    @Test func `what a refresh leaves out stays known (T45)`() {
+    // T45
+    @Test func `what a refresh leaves out stays known`() {
         let held = granted(replacing: Sample.held(scopes: ["s"], userID: "42"))
         #expect(held.accessToken.revealedText == "at-2")
         #expect(held.refreshToken?.revealedText == "refresh-1")
@@ -35,6 +36,7 @@ import Testing
         #expect(held.userID == "42")
     }
 
+    // X03 X04
     @Test func `of three refreshes each keeps or replaces the refresh token`() {
         var held = Sample.held(refreshToken: "rt-1")
         held = granted(replacing: held)
@@ -82,7 +84,8 @@ import Testing
         #expect(held.obtainedWith == client.fingerprint)
     }
 
-    @Test func `what an upgrade leaves out stays known, and the new registration is remembered (T47)`() {
+    // T47
+    @Test func `what an upgrade leaves out stays known, and the new registration is remembered`() {
         let old = Sample.held(refreshToken: "rt-1", scopes: ["s"], userID: "42")
         let client = Sample.client(id: "client-2", scopes: ["s", "t"])
         let kept = granted(#","refresh_token":"","user_id":"""#, to: client, replacing: old)

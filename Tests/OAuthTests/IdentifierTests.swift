@@ -75,7 +75,8 @@ import Testing
 }
 
 @Suite struct `Credentials level` {
-    @Test func `user is above client is above basic (T55)`() {
+    // T55
+    @Test func `user is above client is above basic`() {
         #expect(CredentialsLevel.allCases.sorted() == [.basic, .client, .user])
         #expect(CredentialsLevel.basic < .client)
         #expect(CredentialsLevel.client < .user)
@@ -88,16 +89,18 @@ import Testing
 }
 
 @Suite struct `API sub status` {
+    // T26
     @Test(arguments: ["11003", "6001", "11001", "11002", "11101"])
-    func `the five of the design force a refresh (T26)`(text: String) {
+    func `the five of the design force a refresh`(text: String) {
         #expect(APISubStatus.forcesRefresh(text))
     }
 
+    // T27
     @Test(arguments: [
         "11000", "11004", "6000", "6002", "6004", "11100", "11102", "4005", "1002", "1005", "999", "50123", "",
         "11003 ", " 11003", "011003", "+11003", "11003.0", "1100", "110030", "11\u{660}03", "null", "0",
     ])
-    func `any other changes nothing (T27)`(text: String) {
+    func `any other changes nothing`(text: String) {
         #expect(!APISubStatus.forcesRefresh(text))
     }
 }

@@ -3,12 +3,13 @@ import OAuth
 import Testing
 
 @Suite struct `Backoff schedule` {
+    // T10 T57
     @Test(
         arguments: [
             (Int.min, nil), (-1, nil), (0, nil), (1, .milliseconds(500)), (2, .seconds(1)), (3, .seconds(2)),
             (4, .seconds(4)), (5, .seconds(8)), (6, nil), (Int.max, nil),
         ] as [(Int, Duration?)])
-    func `five retries, each twice as late as the one before (T10, T57)`(retry: Int, wait: Duration?) {
+    func `five retries, each twice as late as the one before`(retry: Int, wait: Duration?) {
         #expect(BackoffSchedule.standard.wait(before: retry, retryAfter: nil) == wait)
     }
 

@@ -28,8 +28,9 @@ import Testing
         "401 invalid_grant",
     ]
 
+    // T33 T34
     @Test(arguments: [400, 401, 402, 403, 404, 405, 408, 409, 410, 418, 422, 451, 499])
-    func `a refresh ends the session by the listed pairs only (T33, T34)`(status: Int) {
+    func `a refresh ends the session by the listed pairs only`(status: Int) {
         for error in Self.errors {
             let isListed = Self.endings.contains("\(status) \(error ?? "")")
             #expect(
@@ -38,9 +39,9 @@ import Testing
         }
     }
 
+    // T11
     @Test(arguments: [400, 401, 403, 404, 408, 422, 428, 430, 499])
-    func `another 4xx is unexpected for either code and a configuration fault for client credentials (T11)`(status: Int)
-    {
+    func `another 4xx is unexpected for either code and a configuration fault for client credentials`(status: Int) {
         for error in Self.errors {
             #expect(failure(.authorizationCode, status, error) == .unexpected)
             #expect(failure(.deviceCode, status, error) == .unexpected)
@@ -48,31 +49,35 @@ import Testing
         }
     }
 
+    // T12 T29
     @Test(arguments: TokenRequest.Grant.allCases, [500, 501, 502, 503, 504, 507, 511, 599, 600, 999])
-    func `a 5xx is retryable, whatever its body says (T12, T29)`(grant: TokenRequest.Grant, status: Int) {
+    func `a 5xx is retryable, whatever its body says`(grant: TokenRequest.Grant, status: Int) {
         for error in Self.errors {
             #expect(failure(grant, status, error, Self.everyPattern) == .retryable)
         }
     }
 
+    // T32
     @Test(arguments: TokenRequest.Grant.allCases.filter { $0 != .upgrade })
-    func `a 429 asks for patience, whatever its body says (T32)`(grant: TokenRequest.Grant) {
+    func `a 429 asks for patience, whatever its body says`(grant: TokenRequest.Grant) {
         for error in Self.errors {
             #expect(failure(grant, 429, error, Self.everyPattern) == .rateLimited)
         }
     }
 
+    // T31
     @Test(
         arguments: TokenRequest.Grant.allCases.filter { $0 != .upgrade },
         [100, 101, 199, 200, 201, 204, 299, 300, 302, 304, 307, 399])
-    func `what is neither a grant nor an error cannot be used (T31)`(grant: TokenRequest.Grant, status: Int) {
+    func `what is neither a grant nor an error cannot be used`(grant: TokenRequest.Grant, status: Int) {
         for error in Self.errors {
             #expect(failure(grant, status, error, Self.everyPattern) == .unusable)
         }
     }
 
+    // T48 T49
     @Test(arguments: [100, 200, 204, 299, 302, 399, 400, 401, 403, 408, 422, 428, 429, 430, 499, 500, 503, 600, 999])
-    func `an upgrade that fails is tried again, whatever the answer (T48, T49)`(status: Int) {
+    func `an upgrade that fails is tried again, whatever the answer`(status: Int) {
         for error in Self.errors {
             #expect(failure(.upgrade, status, error, Self.everyPattern) == .retryable)
         }

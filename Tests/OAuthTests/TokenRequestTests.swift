@@ -28,6 +28,7 @@ import Testing
         "grant_type=authorization_code&code=c%2F1%2B2%3D"
         + "&redirect_uri=https%3A%2F%2Fbroker.example%2Flogin%2Fcallback&code_verifier=v-1"
 
+    // T62 T67 X07
     @Test(
         arguments: [
             (code, "k", "s", codeForm + "&scope=a%20b&client_unique_key=k&client_id=client-1&client_secret=s"),
@@ -51,7 +52,7 @@ import Testing
             ),
             (deviceCode, nil, nil, deviceForm + "&scope=a%20b&client_id=client-1"),
         ] as [(TokenRequest, String?, String?, String)])
-    func `tidal has the scopes and the client in the form (T62, T67)`(
+    func `tidal has the scopes and the client in the form`(
         request: TokenRequest, uniqueKey: String?, secret: String?, expected: String
     ) {
         let (form, authorization) = form(request, Sample.client(secret: secret, uniqueKey: uniqueKey), at: Sample.tidal)

@@ -23,6 +23,7 @@ internal import TokenBroker
 
     // MARK: The request
 
+    // T62
     @Test func `TIDAL gets the form of its clients`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
@@ -50,6 +51,7 @@ internal import TokenBroker
         #expect(!broker.log.joined().contains(verifier))
     }
 
+    // T62
     @Test func `what is not configured is not sent`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1", "scopes": ["r_usr"]}"#)
@@ -99,6 +101,7 @@ internal import TokenBroker
 
     // MARK: Refusals
 
+    // T11 T57 T63
     @Test(arguments: [
         (400, "invalid_grant"), (400, "invalid_request"), (400, "unauthorized_client"), (401, "invalid_client"),
         (401, "invalid_grant"), (403, "access_denied"), (404, "not_found"), (408, "timeout"), (499, "x"),
@@ -131,6 +134,7 @@ internal import TokenBroker
 
     // MARK: Trying again
 
+    // T10 T12 T57 T63 T76
     @Test(arguments: [500, 502, 503, 599])
     func `a 5xx is tried five times more`(status: Int) async throws {
         let broker = try await BrokerHarness()
@@ -177,6 +181,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == sleeps.count + 1)
     }
 
+    // T13
     @Test(arguments: [
         TransportError.connectFailed, .tlsFailed, .nameNotFound, .nameResolutionFailed,
         .timedOut(.connect, requestSent: false), .timedOut(.sendRequest, requestSent: false),
@@ -198,6 +203,7 @@ internal import TokenBroker
         #expect(await broker.progress(id).json["error"]?.string == "network_error")
     }
 
+    // T13
     @Test(arguments: [
         TransportError.connectionLost(requestSent: true), .timedOut(.firstByte, requestSent: true),
         .timedOut(.response, requestSent: true),

@@ -14,6 +14,7 @@ internal import TokenBroker
 
     // MARK: Success
 
+    // T07
     @Test func `a browser is shown that it is done`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -70,6 +71,7 @@ internal import TokenBroker
 
     // MARK: What the provider reports
 
+    // T06 X08
     @Test(arguments: ["error=access_denied", "error=access_denied&code=c-1", "code=c-1&error=access_denied"])
     func `a provider error ends the login, also beside a code`(query: String) async throws {
         let broker = try await BrokerHarness()
@@ -113,6 +115,7 @@ internal import TokenBroker
 
     // MARK: What cannot be a response
 
+    // T56 T61 X09
     @Test(arguments: [
         "", "&code=", "&xcode=1", "&Code=c-1", "&code=c-1&code=c-2", "&code=c-1&code=c-1", "&code=%zz",
         "&code=c-1&iss=a&iss=a",
@@ -166,6 +169,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
+    // X09
     @Test func `parameters that the protocol does not name are let pass`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

@@ -48,7 +48,8 @@ internal import TokenBroker
                 "authorization_error", "token_response_error", "unexpected_error", "retryable_error", "network_error",
                 "illegal_configuration", "illegal_argument", "missing_token_container", "level_not_available",
                 "invalid_request", "unauthorized", "forbidden", "not_found", "method_not_allowed", "conflict", "gone",
-                "payload_too_large", "unsupported_media_type", "storage_unavailable", "provider_untrusted",
+                "payload_too_large", "unsupported_media_type", "too_many_requests", "storage_unavailable",
+                "provider_untrusted",
             ]))
     }
 
@@ -142,6 +143,7 @@ internal import TokenBroker
 
     // MARK: Records that do not open
 
+    // T78
     @Test func `a record that was altered is internal_error and tells nothing`() async throws {
         let store = MemoryRecordStore()
         let broker = try await BrokerHarness(store: store)

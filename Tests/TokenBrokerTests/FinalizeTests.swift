@@ -20,6 +20,7 @@ internal import TokenBroker
             .post, "/login/finalize", key: key, tenant: tenant, body: #"{"login_response_query": "\#(query)"}"#)
     }
 
+    // T07
     @Test(arguments: ["", "?"])
     func `the caller gets the summary, with or without the question mark`(mark: String) async throws {
         let broker = try await BrokerHarness()
@@ -42,6 +43,7 @@ internal import TokenBroker
         #expect(await Self.finalize(broker, "code=c-1&state=\(login.state)").status == 409)
     }
 
+    // T06 T63
     @Test func `errors are problems`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant)
@@ -70,6 +72,7 @@ internal import TokenBroker
         #expect(retryable.fields["Retry-After"] != nil)
     }
 
+    // T61
     @Test(arguments: [
         ("code=c-1", 400), ("", 400), ("code=c-1&state=unknown", 410), ("code=%zz&state=STATE", 400),
         ("state=STATE", 400), ("code=&state=STATE", 400), ("code=a&code=b&state=STATE", 400),

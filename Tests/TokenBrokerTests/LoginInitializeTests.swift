@@ -14,6 +14,7 @@ internal import TokenBroker
         try await broker.count(.login) == 0
     }
 
+    // T01 T02 T04 T05 T60
     @Test func `the address has the parameters of the design and a state`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
@@ -61,6 +62,7 @@ internal import TokenBroker
             ])
     }
 
+    // T01
     @Test(arguments: ["https://login.example/base", "https://login.example/base/"])
     func `the tenant's login service takes the place of the preset's`(base: String) async throws {
         let broker = try await BrokerHarness()
@@ -110,6 +112,7 @@ internal import TokenBroker
          "allowed_return_uris": ["https://app.example/Kb", "https://app.example:8443/done"]}
         """#
 
+    // T03
     @Test(arguments: ["https://app.example/Kb", "com.example.app:/cb", "https://broker.example/login/callback"])
     func `a listed redirect_uri goes out as it is`(uri: String) async throws {
         let broker = try await BrokerHarness()
@@ -198,6 +201,7 @@ internal import TokenBroker
 
     // MARK: Parameters
 
+    // X10
     @Test(arguments: AuthorizationRequest.reservedNames.sorted() + ["State", "CLIENT_ID", "code_challenge_METHOD", ""])
     func `a custom parameter may not bear a protocol parameter's name`(name: String) async throws {
         let broker = try await BrokerHarness()
