@@ -481,4 +481,37 @@ private struct Contents: Equatable, CustomStringConvertible {
         #expect(try await again.logBounds() == LogBounds(trimmed: 40, last: 40))
         await again.close()
     }
+
+    @Test func `what removed tenants have left in the log goes with the rest`() async throws {
+        let directory = StoreFixtureDirectory()
+        let store = try await FileRecordStore(directory: directory.path)
+        for index in 0..<40 {
+            let tenant = try #require(TenantName("tenant-\(index)"))
+            let sealed = [UInt8](repeating: 7, count: 100_000)
+            let entry = StoredLogEntry(
+                tenant: tenant, key: "k", version: 1, time: Timestamp(seconds: 1), sealed: sealed)
+            try await store.commit([.append(entry)])
+            try await store.commit([.removeAll(tenant)])
+        }
+        func segments() throws -> [Int?] {
+            try FileManager.default.contentsOfDirectory(atPath: directory.path + "/log").filter { $0 != "state" }
+                .sorted().map { Int($0) }
+        }
+        let state = directory.path + "/log/state"
+        let full = try #require(FileManager.default.contents(atPath: state)).count
+        // Neither old nor too many yet.
+        #expect(try await store.trimLog(before: Timestamp(seconds: 1), keeping: 40, limit: 9) == 0)
+        #expect(try await store.logBounds() == LogBounds(trimmed: 0, last: 40))
+        #expect(try await store.trimLog(before: Timestamp(seconds: 1), keeping: 20, limit: 9) == 0)
+        #expect(try await store.logBounds() == LogBounds(trimmed: 20, last: 40))
+        #expect(try segments() == [21, 31])
+        #expect(try #require(FileManager.default.contents(atPath: state)).count < full)
+        #expect(try await store.trimLog(before: Timestamp(seconds: 2), keeping: 40, limit: 9) == 0)
+        #expect(try await store.logBounds() == LogBounds(trimmed: 40, last: 40))
+        #expect(try segments() == [31])
+        await store.close()
+        let again = try await FileRecordStore(directory: directory.path)
+        #expect(try await again.logBounds() == LogBounds(trimmed: 40, last: 40))
+        await again.close()
+    }
 }

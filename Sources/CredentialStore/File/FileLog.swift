@@ -113,7 +113,7 @@ final class FileLog {
         return entries
     }
 
-    /// How many entries trimming comes to, and the state that it leaves.
+    /// How many entries trimming comes to, those of removed tenants not counted, and the state that it leaves.
     func trimming(
         before time: Timestamp, keeping count: Int, limit: Int
     ) throws(FileStoreError) -> (count: Int, state: LogState) {
@@ -121,10 +121,12 @@ final class FileLog {
         var trimmed = state
         var removed = 0
         if limit <= 0 { return (0, trimmed) }
-        try scan(after: state.trimmed) { placed in
+        // What removed tenants have left must go when its time has come, too: it may be all there is, and it keeps its
+        // segments and the tenants' names.
+        try scan(after: state.trimmed, includingHidden: true) { placed in
             guard placed.sequence <= floor || placed.entry.time < time else { return false }
             trimmed.trimmed = placed.sequence
-            removed += 1
+            if !state.hides(placed) { removed += 1 }
             return removed < limit
         }
         trimmed.trim(to: trimmed.trimmed)
@@ -132,8 +134,9 @@ final class FileLog {
     }
 
     /// Calls `visit` with each entry that counts, until it returns false.
+    /// - Parameter includingHidden: whether those of removed tenants count.
     private func scan(
-        after sequence: Int64, _ visit: (PlacedLogEntry) -> Bool
+        after sequence: Int64, includingHidden: Bool = false, _ visit: (PlacedLogEntry) -> Bool
     ) throws(FileStoreError) {
         guard sequence < last else { return }
         let next = max(sequence, state.trimmed) + 1
@@ -148,7 +151,7 @@ final class FileLog {
             while !rest.isEmpty {
                 let frame = try decode(rest, of: segment)
                 let end = offset + frame.count
-                for placed in frame.entries where placed.sequence >= next && !state.hides(placed) {
+                for placed in frame.entries where placed.sequence >= next && (includingHidden || !state.hides(placed)) {
                     if visit(placed) { continue }
                     let isLast = placed.sequence == frame.entries.last?.sequence
                     return remember(placed.sequence + 1, Place(segment: segment, offset: isLast ? end : offset))

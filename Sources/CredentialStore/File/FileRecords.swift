@@ -145,7 +145,7 @@ final class FileRecords {
     func trimLog(before time: Timestamp, keeping count: Int, limit: Int) throws(FileStoreError) -> Int {
         try recoverIfNeeded()
         let (removed, state) = try log.trimming(before: time, keeping: count, limit: limit)
-        if removed == 0 { return 0 }
+        if state == log.state { return 0 }
         do throws(FileStoreError) {
             let source = try writeNew(state.encode())
             try onDisk { () throws(SystemError) in
