@@ -76,7 +76,11 @@ package final class ExpiryNotices: Sendable {
         do throws(StoreError) {
             while !Task.isCancelled {
                 let due = try await vault.due(.credentials, before: time.now, limit: Self.batch)
-                for record in due { try await tell(record) }
+                for record in due {
+                    // Each is a commit, and a store that is slow would keep whoever stops the process for all of them.
+                    if Task.isCancelled { break }
+                    try await tell(record)
+                }
                 if due.count < Self.batch { break }
             }
             guard let next = try await vault.nextDue(.credentials) else { return Self.interval }

@@ -130,6 +130,20 @@ internal import TokenBroker
         await listener.close()
     }
 
+    @Test func `the job that is stopped begins no further notice, however slow the store is`() async throws {
+        let store = SlowNoticeStore()
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant()
+        for number in 0..<3 { await broker.set("a", lifetime: .seconds(100), storageKey: "k\(number)") }
+        let notices = broker.broker.core.expiryNotices
+        notices.start()
+        await store.gate.arrivals(1)
+        notices.stop()
+        store.gate.open()
+        await notices.idle()
+        #expect(try await Self.expiring(broker).count == 1)
+    }
+
     @Test func `the job looks again when the next mark comes due, and every five seconds`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -138,5 +152,23 @@ internal import TokenBroker
         #expect(await broker.broker.core.expiryNotices.tellAllDue() == .milliseconds(2001))
         await broker.set("a1", lifetime: .seconds(3600))
         #expect(await broker.broker.core.expiryNotices.tellAllDue() == .seconds(5))
+    }
+}
+
+/// A store in which notices wait for the gate, and which goes on with them when the caller is cancelled, as a database
+/// does.
+private final class SlowNoticeStore: ForwardingStore {
+    let inner: any RecordStore = MemoryRecordStore()
+    let gate = Gate()
+    var revalidateAfter: Duration? { nil }
+
+    func admit() throws(StoreError) {}
+
+    func commit(_ changes: [RecordChange]) async throws(StoreError) {
+        if changes.contains(where: { if case .settleDue = $0 { true } else { false } }) {
+            gate.arrive()
+            await gate.opened()
+        }
+        try await inner.commit(changes)
     }
 }
