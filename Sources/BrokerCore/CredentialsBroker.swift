@@ -100,12 +100,12 @@ package final class CredentialsBroker: Sendable {
     /// stops the process does not wait longer, and would end it without a word.
     /// - Parameter limit: nil waits as long as it takes.
     package func finish(within limit: Duration? = nil) async {
-        housekeeping.withLock { task in
-            task?.cancel()
-            task = nil
+        let housekeeping = housekeeping.withLock { task in
+            defer { task = nil }
+            return task
         }
+        housekeeping?.cancel()
         expiryNotices.stop()
-        events.beginDraining()
         let cutOff = limit.map { limit in
             Task {
                 do {
@@ -122,6 +122,8 @@ package final class CredentialsBroker: Sendable {
         await credentials.idle()
         await expiryNotices.idle()
         await events.idle()
+        // A store that is closed does not answer who is still at work.
+        await housekeeping?.value
         cutOff?.cancel()
     }
 

@@ -1,7 +1,10 @@
 internal import BrokerCore
 internal import BrokerTesting
+internal import CredentialStore
 internal import HTTPCodec
 internal import JSON
+internal import OAuth
+internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
@@ -82,5 +85,35 @@ internal import TokenBroker
         await finished
         #expect(await answer.code == "retryable_error")
         #expect(broker.transport.seen.count == 2)
+    }
+
+    @Test func `the housekeeping is over, too, so that the store can be closed`() async throws {
+        let store = SlowRemovalStore()
+        let broker = try await BrokerHarness(store: store, time: ManualTime(skipsSleeps: false))
+        broker.broker.start()
+        await store.gate.arrivals(1)
+        await broker.broker.finish()
+        #expect(store.isOver)
+    }
+}
+
+/// A store that is slow to remove what has expired: it does so only when the caller is cancelled, and takes its time.
+private final class SlowRemovalStore: ForwardingStore {
+    let inner: any RecordStore = MemoryRecordStore()
+    let gate = Gate()
+    private let removal = Mutex(false)
+    var isOver: Bool { removal.withLock { $0 } }
+    var revalidateAfter: Duration? { nil }
+
+    func admit() throws(StoreError) {}
+
+    func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
+        gate.arrive()
+        let (never, continuation) = AsyncStream.makeStream(of: Void.self)
+        for await _ in never {}
+        continuation.finish()
+        for _ in 0..<1000 { await Task.yield() }
+        removal.withLock { $0 = true }
+        return 0
     }
 }
