@@ -205,7 +205,7 @@ package final class EventFeed: Sendable {
     }
 
     private func follow(_ run: UInt64) async {
-        var isAway = false
+        var (isAway, mayHaveMore) = (false, false)
         while true {
             let ticket = wakeUps.ticket(0)
             let work = state.withLock { state -> (head: Int64, isDue: Bool)? in
@@ -214,12 +214,12 @@ package final class EventFeed: Sendable {
                     if state.run == run { state.tail = [] }
                     return nil
                 }
-                let isDue = state.hasGrown || isAway || vault.revalidateAfter != nil
+                let isDue = mayHaveMore || state.hasGrown || isAway || vault.revalidateAfter != nil
                 state.hasGrown = false
                 return (state.head, isDue)
             }
             guard let work else { return }
-            var mayHaveMore = false
+            mayHaveMore = false
             if work.isDue {
                 do throws(StoreError) {
                     mayHaveMore = try await readOn(from: work.head, run, checksForLoss: isAway)
@@ -270,11 +270,8 @@ package final class EventFeed: Sendable {
     func page(
         after sequence: Int64, _ tenant: TenantName?
     ) async throws(StoreError) -> (entries: [EventEntry], last: Int64, isFull: Bool, bounds: LogBounds) {
-        let page = try await vault.entries(after: sequence, tenant: tenant, limit: Self.pageLength)
-        return (
-            page.compactMap { read($0) }, page.last?.sequence ?? sequence, page.count == Self.pageLength,
-            try await vault.logBounds()
-        )
+        let page = try await vault.page(after: sequence, tenant: tenant, limit: Self.pageLength)
+        return (page.entries.compactMap { read($0) }, page.last, page.isFull, try await vault.logBounds())
     }
 
     private func read(_ entry: VaultLogEntry) -> EventEntry? {

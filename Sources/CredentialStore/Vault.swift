@@ -102,17 +102,35 @@ package final class Vault: Sendable {
     package func entries(
         after sequence: Int64, tenant: TenantName? = nil, limit: Int
     ) async throws(StoreError) -> [VaultLogEntry] {
-        try await store.entries(after: sequence, tenant: tenant, limit: limit).map { placed in
-            let content: SecretBytes?
-            do throws(SealError) {
-                content = try sealer.open(placed.entry).content
-            } catch {
-                content = nil
-            }
-            return VaultLogEntry(
-                sequence: placed.sequence, tenant: placed.entry.tenant, key: placed.entry.key,
-                version: placed.entry.version, time: placed.entry.time, content: content)
+        try await store.entries(after: sequence, tenant: tenant, limit: limit).map(open)
+    }
+
+    /// What of the log lies behind `sequence` for a reader of one tenant: the entries found, up to where was looked, and
+    /// whether there may be more.
+    ///
+    /// A store with one writer does one call after the other and has no index of tenants: to find the entries of a quiet
+    /// one it would look through all that the others have, while every commit waits. It is asked for everybody's, then,
+    /// a page at a time, of which the others' are passed over.
+    /// - Parameter tenant: nil for the entries of every tenant.
+    package func page(
+        after sequence: Int64, tenant: TenantName?, limit: Int
+    ) async throws(StoreError) -> (entries: [VaultLogEntry], last: Int64, isFull: Bool) {
+        let isIndexed = store.revalidateAfter != nil
+        let page = try await store.entries(after: sequence, tenant: isIndexed ? tenant : nil, limit: limit)
+        let wanted = page.filter { placed in tenant.map { $0 == placed.entry.tenant } ?? true }
+        return (wanted.map(open), page.last?.sequence ?? sequence, page.count == limit)
+    }
+
+    private func open(_ placed: PlacedLogEntry) -> VaultLogEntry {
+        let content: SecretBytes?
+        do throws(SealError) {
+            content = try sealer.open(placed.entry).content
+        } catch {
+            content = nil
         }
+        return VaultLogEntry(
+            sequence: placed.sequence, tenant: placed.entry.tenant, key: placed.entry.key,
+            version: placed.entry.version, time: placed.entry.time, content: content)
     }
 
     /// How far the log reaches; see `RecordStore`.

@@ -6,6 +6,7 @@ internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
 internal import OAuth
+internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
@@ -97,6 +98,37 @@ internal import TokenBroker
         await broker.set("a", tenant: "t2")
         #expect(await quiet.events(1).map(\.tenant) == ["t2"])
         for listener in [quiet, first, second] { await listener.close() }
+    }
+
+    @Test func `a burst of others' events of more than a page does not hold up a listener`() async throws {
+        let broker = try await Self.broker()
+        await broker.makeTenant()
+        await broker.makeTenant("t2")
+        let listener = await broker.listen(tenant: "t2")
+        // The feed has looked and waits; what nobody listens to does not wake it.
+        await broker.time.sleepers(atLeast: 1)
+        for number in 0..<(3 * EventFeed.pageLength) { await broker.set("a", storageKey: "k\(number)") }
+        await broker.set("a", tenant: "t2")
+        #expect(await listener.events(1).map(\.tenant) == ["t2"])
+        await listener.close()
+    }
+
+    @Test func `one who comes back late has the one writer's store read a page at a time, whoever's it is`()
+        async throws
+    {
+        let store = PageRecordingStore()
+        let broker = try await Self.broker(store: store)
+        await broker.makeTenant()
+        await broker.makeTenant("t2")
+        await broker.set("a", tenant: "t2", storageKey: "first")
+        for number in 0..<(2 * EventFeed.pageLength) { await broker.set("a", storageKey: "k\(number)") }
+        await broker.set("a", tenant: "t2", storageKey: "last")
+        let listener = await broker.listen(tenant: "t2", lastID: "0-9999")
+        #expect(Self.keys(await listener.events(2)) == ["first", "last"])
+        await listener.close()
+        #expect(store.pages.count >= 3)
+        // A filter would have the store pass over any number of entries in one call, and everybody else wait for it.
+        #expect(store.pages.allSatisfy { $0.tenant == nil && $0.limit <= EventFeed.pageLength })
     }
 
     @Test func `zero stands for the beginning`() async throws {
@@ -412,5 +444,23 @@ internal import TokenBroker
         while try await broker.vault.logBounds().trimmed < 1025 { await Task.yield() }
         broker.broker.beginDraining()
         await broker.broker.finish()
+    }
+}
+
+/// Notes which pages of the log it was asked for.
+private final class PageRecordingStore: ForwardingStore {
+    let inner: any RecordStore = MemoryRecordStore()
+    private let asked = Mutex<[(tenant: TenantName?, limit: Int)]>([])
+
+    var pages: [(tenant: TenantName?, limit: Int)] { asked.withLock { $0 } }
+    var revalidateAfter: Duration? { nil }
+
+    func admit() throws(StoreError) {}
+
+    func entries(
+        after sequence: Int64, tenant: TenantName?, limit: Int
+    ) async throws(StoreError) -> [PlacedLogEntry] {
+        asked.withLock { $0.append((tenant, limit)) }
+        return try await inner.entries(after: sequence, tenant: tenant, limit: limit)
     }
 }
