@@ -138,6 +138,13 @@ internal import Testing
         await second.close()
     }
 
+    @Test(.timeLimit(.minutes(1))) func `who comes after the close is refused, not kept waiting`() async throws {
+        let store = try await FileRecordStore(directory: path)
+        await store.close()
+        await #expect(throws: StoreError.unavailable) { try await store.read(plain.id) }
+        await #expect(throws: StoreError.unavailable) { try await store.commit([.insert(plain)]) }
+    }
+
     @Test func `what a dead process left in the making is cleared away`() async throws {
         try await fill()
         for name in ["1", "2", "leftover"] { try overwrite("new/\(name)", [1, 2, 3]) }

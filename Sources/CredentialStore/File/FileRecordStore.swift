@@ -112,9 +112,10 @@ package actor FileRecordStore: RecordStore {
         try files?.keep(secret, text)
     }
 
+    /// The thread stays for as long as the store: an actor whose executor has ended never answers, and who comes late is
+    /// to be told `.unavailable`.
     package func close() {
         files = nil
-        thread.shutDown()
     }
 
     private func attempt<R>(_ body: (FileRecords) throws(FileStoreError) -> R) throws(StoreError) -> R {
