@@ -123,6 +123,10 @@ public final class Auth: Sendable {
                 }
                 if progress != .pending { return progress }
                 if Task.isCancelled { throw BrokerError(.retryableError, "The wait was cancelled.", retryAfter: 1) }
+                // Nobody is kept waiting then, so that asking again would never pause.
+                if self.environment.isClosed {
+                    throw BrokerError(.retryableError, "The environment was closed.", retryAfter: 1)
+                }
             }
         }
         state.withLock { if $0.deviceLogin == handle { $0.deviceLogin = nil } }

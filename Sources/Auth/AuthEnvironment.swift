@@ -65,6 +65,9 @@ public final class AuthEnvironment: Sendable {
         if case .success(let opened)? = await opening?.value { await opened.close(within: limit) }
     }
 
+    /// Whether `close` was called.
+    var isClosed: Bool { state.withLock { $0.isClosed } }
+
     /// What is open while the environment is used.
     struct Opened: Sendable {
         let broker: CredentialsBroker

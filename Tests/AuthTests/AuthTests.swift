@@ -112,6 +112,21 @@ internal import Testing
         }
     }
 
+    @Test(.timeLimit(.minutes(1)), arguments: [false, true])
+    func `who waits for a device login when the environment is closed is let go`(inFiles: Bool) async throws {
+        let directory = StoreFixtureDirectory()
+        try await run(storage: inFiles ? .directory(directory.path) : .memory) { fixture async throws in
+            fixture.provider.provider.configure { $0.deviceInterval = .seconds(1) }
+            let auth = fixture.auth()
+            _ = try await auth.initializeDeviceLogin()
+            let waiting = Task { try await auth.finalizeDeviceLogin() }
+            // By the first poll the wait has long begun.
+            try await fixture.provider.provider.waitForRequests(1, at: .token, grant: .deviceCode)
+            await fixture.environment.close(within: .seconds(5))
+            await #expect(throws: AuthError.self) { try await waiting.value }
+        }
+    }
+
     @Test func `who refuses is an authorization error, without a token request`() async throws {
         try await run { fixture async throws in
             let auth = fixture.auth()
