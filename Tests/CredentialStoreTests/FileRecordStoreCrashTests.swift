@@ -374,6 +374,23 @@ private struct Contents: Equatable, CustomStringConvertible {
 
     // MARK: The log
 
+    @Test func `an entry that could not be synchronized is not there, however whole it looks`() async throws {
+        let directory = StoreFixtureDirectory()
+        let disk = StandInDisk()
+        let store = try await open(directory, disk)
+        let log = try await store.entries(after: 0, tenant: nil, limit: 99)
+        // It is made, written, synchronized.
+        disk.fail(2..<3, number: EIO)
+        await #expect(throws: StoreError.unavailable) { try await store.commit([Self.entry("x")]) }
+        #expect(disk.steps[2].call == .synchronizeFile)
+        disk.heal()
+        #expect(try await store.entries(after: 0, tenant: nil, limit: 99) == log)
+        try await store.commit([Self.entry("y")])
+        let keys = try await store.entries(after: 0, tenant: nil, limit: 99).map(\.entry.key)
+        #expect(keys == log.map(\.entry.key) + ["y"])
+        await store.close()
+    }
+
     @Test func `trimming that fails can be repeated, and removes what it says`() async throws {
         for isDead in [false, true] {
             for place in 0... {
