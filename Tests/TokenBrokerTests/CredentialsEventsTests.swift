@@ -125,6 +125,7 @@ internal import TokenBroker
         #expect(store.remainingFaults == 0)
         #expect(try await broker.causes() == ["set", "refresh"])
         #expect(try await broker.events().count { $0.kind == .refreshSucceeded } == 1)
+        #expect(try await broker.events().count { $0.kind == .refreshFailed } == 0)
     }
 
     @Test func `what was granted outlasts a store that fails after a conflict`() async throws {
