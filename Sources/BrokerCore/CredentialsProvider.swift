@@ -306,9 +306,10 @@ package final class CredentialsProvider: Sendable {
                 return try await end(renewal, held, answer)
             }
         }
-        let renewed = HeldCredentials(
+        var renewed = HeldCredentials(
             granted: response, level: .user, to: client, replacing: held,
             defaultLifetime: server.preset.defaultLifetime, now: time.now)
+        renewed.obtainedWith = held.obtainedWith.refreshed(by: client.fingerprint)
         let result = try await publish(
             renewal, CredentialRecord(held: renewed), events: granted(renewal, renewed, .refresh))
         // A token that lives no longer than the lead time would be due again at once, and at every read.

@@ -3,6 +3,9 @@ package struct EventPosition: Sendable, Equatable {
     /// The index that stands for every event of an entry. An entry holds a handful.
     static let whole = 9999
 
+    /// A place that no log reaches: a listener who names it is told that events may have been missed.
+    package static let unknown = EventPosition(after: .max)
+
     /// The entry's place in the log; 0 before the first.
     let sequence: Int64
     /// The event's place among those of the entry's commit.

@@ -39,6 +39,15 @@ package struct ClientFingerprint: Sendable, Equatable {
 }
 
 extension ClientFingerprint {
+    /// What credentials are tied to that were obtained with this and that `client` has refreshed. A refresh shows the
+    /// client's identifier and secret and goes on with the session as it was granted (RFC 6749 §6): scopes that are
+    /// configured since were not asked for, and the session is still the first installation's.
+    package func refreshed(by client: ClientFingerprint) -> ClientFingerprint {
+        ClientFingerprint(
+            clientID: client.clientID, scopes: scopes, clientUniqueKey: clientUniqueKey,
+            clientSecretDigest: client.clientSecretDigest)
+    }
+
     /// One of the four parameters that credentials are tied to.
     package enum Member: String, Sendable, CaseIterable {
         case clientID = "client_id"

@@ -51,13 +51,14 @@ struct EventRoutes {
         return try await broker.tenant(of: call).name
     }
 
+    /// An `EventSource` that is refused never comes back (WHATWG HTML, "fail the connection"). One that brings an id that
+    /// was never given out here is therefore answered as one whose id is no longer kept.
     private static func position(_ fields: Fields) throws(BrokerError) -> EventPosition? {
         let values = fields.values("Last-Event-ID")
-        guard let text = values.first else { return nil }
-        guard values.count == 1, let position = EventPosition(text) else {
-            throw BrokerError(.invalidRequest, "Last-Event-ID is not the id of an event of this stream.")
-        }
-        return position
+        guard values.count <= 1 else { throw BrokerError(.invalidRequest, "Send Last-Event-ID once.") }
+        // Without an id, an `EventSource` sends no such field; an empty one means the same.
+        guard let text = values.first, !text.isEmpty else { return nil }
+        return EventPosition(text) ?? .unknown
     }
 
     /// Whether the key is still valid and the tenant still there. While the store cannot say, nothing has changed.

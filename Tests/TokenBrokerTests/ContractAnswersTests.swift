@@ -518,6 +518,7 @@ internal import TokenBroker
         await recorder.call(broker, .get, "/events")
         await recorder.call(broker, .get, "/events", tenant: "t1", fields: ["Last-Event-ID": "1-0"])
         await recorder.call(broker, .get, "/events", tenant: "t1", fields: ["Last-Event-ID": "later"])
+        await recorder.call(broker, .get, "/events?since=1-0", tenant: "t1")
         broker.time.holdSleeps()
         let listener = await broker.listen(tenant: "t1")
         let refused = await recorder.call(broker, .get, "/events", tenant: "t1")

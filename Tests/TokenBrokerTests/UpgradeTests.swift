@@ -380,13 +380,18 @@ internal import TokenBroker
 
     // MARK: Providers without an upgrade
 
-    @Test(arguments: [
-        (#""client_id": "c1", "scopes": ["a", "b"]"#, "scopes"),
-        (#""client_id": "c1", "client_secret": "s1", "scopes": ["a"]"#, "client_secret"),
-        (#""client_id": "c1", "client_unique_key": "u1", "scopes": ["a"]"#, "client_unique_key"),
-    ])
+    // A refresh shows the secret that is configured now, and names neither scopes nor a unique key.
+    @Test(
+        arguments: [
+            (#""client_id": "c1", "scopes": ["a", "b"]"#, "scopes", ["scopes"]),
+            (#""client_id": "c1", "client_secret": "s1", "scopes": ["a"]"#, "client_secret", nil),
+            (
+                #""client_id": "c1", "client_unique_key": "u1", "scopes": ["a"]"#, "client_unique_key",
+                ["client_unique_key"]
+            ),
+        ] as [(String, String, [String]?)])
     func `the same client's credentials serve as stored, are told to differ, and are refreshed when due`(
-        members: String, difference: String
+        members: String, difference: String, afterwards: [String]?
     ) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c1", "scopes": ["a"]}"#)
@@ -400,7 +405,10 @@ internal import TokenBroker
         let answer = await broker.get()
         #expect((answer.token, answer.level) == ("a2", "user"))
         #expect(broker.transport.seen.map(\.form["grant_type"]) == ["refresh_token"])
-        #expect(await broker.status().differences == nil)
+        #expect(await broker.status().differences == afterwards)
+        #expect(answer.json["requested_scopes"] == .array([.string("a")]))
+        #expect(await broker.get().token == "a2")
+        #expect(broker.transport.seen.count == 1)
     }
 
     @Test(arguments: [false, true])
