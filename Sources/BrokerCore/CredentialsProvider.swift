@@ -104,7 +104,7 @@ package final class CredentialsProvider: Sendable {
                 case .success(.new(let renewed)):
                     outcome = run.isOwn ? .renewed : .joined
                     // Somebody else's renewal was of the configuration before this one.
-                    if let held = renewed.record.held, held.obtainedWith != tenant.terms.client { continue }
+                    if let held = renewed.record.held, !held.isRenewed(by: tenant.terms) { continue }
                     // The session ended in this very call. A local policy found something stored, so what it gets is
                     // the next lower level, as with every logout.
                     if renewed.record.held == nil { query.policy = .localValid }

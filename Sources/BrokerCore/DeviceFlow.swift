@@ -183,23 +183,18 @@ package final class DeviceFlow: Sendable {
 
     /// - Returns: whether the whole store was seen.
     private func searchForLogins() async -> Bool {
-        let page = 500
-        var last: RecordID?
-        while !Task.isCancelled {
-            let marks: [RecordMark]
-            do throws(StoreError) {
-                marks = try await vault.marks(.device, after: last, limit: page)
-            } catch {
-                log.warning("store_failed", [.store(error)])
-                return false
-            }
-            for mark in marks where mark.due != nil {
+        do throws(StoreError) {
+            // Those that end first come first: with more than this, the others have their turn when these are over.
+            let limit = 10_000
+            let marks = try await vault.marked(.device, limit: limit)
+            for mark in marks {
                 see(mark.id, through: Sighting(version: mark.version, at: time.monotonic, isOurs: false))
             }
-            guard marks.count == page else { return true }
-            last = marks.last?.id
+            return marks.count < limit
+        } catch {
+            log.warning("store_failed", [.store(error)])
+            return false
         }
-        return false
     }
 
     /// Which version of a record this process saw when.

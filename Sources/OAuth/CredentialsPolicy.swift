@@ -159,3 +159,12 @@ package struct CredentialsPolicy: Sendable {
         return best == .client ? .obtainClientCredentials(isUpgrade: false) : .serveBasic
     }
 }
+
+extension HeldCredentials {
+    /// Whether a renewal by these terms could have brought these credentials. A refresh leaves the scopes and the unique
+    /// key of the login as they were; where a session can be moved, it is moved for these, too.
+    package func isRenewed(by terms: CredentialsPolicy.Terms) -> Bool {
+        obtainedWith == terms.client
+            || level == .user && !terms.canUpgrade && obtainedWith == obtainedWith.refreshed(by: terms.client)
+    }
+}

@@ -411,6 +411,19 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
+    @Test func `credentials that differ in scopes are refreshed once, however short the new token lives`() async throws
+    {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c1", "scopes": ["a"]}"#)
+        await broker.set("a1", refresh: "r1", lifetime: .seconds(10))
+        await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c1", "scopes": ["a", "b"]}"#)
+        broker.transport.always(.json(200, BrokerHarness.token("a2", expiresIn: 30)))
+        #expect(await broker.get().token == "a2")
+        #expect(broker.transport.seen.count == 1)
+        #expect(await broker.get("api_error_sub_status=11003").token == "a2")
+        #expect(broker.transport.seen.count == 2)
+    }
+
     @Test(arguments: [false, true])
     func `another client's credentials serve until they expire and are then kept aside`(
         hasSecret: Bool
