@@ -105,7 +105,6 @@ package final class CredentialsBroker: Sendable {
             task = nil
         }
         expiryNotices.stop()
-        events.beginDraining()
         let cutOff = limit.map { limit in
             Task {
                 do {
