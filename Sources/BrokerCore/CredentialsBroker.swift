@@ -94,16 +94,18 @@ package final class CredentialsBroker: Sendable {
         events.beginDraining()
     }
 
-    /// Lets what is under way come to its end: renewals and redemptions are stored by then.
+    /// Lets what is under way come to its end: renewals and redemptions are stored by then, and no task of the
+    /// broker's own uses the store any more.
     ///
     /// After `limit`, what still waits for a provider or a store that does not answer is cut short and logged: whoever
     /// stops the process does not wait longer, and would end it without a word.
     /// - Parameter limit: nil waits as long as it takes.
     package func finish(within limit: Duration? = nil) async {
-        housekeeping.withLock { task in
-            task?.cancel()
-            task = nil
+        let housekeeping = housekeeping.withLock { task in
+            defer { task = nil }
+            return task
         }
+        housekeeping?.cancel()
         expiryNotices.stop()
         let cutOff = limit.map { limit in
             Task {
@@ -121,6 +123,7 @@ package final class CredentialsBroker: Sendable {
         await credentials.idle()
         await expiryNotices.idle()
         await events.idle()
+        await housekeeping?.value
         cutOff?.cancel()
     }
 
