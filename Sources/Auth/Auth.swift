@@ -12,7 +12,14 @@ internal import Synchronization
 /// keep the parameters; the first call opens the environment and takes up what was stored before. Where the parameters
 /// differ from those that the stored credentials were obtained with, the next `getCredentials` carries them over.
 ///
-/// Safe to use from any task. A user is logged out by `logout` and by the provider's word, by nothing else.
+/// Instances with one storage key in one store share its credentials, also from several processes. Give them one
+/// configuration: each call puts its instance's in force, and different ones would carry the credentials back and forth.
+///
+/// Safe to use from any task. A user is logged out by `logout` and by the provider's word, by nothing else. A task that
+/// is cancelled stops waiting for the provider, with `retryableError`; what it asked for may be done all the same.
+///
+/// Besides what is said at each, every operation throws `illegalArgument` for a configuration that is no use,
+/// `storageUnavailable` and `storageUnusable`.
 public final class Auth: Sendable {
     private let configuration: AuthConfiguration
     private let environment: AuthEnvironment
@@ -27,7 +34,7 @@ public final class Auth: Sendable {
     }
 
     /// - Parameters:
-    ///   - configuration: checked by the first call that needs it, which throws `illegalArgument` if it is no use.
+    ///   - configuration: checked by each call.
     ///   - environment: shared by the instances of a process.
     public init(_ configuration: AuthConfiguration, in environment: AuthEnvironment) {
         self.configuration = configuration
@@ -45,8 +52,8 @@ public final class Auth: Sendable {
     ///   - redirectURI: where the login service sends the user afterwards. It must be registered there.
     ///   - loginConfig: nil for the login service's defaults.
     /// - Returns: the address to show to the user. Good for ten minutes and for one login.
-    /// - Throws: `illegalArgument`, `storageUnavailable`; with a provider that is found by its issuer also
-    ///   `networkError`, `retryableError`, `illegalConfiguration`.
+    /// - Throws: `illegalArgument` for an address or a parameter that cannot be used; with a provider that is found by
+    ///   its issuer also `networkError`, `retryableError`, `illegalConfiguration`, `providerUntrusted`.
     public func initializeLogin(redirectURI: URL, loginConfig: LoginConfig? = nil) async throws(AuthError) -> URL {
         let redirectURI = redirectURI.absoluteString
         let uri = try await run { opened, tenant throws(BrokerError) in
@@ -68,8 +75,10 @@ public final class Auth: Sendable {
     ///
     /// - Parameter loginResponseQuery: the query of the address that the login service sent the user to, untouched,
     ///   with or without its question mark.
-    /// - Throws: `authorizationError` where the user did not log in; `unexpectedError` where the provider refuses the
-    ///   code; `illegalArgument` for a response that belongs to no login under way.
+    /// - Throws: `authorizationError` where the user did not log in; `illegalArgument` for a response that belongs to no
+    ///   login under way; `unexpectedError` where the provider refuses the code, `tokenResponseError`, `networkError`,
+    ///   `retryableError` after six requests that it answered with 5xx, `providerUntrusted`. A response is good for one
+    ///   attempt: after a failure begin another login.
     public func finalizeLogin(loginResponseQuery: String) async throws(AuthError) {
         let query = loginResponseQuery.hasPrefix("?") ? String(loginResponseQuery.dropFirst()) : loginResponseQuery
         let response: AuthorizationResponse
@@ -88,6 +97,9 @@ public final class Auth: Sendable {
 
     /// Begins a login on another device (RFC 8628). The provider is asked for its end from now on, whether
     /// `finalizeDeviceLogin` is called or not. A device login that this instance began before is given up.
+    /// - Throws: `unexpectedError` or `illegalConfiguration` where the provider refuses or has no device login,
+    ///   `tokenResponseError`, `networkError`, `retryableError` after six requests that it answered with 5xx,
+    ///   `providerUntrusted`.
     public func initializeDeviceLogin() async throws(AuthError) -> DeviceAuthorizationResponse {
         let begun = try await run { opened, tenant throws(BrokerError) in
             let begun = try await opened.broker.deviceLogins.begin(.default, of: tenant)
@@ -107,7 +119,8 @@ public final class Auth: Sendable {
             interval: begun.interval)
     }
 
-    /// Waits until the device login has ended. Cancelling the task ends the wait, not the login.
+    /// Waits until the device login has ended, which is when its time runs out at the latest. Cancelling the task ends
+    /// the wait, not the login: it can be waited for again.
     /// - Throws: `authorizationError` where the user refused, `tokenResponseError` where the login came to nothing or
     ///   its time ran out, `illegalArgument` without a login to wait for.
     public func finalizeDeviceLogin() async throws(AuthError) {
@@ -115,19 +128,19 @@ public final class Auth: Sendable {
             throw .illegalArgument("Call initializeDeviceLogin first.")
         }
         let ended = try await run { opened, tenant throws(BrokerError) -> LoginProgress in
-            while true {
+            repeat {
                 let progress = try await opened.broker.deviceLogins.progress(
                     handle, for: .init(tenant: tenant.name, storageKeys: nil), wait: .seconds(60))
                 guard let progress else {
                     throw BrokerError(.illegalArgument, "The device login was given up for another one.")
                 }
                 if progress != .pending { return progress }
-                if Task.isCancelled { throw BrokerError(.retryableError, "The wait was cancelled.", retryAfter: 1) }
-                // Nobody is kept waiting then, so that asking again would never pause.
-                if self.environment.isClosed {
-                    throw BrokerError(.retryableError, "The environment was closed.", retryAfter: 1)
-                }
-            }
+            } while !Task.isCancelled && !self.environment.isClosed
+            return .pending
+        }
+        if ended == .pending {
+            if environment.isClosed { throw AuthEnvironment.closed }
+            throw .retryableError("The wait was cancelled.", errorCode: nil, retryAfter: .zero)
         }
         state.withLock { if $0.deviceLogin == handle { $0.deviceLogin = nil } }
         switch ended {
@@ -140,7 +153,11 @@ public final class Auth: Sendable {
     // MARK: Credentials from elsewhere, and none
 
     /// Stores credentials that were obtained elsewhere, in place of what is stored.
-    /// - Throws: `illegalArgument` where the client, its unique key or the scopes are not this configuration's.
+    /// - Parameters:
+    ///   - credentials: of level `user` or `client`, with a token.
+    ///   - refreshToken: nil where there is none; then a user is logged in until the token expires.
+    /// - Throws: `illegalArgument` where the client, its unique key or the scopes are not this configuration's, or a
+    ///   value cannot be used.
     public func setCredentials(_ credentials: Credentials, refreshToken: String?) async throws(AuthError) {
         var members: [String: JSONValue] = [
             "level": .string(credentials.level.rawValue), "client_id": .string(credentials.clientID),
@@ -151,8 +168,12 @@ public final class Auth: Sendable {
         members["client_unique_key"] = credentials.clientUniqueKey.map { .string($0) }
         members["granted_scopes"] = credentials.grantedScopes.map { .array($0.sorted().map { .string($0) }) }
         members["user_id"] = credentials.userID.map { .string($0) }
-        members["expires"] = credentials.expires.map { date in
-            .string(Timestamp(milliseconds: Int64(date.timeIntervalSince1970 * 1000)).description)
+        if let expires = credentials.expires {
+            // A date may be further away than 64 bits can count.
+            guard let seconds = Int64(exactly: expires.timeIntervalSince1970.rounded(.down)),
+                abs(seconds) <= Timestamp.latest.seconds
+            else { throw .illegalArgument("expires must be a time before the year 10000.") }
+            members["expires"] = .string(Timestamp(seconds: seconds).description)
         }
         members["token"] = credentials.token.map { .string($0) }
         let given = JSONValue.object(members)
@@ -166,7 +187,8 @@ public final class Auth: Sendable {
         }
     }
 
-    /// Purges the stored credentials, the client's own among them. Local: the provider is not told.
+    /// Purges the stored credentials, the client's own among them; does nothing where there are none. Local: the
+    /// provider is not told. A refresh under way cannot bring the user back.
     public func logout() async throws(AuthError) {
         try await run { opened, tenant throws(BrokerError) in
             _ = try await opened.broker.credentials.purge(self.id(of: tenant))
@@ -190,7 +212,8 @@ public final class Auth: Sendable {
         _ body: (AuthEnvironment.Opened, Tenant) async throws(BrokerError) -> R
     ) async throws(AuthError) -> R {
         let configuration = try configuration.checked(allowsInsecureProviders: environment.allowsInsecureProviders)
-        let opened = try await environment.opened()
+        let opened = try await environment.enter()
+        defer { environment.leave() }
         do throws(BrokerError) {
             return try await body(opened, try await tenant(configuration, opened))
         } catch {
@@ -233,7 +256,7 @@ extension Auth: CredentialsProvider {
             let answer = try await opened.broker.credentials.credentials(
                 self.id(of: tenant), of: tenant, query, patience: nil)
             guard answer.level != .basic, let held = answer.snapshot.record.held else {
-                return Credentials(basic: answer.tenant.configuration.client, version: answer.snapshot.version)
+                return Credentials(basic: answer.tenant.configuration.client)
             }
             return Credentials(held, version: answer.snapshot.version)
         }
@@ -255,13 +278,17 @@ extension Auth: CredentialsProvider {
             state.openings[state.lastOpening] = opening
         }
         let task = Task {
-            if let listener = await opening.value { await self.tell(continuation, listener) }
+            if let listener = await opening.value {
+                await self.tell(continuation, listener)
+                self.environment.leave()
+            }
             continuation.finish()
         }
         continuation.onTermination = { _ in task.cancel() }
         return stream
     }
 
+    /// Whoever has one is to leave the environment in the end.
     fileprivate struct Listener: Sendable {
         let events: EventListener
         let opened: AuthEnvironment.Opened
@@ -269,12 +296,15 @@ extension Auth: CredentialsProvider {
     }
 
     private func beginListening() async -> Listener? {
-        try? await runAtOnce { opened, tenant throws(BrokerError) in
+        guard (try? await environment.enter()) != nil else { return nil }
+        let listener = try? await runAtOnce { opened, tenant throws(BrokerError) in
             Listener(
                 events: try await opened.broker.events.listener(
                     .init(tenant: tenant.name, storageKeys: nil), after: nil),
                 opened: opened, tenant: tenant)
         }
+        if listener == nil { environment.leave() }
+        return listener
     }
 
     private func tell(
@@ -287,16 +317,32 @@ extension Auth: CredentialsProvider {
                     switch kind {
                     case .credentialsUpdated:
                         // A change that is over by now is told by the word of what ended it.
-                        let stored = try? await listener.opened.broker.credentials.stored(self.id(of: listener.tenant))
-                        guard let stored, let held = stored.record.held else { continue }
+                        guard let stored = await self.stored(listener), let held = stored.record.held else { continue }
                         continuation.yield(.init(credentials: Credentials(held, version: stored.version)))
                     case .credentialsDeauthorized:
                         let client = listener.tenant.configuration.client
-                        continuation.yield(.init(credentials: Credentials(basic: client, version: 0)))
+                        continuation.yield(.init(credentials: Credentials(basic: client)))
                     default: continue
                     }
                 }
                 return true
             })
+    }
+
+    /// What is stored. A store that is away is asked until it answers; nil where the record does not open.
+    private func stored(_ listener: Listener) async -> CredentialsSnapshot? {
+        let broker = listener.opened.broker
+        while true {
+            do throws(BrokerError) {
+                return try await broker.credentials.stored(id(of: listener.tenant))
+            } catch {
+                guard error.code == .storageUnavailable, !environment.isClosed else { return nil }
+            }
+            do {
+                try await broker.time.sleep(for: .seconds(1))
+            } catch {
+                return nil
+            }
+        }
     }
 }

@@ -4,8 +4,8 @@ internal import JSON
 
 /// One client at one provider: the parameters of the Auth design's `init`.
 public struct AuthConfiguration: Sendable, Equatable {
-    /// Names the set of credentials: what an earlier run stored under it is taken up again. One to any number of
-    /// bytes; every key has credentials of its own.
+    /// Names the set of credentials: what an earlier run stored under it is taken up again. Any text; every key has
+    /// credentials of its own.
     public var credentialsStorageKey: String
     public var clientID: String
     /// The scopes to ask for.
@@ -39,6 +39,20 @@ public struct AuthConfiguration: Sendable, Equatable {
         self.certificatePinning = certificatePinning
         self.provider = provider
         self.issuer = issuer
+    }
+}
+
+/// What prints a configuration goes by this: neither the client's secret nor its unique key is in it.
+extension AuthConfiguration: CustomStringConvertible, CustomReflectable {
+    public var description: String { "client \(clientID) of provider \(provider)" }
+
+    public var customMirror: Mirror {
+        Mirror(
+            self,
+            children: [
+                "credentialsStorageKey": credentialsStorageKey, "clientID": clientID, "scopes": scopes,
+                "provider": provider,
+            ], displayStyle: .struct)
     }
 }
 

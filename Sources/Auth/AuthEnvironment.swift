@@ -13,7 +13,7 @@ internal import Synchronization
 /// what a provider has granted is stored.
 public final class AuthEnvironment: Sendable {
     /// Where credentials are kept. Everything in it is sealed.
-    public enum Storage: Sendable {
+    public enum Storage: Sendable, CustomStringConvertible, CustomReflectable {
         /// For as long as the process lives.
         case memory
         /// Files in a directory that belongs to this process alone while it is open. It is made where it is missing,
@@ -22,6 +22,17 @@ public final class AuthEnvironment: Sendable {
         /// PostgreSQL, for any number of processes. `masterKeys` is `id:base64 of 32 bytes`, several separated by
         /// commas: the first seals, all open. `url` is a libpq connection string.
         case postgres(url: String, masterKeys: String)
+
+        /// Neither the keys nor the connection string, which may hold a password.
+        public var description: String {
+            switch self {
+            case .memory: "memory"
+            case .directory(let directory): "directory \(directory)"
+            case .postgres: "postgres"
+            }
+        }
+
+        public var customMirror: Mirror { Mirror(self, children: [], displayStyle: .enum) }
     }
 
     /// An event of the library's own log: one JSON object in one line, without secrets.
@@ -36,8 +47,13 @@ public final class AuthEnvironment: Sendable {
 
     private struct State {
         var opening: Task<Result<Opened, AuthError>, Never>?
-        var isClosed = false
+        var closing: Task<Void, Never>?
+        /// Calls and streams that use what is open.
+        var users = 0
     }
+
+    /// Tells that the last of the users is gone.
+    private let departures = Signals<Int>()
 
     /// - Parameters:
     ///   - trustedCAFile: a PEM file of more root certificates for calls to providers.
@@ -54,19 +70,48 @@ public final class AuthEnvironment: Sendable {
         }
     }
 
-    /// Lets what is under way come to its end, for at most `limit`, and closes the store. No other call may follow on
-    /// any `Auth` of this environment.
+    /// Lets what is under way come to its end, for about `limit` at most, and closes the store.
+    ///
+    /// Whoever waits for a device login is told `storageUnusable`, and so is every call from now on, on any `Auth` of
+    /// this environment; the streams of `bus` end. Closing again waits for the same end. An environment that was never
+    /// used has nothing to close. Cancelling the task does not shorten it.
     public func close(within limit: Duration = .seconds(25)) async {
-        let opening = state.withLock { state in
-            state.isClosed = true
-            defer { state.opening = nil }
-            return state.opening
+        let closing = state.withLock { state in
+            if let closing = state.closing { return closing }
+            let closing = Task { [opening = state.opening] in
+                guard case .success(let opened)? = await opening?.value else { return }
+                await self.close(opened, within: limit)
+            }
+            (state.opening, state.closing) = (nil, closing)
+            return closing
         }
-        if case .success(let opened)? = await opening?.value { await opened.close(within: limit) }
+        await closing.value
     }
 
-    /// Whether `close` was called.
-    var isClosed: Bool { state.withLock { $0.isClosed } }
+    var isClosed: Bool { state.withLock { $0.closing != nil } }
+
+    private func close(_ opened: Opened, within limit: Duration) async {
+        let deadline = time.monotonic.advanced(by: limit)
+        opened.broker.beginDraining()
+        // A call that has not asked the provider yet must have done so before renewals are waited for.
+        await waitForUsers(until: deadline)
+        await opened.broker.finish(within: max(.zero, time.monotonic.duration(to: deadline)))
+        await opened.client.close()
+        // Work for a thread that has ended is never done. What is left of calls waits for the store alone.
+        await waitForUsers(until: nil)
+        await opened.vault.close()
+        opened.loop.shutDown()
+    }
+
+    /// - Parameter deadline: nil for as long as it takes.
+    private func waitForUsers(until deadline: MonotonicInstant?) async {
+        while true {
+            let ticket = departures.ticket(0)
+            let remaining = deadline.map { time.monotonic.duration(to: $0) } ?? .seconds(60)
+            if remaining <= .zero || state.withLock({ $0.users == 0 }) { return }
+            await departures.wait(for: 0, since: ticket) { try? await self.time.sleep(for: remaining) }
+        }
+    }
 
     /// What is open while the environment is used.
     struct Opened: Sendable {
@@ -74,31 +119,38 @@ public final class AuthEnvironment: Sendable {
         fileprivate let vault: Vault
         fileprivate let client: HTTPSClient
         fileprivate let loop: EventLoop
-
-        fileprivate func close(within limit: Duration) async {
-            broker.beginDraining()
-            await broker.finish(within: limit)
-            await client.close()
-            await vault.close()
-            loop.shutDown()
-        }
     }
 
-    func opened() async throws(AuthError) -> Opened {
+    /// What is open; opens it where nobody has. It stays so until `leave`, which must follow.
+    func enter() async throws(AuthError) -> Opened {
         let opening = try state.withLock { state throws(AuthError) in
-            if state.isClosed { throw .storageUnusable("This environment was closed.") }
+            if state.closing != nil { throw Self.closed }
+            state.users += 1
             if let opening = state.opening { return opening }
             let opening = Task { await self.open() }
             state.opening = opening
             return opening
         }
-        let result = await opening.value
-        if case .failure = result {
+        switch await opening.value {
+        case .success(let opened): return opened
+        case .failure(let error):
             // The next call tries again, unless another one does already.
             state.withLock { if $0.opening == opening { $0.opening = nil } }
+            leave()
+            throw error
         }
-        return try result.get()
     }
+
+    /// Ends what `enter` began.
+    func leave() {
+        let isLast = state.withLock { state in
+            state.users -= 1
+            return state.users == 0
+        }
+        if isLast { departures.signal(0) }
+    }
+
+    static let closed = AuthError.storageUnusable("This environment was closed.")
 
     private func open() async -> Result<Opened, AuthError> {
         do {

@@ -3,28 +3,32 @@ internal import HTTPCodec
 
 /// What an operation failed with. The texts are for people and hold no secret.
 ///
-/// `errorCode` is the provider's `error` or `sub_status`, where it named one.
+/// `errorCode` is the provider's `error` or `sub_status`, where it named one. `retryAfter` is how long to wait at least
+/// before the same is tried again.
 public enum AuthError: Error, Sendable, Equatable {
     /// The user did not log in, or did not allow it. Only a new login helps.
     case authorizationError(String, errorCode: String?)
-    /// The provider answered without a usable token. What is stored is as it was.
+    /// The provider answered without a usable token. What is stored is as it was. Asking for credentials again may
+    /// help; a login must be begun anew.
     case tokenResponseError(String, errorCode: String?)
-    /// The provider refused for a reason that says nothing about the user's session.
+    /// The provider refused for a reason that says nothing about the user's session. A retry does not help as long as
+    /// the provider or the configuration stay as they are; a login must be begun anew.
     case unexpectedError(String, errorCode: String?)
-    /// Something cannot be done now and may be later: after `retryAfter`, at the earliest.
+    /// Something cannot be done now and may be later.
     case retryableError(String, errorCode: String?, retryAfter: Duration)
-    /// The provider could not be reached or did not answer.
+    /// The provider could not be reached or did not answer. Retrying may help.
     case networkError(String, retryAfter: Duration)
     /// The provider does not give this client credentials. Only another configuration helps.
     case illegalConfiguration(String, errorCode: String?)
-    /// A parameter is none that this can work with.
+    /// A parameter cannot be used, or what is asked for is not under way. Only another call helps.
     case illegalArgument(String)
-    /// The provider's certificate, host name or pin does not fit. Nothing was sent to it.
+    /// The provider's certificate, host name or pin does not fit. Nothing was sent to it. A retry does not help unless
+    /// the network is to blame, such as a proxy that reads along.
     case providerUntrusted(String)
     /// The store does not answer. Retrying may help.
     case storageUnavailable(String)
-    /// The store cannot be used: another process has it, its key is missing, a record does not open. The text says
-    /// what to look at.
+    /// The store cannot be used: another process has it, its key is missing, a record does not open, the environment
+    /// was closed. The text says what to look at; then the same can be tried again, except after `close`.
     case storageUnusable(String)
 
     init(_ error: BrokerError) {

@@ -35,15 +35,16 @@ public struct Credentials: Sendable, Equatable {
     /// The stored version that these stand for: what a complaint about them is about.
     let version: Int64
 
-    /// Credentials from elsewhere, for `Auth.setCredentials`.
+    /// Credentials from elsewhere, such as for `Auth.setCredentials`.
     /// - Parameters:
-    ///   - level: `user` or `client`.
     ///   - requestedScopes: nil for those of the configuration.
-    ///   - expires: nil takes the token's own `exp`, if it is a JWT, or the provider's usual lifetime.
+    ///   - expires: kept in whole seconds. Nil takes the token's own `exp`, if it is a JWT, or the provider's usual
+    ///     lifetime.
+    ///   - token: visible ASCII. Nil makes basic credentials, say for a `CredentialsProvider` of your own.
     public init(
         level: CredentialsLevel = .user, clientID: String, requestedScopes: Set<String>? = nil,
         clientUniqueKey: String? = nil, grantedScopes: Set<String>? = nil, userID: String? = nil,
-        expires: Date? = nil, token: String
+        expires: Date? = nil, token: String?
     ) {
         self.level = level
         self.clientID = clientID
@@ -68,7 +69,7 @@ public struct Credentials: Sendable, Equatable {
         self.version = version
     }
 
-    init(basic client: ClientConfiguration, version: Int64) {
+    init(basic client: ClientConfiguration) {
         level = .basic
         clientID = client.clientID
         requestedScopes = Set(client.scopes.values)
@@ -77,11 +78,11 @@ public struct Credentials: Sendable, Equatable {
         userID = nil
         expires = nil
         token = nil
-        self.version = version
+        version = 0
     }
 }
 
-/// What prints credentials goes by this: the token is not in it.
+/// What prints credentials goes by this: neither the token nor the client's unique key is in it.
 extension Credentials: CustomStringConvertible, CustomReflectable {
     public var description: String { "\(level.rawValue) credentials of client \(clientID)" }
 
@@ -96,6 +97,10 @@ extension Credentials: CustomStringConvertible, CustomReflectable {
 public struct CredentialsUpdatedMessage: Sendable, Equatable {
     /// The credentials as they are now; basic ones when there are none any more.
     public let credentials: Credentials
+
+    public init(credentials: Credentials) {
+        self.credentials = credentials
+    }
 }
 
 /// What a user who logs in on another device has to be shown (RFC 8628 §3.2).
@@ -106,9 +111,22 @@ public struct DeviceAuthorizationResponse: Sendable, Equatable {
     public let verificationURI: String
     /// The same with the code in it.
     public let verificationURIComplete: String?
+    /// How long the user has.
     public let expiresIn: Duration
     /// How often the provider is asked, at most.
     public let interval: Duration
+
+    public init(
+        deviceCode: String, userCode: String, verificationURI: String, verificationURIComplete: String? = nil,
+        expiresIn: Duration, interval: Duration
+    ) {
+        self.deviceCode = deviceCode
+        self.userCode = userCode
+        self.verificationURI = verificationURI
+        self.verificationURIComplete = verificationURIComplete
+        self.expiresIn = expiresIn
+        self.interval = interval
+    }
 }
 
 /// Supplies credentials, wherever in a program they are needed.
@@ -122,10 +140,12 @@ public protocol CredentialsProvider: Sendable {
     ///   - refused: the credentials that the API refused. Where newer ones are stored by now, those are the answer.
     ///     Without it, a refresh is made in any case.
     /// - Throws: `retryableError`, `networkError`, `storageUnavailable` (ask again later), `illegalConfiguration`,
-    ///   `unexpectedError`, `tokenResponseError`, `providerUntrusted`. The user stays logged in whatever is thrown.
+    ///   `unexpectedError`, `tokenResponseError`, `providerUntrusted`, `storageUnusable`, `illegalArgument`. The user
+    ///   stays logged in whatever is thrown.
     func getCredentials(apiErrorSubStatus: String?, refused: Credentials?) async throws(AuthError) -> Credentials
 
-    /// Whether a user is logged in, as far as is known here. Asks nobody.
+    /// Whether a user is logged in, as far as is known here: there is a refresh token, or a token that has not expired.
+    /// Does not ask the provider.
     func isUserLoggedIn() async throws(AuthError) -> Bool
 
     /// A stream of every change from now on, in order, whoever makes it. Each call gives a stream of its own, which

@@ -94,7 +94,8 @@ package final class CredentialsBroker: Sendable {
         events.beginDraining()
     }
 
-    /// Lets what is under way come to its end: renewals and redemptions are stored by then.
+    /// Lets what is under way come to its end: renewals and redemptions are stored by then, and no task of the
+    /// broker's own uses the store any more.
     ///
     /// After `limit`, what still waits for a provider or a store that does not answer is cut short and logged: whoever
     /// stops the process does not wait longer, and would end it without a word.

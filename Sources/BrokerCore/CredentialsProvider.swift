@@ -554,10 +554,19 @@ package final class CredentialsProvider: Sendable {
     ) async throws(BrokerError) -> (snapshot: CredentialsSnapshot, tenantExists: Bool) {
         // What is in memory is what the renewal started from, and that is over.
         records.forget(id)
+        return try await untilStoreAnswers(id) { () async throws(StoreError) in
+            (try await self.records.reread(id), try await self.records.tenantExists(id))
+        }
+    }
+
+    /// Runs `body` again while the store is away.
+    private func untilStoreAnswers<R>(
+        _ id: CredentialsID, _ body: () async throws(StoreError) -> R
+    ) async throws(BrokerError) -> R {
         var tries = 0
         while true {
             do throws(StoreError) {
-                return (try await records.reread(id), try await records.tenantExists(id))
+                return try await body()
             } catch .unavailable {
                 tries += 1
                 try await records.waitForStore(beforeTry: tries, id)
@@ -607,20 +616,11 @@ package final class CredentialsProvider: Sendable {
         login held: HeldCredentials, by origin: BrokerEvent.Origin, for id: CredentialsID,
         alongside companions: Companions
     ) async throws(BrokerError) -> CredentialsSnapshot? {
-        var tries = 0
-        while true {
-            do throws(StoreError) {
-                if let snapshot = try await overwrite(id, with: held, by: origin, companions) { return snapshot }
-                // An earlier try may have arrived although its answer did not.
-                let standing = try await records.reread(id)
-                return standing.record.held == held ? standing : nil
-            } catch .unavailable {
-                tries += 1
-                try await records.waitForStore(beforeTry: tries, id)
-            } catch {
-                records.report(error, id)
-                throw BrokerError(error)
-            }
+        try await untilStoreAnswers(id) { () async throws(StoreError) in
+            if let snapshot = try await self.overwrite(id, with: held, by: origin, companions) { return snapshot }
+            // An earlier try may have arrived although its answer did not.
+            let standing = try await self.records.reread(id)
+            return standing.record.held == held ? standing : nil
         }
     }
 

@@ -118,7 +118,7 @@ package final class DeviceFlow: Sendable {
         guard let found = try await find(handle, for: caller) else { return nil }
         return try await endings.progress(of: found.record.id, within: wait) { record throws(StoreError) in
             let login = try PendingDeviceLogin(record)
-            return (login.progress, login.end)
+            return (login.status, login.end)
         }
     }
 
@@ -365,8 +365,7 @@ package final class DeviceFlow: Sendable {
     }
 
     private func end(
-        _ login: PendingDeviceLogin, over record: OpenRecord, _ status: PendingDeviceLogin.Status,
-        _ error: BrokerError?
+        _ login: PendingDeviceLogin, over record: OpenRecord, _ status: LoginProgress, _ error: BrokerError?
     ) async throws(StoreError) -> Sighting? {
         var ended = login
         ended.status = status

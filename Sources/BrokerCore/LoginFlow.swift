@@ -484,7 +484,7 @@ package final class LoginFlow: Sendable {
     }
 
     private static let unknown = BrokerError(
-        .gone, "The login is unknown or has expired. Begin again with POST /login/initialize.")
+        .gone, "The login is unknown or has expired. Begin another one.")
     private static let used = BrokerError(
-        .conflict, "The login was finished already. Begin again with POST /login/initialize for another one.")
+        .conflict, "The login was finished already. Begin another one.")
 }

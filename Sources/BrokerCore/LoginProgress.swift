@@ -1,4 +1,5 @@
 internal import CredentialStore
+package import JSON
 internal import OAuth
 internal import Reactor
 internal import Synchronization
@@ -9,6 +10,18 @@ package enum LoginProgress: Sendable, Equatable {
     case completed
     case failed(BrokerError.Code)
     case expired
+
+    /// The members `status` and `error`, in records as in answers.
+    package func encode(to json: inout JSONWriter) {
+        switch self {
+        case .pending: json.member("status", "pending")
+        case .completed: json.member("status", "completed")
+        case .expired: json.member("status", "expired")
+        case .failed(let code):
+            json.member("status", "failed")
+            json.member("error", code.rawValue)
+        }
+    }
 }
 
 /// Lets callers wait for the end of a login, whichever replica brings it about.

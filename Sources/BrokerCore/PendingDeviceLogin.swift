@@ -9,13 +9,6 @@ internal import Reactor
 /// The record is the job: whoever replaces it, naming the version that it read, owns the next poll, so that any number
 /// of replicas together ask no more often than one would.
 struct PendingDeviceLogin: Sendable {
-    enum Status: Sendable, Equatable {
-        case pending
-        case completed
-        case failed(BrokerError.Code)
-        case expired
-    }
-
     /// How long after its end the outcome can still be asked for.
     static let memory: Duration = .seconds(3600)
     /// What to wait when the code ends before the next poll is due: as long as the longest-lived code, so that no clock
@@ -38,20 +31,11 @@ struct PendingDeviceLogin: Sendable {
     var wait: Duration
     /// Whether `wait` bounds a poll that is under way.
     var isBeingPolled = false
-    var status = Status.pending
+    var status = LoginProgress.pending
 
     var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
 
     var recordID: RecordID { RecordID(.device, tenant, key: id) }
-
-    var progress: LoginProgress {
-        switch status {
-        case .pending: .pending
-        case .completed: .completed
-        case .failed(let code): .failed(code)
-        case .expired: .expired
-        }
-    }
 
     /// From when on nobody need wait for the login: what a poll under way brings still counts.
     var end: Timestamp { isBeingPolled ? expires.advanced(by: DeviceFlow.longestPoll) : expires }
@@ -91,14 +75,7 @@ extension PendingDeviceLogin {
             json.member("retries", polling.retries)
             json.member("wait", wait.milliseconds)
             json.member("being_polled", isBeingPolled)
-            switch status {
-            case .pending: json.member("status", "pending")
-            case .completed: json.member("status", "completed")
-            case .expired: json.member("status", "expired")
-            case .failed(let code):
-                json.member("status", "failed")
-                json.member("error", code.rawValue)
-            }
+            status.encode(to: &json)
         }
     }
 

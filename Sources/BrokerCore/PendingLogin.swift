@@ -101,14 +101,7 @@ extension PendingLogin {
                 json.member("code_verifier", secrets.codeVerifier.revealedText)
                 json.member("binding", secrets.binding.revealedText)
             }
-            switch status {
-            case .pending: json.member("status", "pending")
-            case .redeeming: json.member("status", "redeeming")
-            case .completed: json.member("status", "completed")
-            case .failed(let code):
-                json.member("status", "failed")
-                json.member("error", code.rawValue)
-            }
+            if status == .redeeming { json.member("status", "redeeming") } else { progress.encode(to: &json) }
         }
     }
 

@@ -2,11 +2,10 @@ internal import Glibc
 internal import Synchronization
 
 /// Writes lines to a descriptor from a thread of its own, so that a full or stalled pipe delays nobody. What does not
-/// fit into the bounded queue is dropped and counted.
+/// fit into the bounded queue is dropped.
 package final class LineWriter: Sendable {
     private struct State {
         var pending: [UInt8] = []
-        var dropped = 0
         var isClosed = false
         var isIdle = true
     }
@@ -29,10 +28,7 @@ package final class LineWriter: Sendable {
     /// Queues a line; its newline is added. Never blocks.
     package func write(_ line: [UInt8]) {
         let mustSignal = state.withLock { state in
-            if state.isClosed || state.pending.count + line.count + 1 > capacity {
-                state.dropped += 1
-                return false
-            }
+            if state.isClosed || state.pending.count + line.count + 1 > capacity { return false }
             state.pending.append(contentsOf: line)
             state.pending.append(UInt8(ascii: "\n"))
             defer { state.isIdle = false }
@@ -40,9 +36,6 @@ package final class LineWriter: Sendable {
         }
         if mustSignal { wakeUp.signal() }
     }
-
-    /// How many lines were dropped so far.
-    package var droppedLines: Int { state.withLock { $0.dropped } }
 
     /// Writes what is queued, for at most `limit`, and takes no more.
     package func close(within limit: Duration) {
@@ -89,9 +82,8 @@ package final class LineWriter: Sendable {
                 var watched = pollfd(fd: descriptor, events: Int16(POLLOUT), revents: 0)
                 _ = unsafe poll(&watched, 1, 1000)
             default:
-                // Closed, full or broken: there is nobody left to tell but the counter.
-                let lost = bytes[offset...].count { $0 == UInt8(ascii: "\n") }
-                return state.withLock { $0.dropped += lost }
+                // Closed, full or broken: there is nobody left to tell.
+                return
             }
         }
     }

@@ -74,15 +74,6 @@ struct DeviceRoutes {
 extension Response {
     /// How far a login is.
     static func progress(_ progress: LoginProgress) -> Response {
-        .json(.ok) { json in
-            switch progress {
-            case .pending: json.member("status", "pending")
-            case .completed: json.member("status", "completed")
-            case .expired: json.member("status", "expired")
-            case .failed(let code):
-                json.member("status", "failed")
-                json.member("error", code.rawValue)
-            }
-        }
+        .json(.ok) { progress.encode(to: &$0) }
     }
 }

@@ -6,13 +6,14 @@
 //
 //     swift run auth-example development http://127.0.0.1:8181 http://127.0.0.1:8181/v1 auth-example-data
 //
-// The credentials are kept, sealed, in the directory: a second run finds the user logged in. `logout` as a fifth argument
-// logs out instead.
+// The credentials are kept, sealed, in the directory: a second run finds the user logged in. `logout` as a fifth
+// argument logs out instead.
 import Auth
 import Foundation
 
 let arguments = Array(CommandLine.arguments.dropFirst())
-guard (4...5).contains(arguments.count), let loginService = URL(string: arguments[1]),
+let logsOut = arguments.count == 5 && arguments[4] == "logout"
+guard arguments.count == 4 || logsOut, let loginService = URL(string: arguments[1]),
     let authService = URL(string: arguments[2])
 else {
     say("usage: auth-example <client id> <login service> <auth service> <directory> [logout]")
@@ -31,7 +32,7 @@ let auth = Auth(
 
 let status: Int32
 do {
-    status = try await run(auth, logsOut: arguments.last == "logout")
+    status = try await run(auth, logsOut: logsOut)
 } catch {
     say("failed: \(error)")
     status = 1

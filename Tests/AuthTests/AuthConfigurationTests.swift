@@ -10,4 +10,19 @@ internal import Testing
         dump(credentials, to: &text)
         #expect(!text.contains("a-secret-token"))
     }
+
+    @Test func `neither a configuration nor an environment prints what is secret in it`() {
+        let configuration = AuthConfiguration(
+            credentialsStorageKey: "main", clientID: "c1", clientSecret: "a-secret", clientUniqueKey: "a-secret-key")
+        let storage = AuthEnvironment.Storage.postgres(url: "postgresql://u:a-secret@h/d", masterKeys: "k1:a-secret")
+        let environment = AuthEnvironment(storage: storage)
+        let values: [Any] = [configuration, storage, environment, Auth(configuration, in: environment)]
+        for value in values {
+            var text = "\(value) " + String(reflecting: value)
+            dump(value, to: &text)
+            #expect(!text.contains("a-secret"))
+        }
+        #expect("\(configuration)" == "client c1 of provider tidal")
+        #expect("\(AuthEnvironment.Storage.directory("/d"))" == "directory /d")
+    }
 }

@@ -44,6 +44,16 @@ internal import Testing
             try await auth.finalizeLogin(loginResponseQuery: try await decide(uri))
         }
 
+        /// What the user does on another device.
+        func approve(_ login: DeviceAuthorizationResponse) async throws {
+            let approved = try await browser.call(
+                .post, provider.baseURL + "/link", key: nil,
+                body: FormEncoding.encode([
+                    .init("user_code", login.userCode), .init("user", "alice"), .init("decision", "approve"),
+                ]), fields: ["Content-Type": "application/x-www-form-urlencoded"])
+            #expect(approved.status == 200)
+        }
+
         func requests(_ grant: String) -> Int {
             provider.provider.requests.count { $0.grant == grant }
         }
@@ -101,12 +111,7 @@ internal import Testing
             let login = try await auth.initializeDeviceLogin()
             #expect(login.verificationURI.hasPrefix(fixture.provider.baseURL))
             async let ended: Void = auth.finalizeDeviceLogin()
-            let approved = try await fixture.browser.call(
-                .post, fixture.provider.baseURL + "/link", key: nil,
-                body: FormEncoding.encode([
-                    .init("user_code", login.userCode), .init("user", "alice"), .init("decision", "approve"),
-                ]), fields: ["Content-Type": "application/x-www-form-urlencoded"])
-            #expect(approved.status == 200)
+            try await fixture.approve(login)
             try await ended
             #expect(try await auth.getCredentials().level == .user)
         }
@@ -236,27 +241,19 @@ extension `Auth as a library` {
     @Test func `the bus tells of every change in order, and of nothing else`() async throws {
         try await run { fixture async throws in
             let auth = fixture.auth()
-            let bus = auth.credentialsProvider.bus
-            let heard = Task {
-                var levels: [String] = []
-                for await message in bus {
-                    levels.append("\(message.credentials.level.rawValue) \(message.credentials.token ?? "-")")
-                    if levels.count == 4 { break }
-                }
-                return levels
-            }
+            var messages = auth.credentialsProvider.bus.makeAsyncIterator()
             // At once: a change that comes right after the bus was asked for is not missed.
             try await auth.setCredentials(Credentials(clientID: "the-app", token: "t-1"), refreshToken: "r-1")
-            _ = try await auth.getCredentials()
+            // Each message is taken before the next change: one has what is stored when it is sent.
+            #expect(await messages.next()?.credentials == (try await auth.getCredentials()))
             try await auth.logout()
+            #expect(await messages.next()?.credentials.level == .basic)
             try await auth.logout()
             try await fixture.logIn(auth)
             let first = try await auth.getCredentials()
+            #expect(await messages.next()?.credentials == first)
             let renewed = try await auth.getCredentials(apiErrorSubStatus: "11003", refused: first)
-            let levels = await heard.value
-            // A message has what is stored when it is sent, which is newer where changes follow each other closely.
-            #expect(levels.last == "user \(renewed.token ?? "")")
-            #expect(levels.filter { $0 == "basic -" }.count == 1)
+            #expect(await messages.next()?.credentials == renewed)
         }
     }
 
@@ -268,6 +265,117 @@ extension `Auth as a library` {
             await fixture.environment.close()
             for await message in bus { Issue.record("nothing changed: \(message)") }
             for await message in auth.bus { Issue.record("nothing can be told: \(message)") }
+        }
+    }
+}
+
+extension `Auth as a library` {
+    @Test func `instances of one storage key share its credentials`() async throws {
+        try await run { fixture async throws in
+            let (first, second) = (fixture.auth(), fixture.auth())
+            try await fixture.logIn(first)
+            let credentials = try await first.getCredentials()
+            #expect(try await second.getCredentials() == credentials)
+            let renewed = try await second.getCredentials(apiErrorSubStatus: "11003", refused: credentials)
+            #expect(try await first.getCredentials(apiErrorSubStatus: "11003", refused: credentials) == renewed)
+            #expect(fixture.requests("refresh_token") == 1)
+            try await second.logout()
+            #expect(try await !first.isUserLoggedIn())
+        }
+    }
+
+    @Test(.timeLimit(.minutes(1)))
+    func `a cancelled wait for a device login leaves the login as it is`() async throws {
+        try await run { fixture async throws in
+            fixture.provider.provider.configure { $0.deviceInterval = .seconds(1) }
+            let auth = fixture.auth()
+            let login = try await auth.initializeDeviceLogin()
+            let wait = Task { try await auth.finalizeDeviceLogin() }
+            wait.cancel()
+            let error = await #expect(throws: AuthError.self) { try await wait.value }
+            guard case .retryableError = error else {
+                Issue.record("\(String(describing: error))")
+                return
+            }
+            try await fixture.approve(login)
+            try await auth.finalizeDeviceLogin()
+            #expect(try await auth.isUserLoggedIn())
+        }
+    }
+
+    @Test(.timeLimit(.minutes(1)))
+    func `closing the environment ends the wait for a device login`() async throws {
+        try await run { fixture async throws in
+            let auth = fixture.auth()
+            _ = try await auth.initializeDeviceLogin()
+            let wait = Task { try await auth.finalizeDeviceLogin() }
+            async let again: Void = fixture.environment.close()
+            await fixture.environment.close()
+            await again
+            let error = await #expect(throws: AuthError.self) { try await wait.value }
+            #expect(error == .storageUnusable("This environment was closed."))
+        }
+    }
+
+    @Test(.timeLimit(.minutes(1)))
+    func `calls during the close of an environment all come to an end`() async throws {
+        let directory = StoreFixtureDirectory()
+        try await run(storage: .directory(directory.path)) { fixture async throws in
+            let auth = fixture.auth()
+            try await fixture.logIn(auth)
+            let callers = (0..<8).map { caller in
+                Task {
+                    var refused = try? await auth.getCredentials()
+                    // Renewals, so that each call has to do with the provider and with the store.
+                    while let current = refused {
+                        refused = try? await auth.getCredentials(apiErrorSubStatus: "11003", refused: current)
+                        if caller == 0, refused != nil { _ = try? await auth.isUserLoggedIn() }
+                    }
+                }
+            }
+            await fixture.environment.close()
+            for caller in callers { await caller.value }
+            let error = await #expect(throws: AuthError.self) { try await auth.getCredentials() }
+            #expect(error == .storageUnusable("This environment was closed."))
+            // What was granted last is what is stored.
+            let next = AuthEnvironment(storage: .directory(directory.path), allowsInsecureProviders: true)
+            let later = fixture.auth(in: next)
+            let stored = try await later.getCredentials()
+            #expect(try await later.getCredentials(apiErrorSubStatus: "11003", refused: stored).level == .user)
+            await next.close()
+        }
+    }
+
+    @Test func `the bus tells of a logout with the credentials that are asked for next`() async throws {
+        try await run { fixture async throws in
+            let auth = fixture.auth()
+            try await fixture.logIn(auth)
+            var messages = auth.bus.makeAsyncIterator()
+            try await auth.logout()
+            #expect(await messages.next() == CredentialsUpdatedMessage(credentials: try await auth.getCredentials()))
+        }
+    }
+
+    @Test(arguments: [
+        Credentials(level: .basic, clientID: clientID, token: nil),
+        Credentials(clientID: clientID, token: nil),
+        Credentials(clientID: clientID, token: "two words"),
+        Credentials(clientID: clientID, expires: Date(timeIntervalSince1970: 253_402_300_800), token: "t-1"),
+        Credentials(clientID: clientID, expires: Date(timeIntervalSince1970: -253_402_300_800), token: "t-1"),
+        Credentials(clientID: clientID, expires: Date(timeIntervalSince1970: 1e300), token: "t-1"),
+        Credentials(clientID: clientID, expires: Date(timeIntervalSince1970: .nan), token: "t-1"),
+    ])
+    func `credentials that cannot be kept are an illegal argument`(credentials: Credentials) async throws {
+        try await run { fixture async throws in
+            let auth = fixture.auth()
+            let error = await #expect(throws: AuthError.self) {
+                try await auth.setCredentials(credentials, refreshToken: nil)
+            }
+            guard case .illegalArgument = error else {
+                Issue.record("\(String(describing: error))")
+                return
+            }
+            #expect(try await auth.getCredentials().level == .basic)
         }
     }
 }

@@ -145,12 +145,7 @@ struct `A device login at a running broker` {
         var variables = try await Self.database()
         variables["TRUSTED_CA_FILE"] = provider.certificateAuthorityFile
         let (process, broker) = try await Self.start(variables)
-        let tenant = try await broker.call(
-            .put, "/tenants/t1",
-            body: #"""
-                {"provider": "oidc", "issuer": "\#(provider.issuer)", "client_id": "\#(provider.clientID)",
-                 "client_secret": "\#(provider.clientSecret)", "scopes": ["music"]}
-                """#)
+        let tenant = try await broker.call(.put, "/tenants/t1", body: provider.tenant)
         #expect(tenant.status == 201, "\(tenant.text)")
 
         let begun = try await broker.call(.post, "/device", tenant: "t1", body: #"{"storage_key": "u1"}"#)

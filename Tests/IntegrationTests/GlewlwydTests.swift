@@ -39,12 +39,7 @@ struct `A broker at Glewlwyd` {
 
         let broker = try BrokerClient(port: port)
         var process = try await BrokerProcess.start(port: port, variables)
-        let tenant = try await broker.call(
-            .put, "/tenants/t1",
-            body: #"""
-                {"provider": "oidc", "issuer": "\#(provider.issuer)", "client_id": "\#(provider.clientID)",
-                 "client_secret": "\#(provider.clientSecret)", "scopes": ["music"]}
-                """#)
+        let tenant = try await broker.call(.put, "/tenants/t1", body: provider.tenant)
         #expect(tenant.status == 201, "\(tenant.text)")
 
         let begun = try await broker.call(.post, "/login/initialize", tenant: "t1", body: #"{"storage_key": "u1"}"#)

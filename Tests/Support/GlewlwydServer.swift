@@ -48,6 +48,14 @@ package final class GlewlwydServer: Sendable {
     package let username: String
     package let password: String
 
+    /// The body of `PUT /tenants/{tenant}` for its client.
+    package var tenant: String {
+        #"""
+        {"provider": "oidc", "issuer": "\#(issuer)", "client_id": "\#(clientID)", "client_secret": "\#(clientSecret)",
+         "scopes": ["music"]}
+        """#
+    }
+
     /// How the server is set up.
     package struct Options: Sendable {
         /// The client's; an authorization request with another one is refused (403, no redirect).

@@ -10,7 +10,7 @@ internal import TokenBroker
 
 @Suite struct `Renewing credentials` {
     private static let withSecret = #"{"client_id": "c1", "client_secret": "s1"}"#
-    private static let seedWaits: [Duration] = [
+    private static let designWaits: [Duration] = [
         .milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .seconds(8),
     ]
 
@@ -124,7 +124,7 @@ internal import TokenBroker
         #expect((answer.status, answer.code) == (503, "retryable_error"))
         #expect(answer.retryAfter != nil)
         #expect(broker.transport.seen.count == 6)
-        #expect(broker.time.slept == Self.seedWaits)
+        #expect(broker.time.slept == Self.designWaits)
 
         broker.transport.always(.json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
@@ -142,7 +142,7 @@ internal import TokenBroker
         #expect((answer.status, answer.code) == (503, "network_error"))
         #expect(answer.retryAfter != nil)
         #expect(broker.transport.seen.count == 6)
-        #expect(broker.time.slept == Self.seedWaits)
+        #expect(broker.time.slept == Self.designWaits)
         broker.transport.always(.json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
     }
@@ -155,7 +155,7 @@ internal import TokenBroker
         }
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
-        #expect(broker.time.slept == Array(Self.seedWaits.prefix(failures)))
+        #expect(broker.time.slept == Array(Self.designWaits.prefix(failures)))
     }
 
     @Test func `client credentials are tried again likewise`() async throws {
@@ -163,11 +163,11 @@ internal import TokenBroker
         await broker.makeTenant("t1", Self.withSecret)
         broker.transport.always(.json(500, ""))
         #expect(await broker.get().code == "retryable_error")
-        #expect(broker.time.slept == Self.seedWaits)
+        #expect(broker.time.slept == Self.designWaits)
         broker.time.forgetSleeps()
         broker.transport.always(.failure(.connectFailed))
         #expect(await broker.get().code == "network_error")
-        #expect(broker.time.slept == Self.seedWaits)
+        #expect(broker.time.slept == Self.designWaits)
         broker.transport.always(.json(200, BrokerHarness.token("client-1")))
         #expect(await broker.get().token == "client-1")
     }
