@@ -63,6 +63,8 @@ package final class ExpiryNotices: Sendable {
 
     /// A mark was written in this process.
     private func expect(_ due: Timestamp) {
+        // The next look is never further away than that.
+        if due > time.now.advanced(by: Self.interval) { return }
         let isEarlier = state.withLock { state in
             // Nobody waits: either nobody works, or whoever does is looking and may have looked past this one.
             guard let next = state.next else { return state.worker != nil }
