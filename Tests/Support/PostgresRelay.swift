@@ -19,6 +19,7 @@ package actor PostgresRelay {
         let client: OwnedDescriptor
         let server: OwnedDescriptor
         var losesAnswer = false
+        var isAnswering = true
 
         init(client: consuming OwnedDescriptor, server: consuming OwnedDescriptor) {
             self.client = client
@@ -36,6 +37,8 @@ package actor PostgresRelay {
     package private(set) var accepted = 0
     /// How many were cut by `cutAnswer` and `cutBefore`.
     package private(set) var cuts = 0
+    /// How often a client spoke after it had been answered, or for the first time: round trips, begun or done.
+    package private(set) var roundTrips = 0
 
     private let loop: EventLoop
     private let listener: OwnedDescriptor
@@ -106,6 +109,8 @@ package actor PostgresRelay {
 
     /// Whether the bytes go through; throws when they end the connection.
     private func pass(_ bytes: [UInt8], of connection: Connection, fromClient: Bool) throws -> Bool {
+        if fromClient, connection.isAnswering { roundTrips += 1 }
+        connection.isAnswering = !fromClient
         switch mode {
         case .forward: break
         case .swallow: return false
