@@ -59,7 +59,9 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     /// leaves open comes from libpq's environment variables and defaults, as in every program that uses libpq.
     ///
     /// Set unless given: `application_name` token-broker; `target_session_attrs` read-write when there are several
-    /// hosts; `gssencmode` disable, because Kerberos would block the event loop. `client_encoding` is always UTF8.
+    /// hosts; `gssencmode` disable, because Kerberos would block the event loop; and for connections whose peer has gone
+    /// without a word, `keepalives_idle` 10, `keepalives_interval` 5, `keepalives_count` 3 (seconds) and
+    /// `tcp_user_timeout` 10000 (milliseconds). `client_encoding` is always UTF8.
     /// - Throws: `.misconfigured`. The text never quotes the string, which may hold a password.
     package init(_ connectionString: String) throws(PostgresError) {
         guard let given = PostgresHandle.parse(connectionString) else {
@@ -87,6 +89,8 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         let defaults = [
             ("application_name", "token-broker"), ("gssencmode", "disable"),
             ("target_session_attrs", targets.count > 1 ? "read-write" : "any"),
+            ("keepalives_idle", "10"), ("keepalives_interval", "5"), ("keepalives_count", "3"),
+            ("tcp_user_timeout", "10000"),
         ]
         for (keyword, value) in defaults where settings[keyword] == nil { settings[keyword] = value }
         options = settings.map { PostgresOption(keyword: $0.key, value: $0.value) }

@@ -123,6 +123,32 @@ package actor PostgresConnection {
         }
     }
 
+    /// Waits until a notification has arrived, or until `deadline`, and takes all that have: none at the deadline, which
+    /// costs the connection nothing. They stand in the order in which they were sent.
+    /// - Precondition: no statement is in flight. Notifications that come while one is are kept for the next call.
+    package func notifications(
+        until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> [PostgresNotification] {
+        precondition(!isExecuting, "a PostgreSQL connection is listened to under a statement")
+        isExecuting = true
+        defer { isExecuting = false }
+        guard handle.socket >= 0 else { throw .closed }
+        while true {
+            guard handle.consumeInput() else { throw lost() }
+            var notifications: [PostgresNotification] = []
+            while let notification = handle.takeNotification() { notifications.append(notification) }
+            if !notifications.isEmpty { return notifications }
+            do throws(WaitInterrupted) {
+                _ = try await loop.ready(handle.socket, .readable, until: deadline)
+            } catch .deadlineExceeded {
+                return []
+            } catch {
+                handle.finish()
+                throw error == .cancelled ? .cancelled : .connectionLost
+            }
+        }
+    }
+
     /// Whether a transaction is open, be it one that an error has ended.
     package var isInTransaction: Bool { handle.isConnected && !handle.isIdle }
 
@@ -259,9 +285,10 @@ package actor PostgresConnection {
         while true {
             let outcome = failure.map { Result<PostgresResult, PostgresError>.failure($0) } ?? .failure(.connectionLost)
             guard let result = try await nextResult(until: deadline, after: outcome) else {
-                // No more of this step: the next one follows. A broken connection says so without end.
+                // No more of this step: the next one follows, at last the mark, which itself can fail. A broken
+                // connection says "no more" without end.
                 finished += 1
-                guard finished <= steps.count, handle.isConnected else { throw lost(after: outcome) }
+                guard finished <= steps.count + 1, handle.isConnected else { throw lost(after: outcome) }
                 continue
             }
             switch result.status {

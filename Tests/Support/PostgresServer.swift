@@ -98,6 +98,12 @@ package final class PostgresServer: Sendable {
         _ = kill(pid_t(session), SIGKILL)
     }
 
+    /// How many errors the server has logged for the database.
+    package func errorCount(database: String) throws(Failure) -> Int {
+        Self.text(of: "\(socketDirectory)/server.log").split(separator: "\n")
+            .count { $0.contains("[\(database)] ERROR:") || $0.contains("[\(database)] WARNING:") }
+    }
+
     // MARK: Using it
 
     /// Over TCP, with a password and without TLS.
@@ -205,6 +211,7 @@ package final class PostgresServer: Sendable {
                 echo fsync = off
                 echo max_connections = 500
                 echo max_prepared_transactions = 4
+                printf "log_line_prefix = \\047%%m [%%p] [%%d] \\047\\n"
             } >> data/postgresql.conf
             """
     }
@@ -234,9 +241,13 @@ package final class PostgresServer: Sendable {
     private static func text(of file: String) -> String {
         guard let stream = unsafe fopen(file, "r") else { return "" }
         defer { unsafe fclose(stream) }
+        var text: [UInt8] = []
         var buffer = [UInt8](repeating: 0, count: 65_536)
-        let count = unsafe fread(&buffer, 1, buffer.count, stream)
-        return String(decoding: buffer[..<count], as: UTF8.self)
+        while true {
+            let count = unsafe fread(&buffer, 1, buffer.count, stream)
+            if count == 0 { return String(decoding: text, as: UTF8.self) }
+            text += buffer[..<count]
+        }
     }
 }
 
