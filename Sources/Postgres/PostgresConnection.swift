@@ -75,7 +75,12 @@ package actor PostgresConnection {
         {
             let isOutsideTransaction = handle.isIdle
             do throws(PostgresError) {
-                return try await executePrepared(statement, parameters, until: deadline)
+                // At its first use the statement is prepared in the same round trip.
+                guard prepared.contains(statement.name) else {
+                    return try await run([PostgresCommand(statement, parameters)], until: deadline)[0]
+                }
+                guard handle.sendPrepared(statement.name, parameters) else { throw lost() }
+                return try await finish(until: deadline)
             } catch .server(let sqlstate) where Self.preparationFaults.contains(sqlstate) {
                 preparesStatements = false
                 prepared = []
@@ -105,15 +110,8 @@ package actor PostgresConnection {
         isExecuting = true
         defer { isExecuting = false }
         guard handle.socket >= 0 else { throw .closed }
-        guard handle.beginPipeline() else { throw lost() }
-        var steps: [PipelineStep] = []
-        for command in commands { try queue(command, &steps) }
-        guard handle.sendSync() else { throw lost() }
-        try await flush(until: deadline)
-        let results = try await finish(steps, until: deadline)
-        guard handle.endPipeline() else { throw lost() }
         do throws(PostgresError) {
-            return try results.get()
+            return try await run(commands, until: deadline)
         } catch {
             if let sqlstate = error.sqlstate, preparesStatements, Self.preparationFaults.contains(sqlstate) {
                 preparesStatements = false
@@ -247,6 +245,19 @@ package actor PostgresConnection {
 
     // MARK: Executing
 
+    private func run(
+        _ commands: [PostgresCommand], until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> [PostgresResult] {
+        guard handle.beginPipeline() else { throw lost() }
+        var steps: [PipelineStep] = []
+        for command in commands { try queue(command, &steps) }
+        guard handle.sendSync() else { throw lost() }
+        try await flush(until: deadline)
+        let results = try await finish(steps, until: deadline)
+        guard handle.endPipeline() else { throw lost() }
+        return try results.get()
+    }
+
     /// One thing sent in a pipeline, for which results come back.
     private enum PipelineStep {
         /// The preparation of the statement of that name.
@@ -310,18 +321,6 @@ package actor PostgresConnection {
                 throw .unexpectedResult("neither rows nor the end of a command")
             }
         }
-    }
-
-    private func executePrepared(
-        _ statement: PostgresStatement, _ parameters: [PostgresValue], until deadline: MonotonicInstant
-    ) async throws(PostgresError) -> PostgresResult {
-        if !prepared.contains(statement.name) {
-            guard handle.sendPrepare(statement.name, statement.sql, parameters) else { throw lost() }
-            _ = try await finish(until: deadline)
-            prepared.insert(statement.name)
-        }
-        guard handle.sendPrepared(statement.name, parameters) else { throw lost() }
-        return try await finish(until: deadline)
     }
 
     /// Sends what is queued and receives every result of the command in flight.

@@ -46,11 +46,11 @@ package actor PostgresListener {
     private static let longestPause: Duration = .seconds(1)
 
     /// - Parameters:
-    ///   - channel: an identifier as it stands in SQL.
+    ///   - channel: an identifier as it stands in SQL; nothing that came from outside.
     ///   - prove: notifies the channel of the payload before the deadline, on another connection.
     ///   - hear: told everything in order, on `loop`; must not block.
     package init(
-        _ configuration: PostgresConfiguration, channel: StaticString, settings: Settings = Settings(),
+        _ configuration: PostgresConfiguration, channel: String, settings: Settings = Settings(),
         on loop: EventLoop, resolver: NameResolver,
         prove: @escaping @Sendable (_ payload: String, MonotonicInstant) async throws(PostgresError) -> Void,
         hear: @escaping @Sendable (Event) -> Void

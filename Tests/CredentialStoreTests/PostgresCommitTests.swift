@@ -29,7 +29,7 @@ internal import Testing
         try await store.entries(after: 0, tenant: nil, limit: 1000).map(\.entry.key)
     }
 
-    /// A commit on records `a` and `b` and the tenant's, all of version 1, and in how many round trips it is done.
+    /// A commit on records `a`, `b` (with a due mark), `l` (with a lease) and the tenant's, all of version 1, and in how many round trips it is done.
     struct Shape: Sendable, CustomTestStringConvertible {
         let testDescription: String
         let changes: [RecordChange]
@@ -47,8 +47,27 @@ internal import Testing
         let singles: [(String, RecordChange, conflicting: RecordChange)] = [
             ("an insertion", .insert(record("c")), .insert(record("a"))), ("a replacement", replacement, stale),
             ("a removal", .remove(record("a").id, version: 1), .remove(record("a").id, version: 2)),
+            ("a settlement", .settleDue(record("b").id, version: 1), .settleDue(record("a").id, version: 1)),
             (
-                "a settlement", .settleDue(record("b").id, version: 1), .settleDue(record("a").id, version: 1)
+                "a move of a due mark",
+                .settleDue(record("b").id, version: 1, due: Timestamp(seconds: 1), next: Timestamp(seconds: 2)),
+                .settleDue(record("b").id, version: 1, due: Timestamp(seconds: 2), next: Timestamp(seconds: 3))
+            ),
+            (
+                "a claim", .claim(record("a").id, version: 1, holder: "x", replacing: nil, for: .seconds(60)),
+                .claim(record("a").id, version: 1, holder: "x", replacing: "y", for: .seconds(60))
+            ),
+            (
+                "a release", .release(record("l").id, version: 1, holder: "h", isSettled: true),
+                .release(record("l").id, version: 1, holder: "x", isSettled: true)
+            ),
+            (
+                "an unsettled release", .release(record("l").id, version: 1, holder: "h", isSettled: false),
+                .release(record("a").id, version: 1, holder: "h", isSettled: false)
+            ),
+            (
+                "a fenced replacement", .replace(record("l", version: 2), version: 1, fencedFor: "h"),
+                .replace(record("l", version: 2), version: 1, fencedFor: "x")
             ),
         ]
         for (name, change, conflicting) in singles {
@@ -106,8 +125,11 @@ internal import Testing
         configuration.usesPooler = usesPooler
         let store = try await PostgresRecordStore.open(
             configuration, on: PostgresServer.loop, resolver: PostgresServer.resolver)
-        let start = [Self.tenant, Self.record("a"), Self.record("b", due: Timestamp(seconds: 1))]
+        let start = [Self.tenant, Self.record("a"), Self.record("b", due: Timestamp(seconds: 1)), Self.record("l")]
         for record in start { try await store.commit([.insert(record)]) }
+        try await store.commit([
+            .claim(Self.record("l").id, version: 1, holder: "h", replacing: nil, for: .seconds(60))
+        ])
         let errors = try server.errorCount(database: database)
         if !shape.conflicting.isEmpty {
             #expect(await #expect(throws: StoreError.self) { try await store.commit(shape.conflicting) } == .conflict)

@@ -1,5 +1,6 @@
 internal import OAuth
 internal import Postgres
+internal import Reactor
 
 /// How the changes of a commit are put to the server: in as few round trips as their conflicts allow.
 ///
@@ -103,9 +104,25 @@ enum PostgresCommit {
     ) -> (change: Statements.RowChange, parameters: [PostgresValue])? {
         switch change {
         case .insert(let record): (Statements.insert, values(record))
-        case .replace(let record, let version): (Statements.replace, values(record) + [.integer(version)])
+        case .replace(let record, let version, nil): (Statements.replace, values(record) + [.integer(version)])
+        case .replace(let record, let version, let holder?):
+            (Statements.replaceFenced, values(record) + [.integer(version), .text(holder)])
         case .remove(let id, let version): (Statements.remove, names(id) + [.integer(version)])
-        case .settleDue(let id, let version): (Statements.settleDue, names(id) + [.integer(version)])
+        case .settleDue(let id, let version, let due, let next):
+            (
+                Statements.settleDue,
+                names(id) + [.integer(version), .integer(due?.milliseconds), .integer(next?.milliseconds)]
+            )
+        case .claim(let id, let version, let holder, let replacing, let duration):
+            (
+                Statements.claim,
+                names(id) + [.integer(version), .text(holder), .text(replacing), .integer(duration.milliseconds)]
+            )
+        case .release(let id, let version, let holder, let isSettled):
+            (
+                isSettled ? Statements.release : Statements.letLapse,
+                names(id) + [.integer(version), .text(holder)]
+            )
         case .require, .removeAll, .append: nil
         }
     }

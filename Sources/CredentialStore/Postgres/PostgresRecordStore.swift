@@ -15,7 +15,21 @@ package import Reactor
 package struct PostgresRecordStore: RecordStore {
     package let revalidateAfter: Duration?
 
+    /// Where the store hears of the commits of others.
+    package enum Listening: Sendable {
+        /// On one more connection to where the store's own lead, or nowhere where those lead to a pooler: LISTEN needs a
+        /// session of its own.
+        case automatic
+        /// At the same database, on a connection made as this says.
+        case through(PostgresConfiguration)
+        /// Nowhere, and others are not told either: for servers that have neither LISTEN nor pg_notify. It must be the
+        /// same for every replica.
+        case off
+    }
+
     private let pool: PostgresPool
+    private let feed: CommitFeed
+    private let notifies: Bool
     private let timeout: Duration
     private let report: @Sendable (PostgresError) -> Void
 
@@ -36,6 +50,8 @@ package struct PostgresRecordStore: RecordStore {
     /// Every operation takes at most the configuration's `statementTimeout`, the wait for a connection included; a
     /// commit whose outcome is unknown takes as long again.
     /// - Parameters:
+    ///   - listening: how `watch` hears of commits. Default automatic.
+    ///   - heartbeat: how soon `watch` notices that it hears nothing any more. Default 2 s and 3 s.
     ///   - revalidateAfter: how old what was read may become in a replica's memory. Default 5 s.
     ///   - report: told of each error before it becomes a `StoreError`, which cannot say as much. Called on `loop`
     ///     or the caller's executor; must not block.
@@ -43,10 +59,30 @@ package struct PostgresRecordStore: RecordStore {
     ///   this build cannot work with.
     package static func open(
         _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver,
+        listening: Listening = .automatic, heartbeat: PostgresListener.Settings = PostgresListener.Settings(),
         revalidateAfter: Duration = .seconds(5), report: @escaping @Sendable (PostgresError) -> Void = { _ in }
     ) async throws(StoreError) -> PostgresRecordStore {
+        let pool = PostgresPool(configuration, on: loop, resolver: resolver)
+        let source: PostgresConfiguration?
+        var notifies = true
+        switch listening {
+        case .automatic: source = configuration.usesPooler ? nil : configuration
+        case .through(let direct): source = direct
+        case .off: (source, notifies) = (nil, false)
+        }
+        let feed = CommitFeed(report: report) { hear in
+            source.map { source in
+                PostgresListener(source, channel: Statements.channel, settings: heartbeat, on: loop, resolver: resolver)
+                {
+                    payload, deadline throws(PostgresError) in
+                    _ = try await pool.execute(Statements.notify, [.text(payload)], until: deadline)
+                } hear: {
+                    hear($0)
+                }
+            }
+        }
         let store = PostgresRecordStore(
-            revalidateAfter: revalidateAfter, pool: PostgresPool(configuration, on: loop, resolver: resolver),
+            revalidateAfter: revalidateAfter, pool: pool, feed: feed, notifies: notifies,
             timeout: configuration.statementTimeout, report: report)
         do throws(StoreError) {
             try await store.migrate()
@@ -58,11 +94,13 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     private init(
-        revalidateAfter: Duration?, pool: PostgresPool, timeout: Duration,
+        revalidateAfter: Duration?, pool: PostgresPool, feed: CommitFeed, notifies: Bool, timeout: Duration,
         report: @escaping @Sendable (PostgresError) -> Void
     ) {
         self.revalidateAfter = revalidateAfter
         self.pool = pool
+        self.feed = feed
+        self.notifies = notifies
         self.timeout = timeout
         self.report = report
     }
@@ -101,6 +139,23 @@ package struct PostgresRecordStore: RecordStore {
             try result.first?.integer(0).map { Timestamp(milliseconds: $0) }
         }
     }
+
+    package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
+        try await query(
+            Statements.lapsed, [.text(kind.rawValue), .integer(Int64(max(0, limit)))]
+        ) { result throws(PostgresError) in
+            var lapsed: [LapsedLease] = []
+            for row in result.rows {
+                guard let name = try row.text(0), let key = try row.text(1), let version = try row.integer(2),
+                    let holder = try row.text(3), let tenant = Self.tenant(named: name)
+                else { throw .unexpectedResult("a lease has no name, version or holder") }
+                lapsed.append(LapsedLease(id: RecordID(kind, tenant, key: key), version: version, holder: holder))
+            }
+            return lapsed
+        }
+    }
+
+    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { feed.watch(hear) }
 
     // MARK: The log
 
@@ -245,6 +300,7 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     package func close() async {
+        await feed.close()
         await pool.close()
     }
 
@@ -274,12 +330,12 @@ package struct PostgresRecordStore: RecordStore {
 
     private func settle(_ changes: [RecordChange]) async throws(StoreError) {
         let changes = Self.inLockOrder(changes)
-        let commit = PostgresCommit(changes, notice: nil)
-        // Requirements and the removal of all that a tenant has come to the same when they are done twice.
+        let commit = PostgresCommit(changes, notice: notifies ? CommitNotice.text(changes) : nil)
+        // Requirements, the removal of all that a tenant has, and claims come to the same when they are done twice.
         let isRepeatable = changes.allSatisfy { change in
             switch change {
-            case .require, .removeAll: true
-            case .insert, .replace, .remove, .settleDue, .append: false
+            case .require, .removeAll, .claim: true
+            case .insert, .replace, .remove, .settleDue, .release, .append: false
             }
         }
         let deadline = MonotonicInstant.after(timeout)
@@ -312,8 +368,10 @@ package struct PostgresRecordStore: RecordStore {
     static func inLockOrder(_ changes: [RecordChange]) -> [RecordChange] {
         func place(_ change: RecordChange) -> (phase: Int, id: RecordID) {
             switch change {
-            case .require(let id), .remove(let id, _), .settleDue(let id, _): (id.kind == .tenant ? 0 : 1, id)
-            case .replace(let record, _): (record.id.kind == .tenant ? 0 : 1, record.id)
+            case .require(let id), .remove(let id, _), .settleDue(let id, _, _, _), .claim(let id, _, _, _, _),
+                .release(let id, _, _, _):
+                (id.kind == .tenant ? 0 : 1, id)
+            case .replace(let record, _, _): (record.id.kind == .tenant ? 0 : 1, record.id)
             case .removeAll(let tenant): (2, RecordID(.tenant, tenant))
             case .insert(let record): (record.id.kind == .tenant ? 3 : 4, record.id)
             case .append(let entry): (5, RecordID(.tenant, entry.tenant))
@@ -399,15 +457,28 @@ package struct PostgresRecordStore: RecordStore {
                 guard let found = try await read(record.id) else { continue }
                 if found.version == record.version, found.sealed == record.sealed { return }
                 hasMoved = true
-            case .replace(let record, let version):
+            case .replace(let record, let version, _):
                 let found = try await read(record.id)
                 if let found, found.version == record.version, found.sealed == record.sealed { return }
                 if found?.version != version { hasMoved = true }
             case .remove(let id, let version):
                 if try await read(id)?.version != version { hasMoved = true }
-            case .settleDue(let id, let version):
+            case .settleDue(let id, let version, let due, let next):
                 let found = try await read(id)
-                if found?.version != version || found?.due == nil { hasMoved = true }
+                if found?.version != version || found?.due == nil || found?.due == next
+                    || due != nil && found?.due != due
+                {
+                    hasMoved = true
+                }
+            case .claim(let id, let version, let holder, _, _):
+                let found = try await read(id)
+                // Nobody else uses that name.
+                if found?.version == version, found?.lease?.holder == holder { return }
+                if found?.version != version { hasMoved = true }
+            case .release(let id, let version, let holder, let isSettled):
+                let found = try await read(id)
+                if found?.version != version || found?.lease?.holder != holder { hasMoved = true }
+                if !isSettled, found?.lease?.hasRunOut == true { return }
             case .append(let entry):
                 if try await isAppended(entry) { return }
             case .require(let id):
@@ -508,6 +579,11 @@ package struct PostgresRecordStore: RecordStore {
         name == TenantName.broker.description ? .broker : TenantName(name)
     }
 
+    private static func lease(_ row: PostgresResult.Row) throws(PostgresError) -> Lease? {
+        guard let holder = try row.text(7), let remaining = try row.integer(8) else { return nil }
+        return Lease(holder: holder, remaining: .milliseconds(remaining))
+    }
+
     private static func record(_ kind: RecordKind, _ row: PostgresResult.Row) throws(PostgresError) -> StoredRecord {
         guard let name = try row.text(0), let key = try row.text(1), let version = try row.integer(2),
             let sealed = try row.bytes(3),
@@ -516,7 +592,7 @@ package struct PostgresRecordStore: RecordStore {
         return StoredRecord(
             id: RecordID(kind, tenant, key: key), version: version, sealed: sealed, lookup: try row.bytes(4),
             expires: try row.integer(5).map { Timestamp(milliseconds: $0) },
-            due: try row.integer(6).map { Timestamp(milliseconds: $0) })
+            due: try row.integer(6).map { Timestamp(milliseconds: $0) }, lease: try lease(row))
     }
 }
 

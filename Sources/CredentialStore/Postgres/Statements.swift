@@ -4,30 +4,39 @@ internal import Postgres
 enum Statements {
     // MARK: Records
 
-    static let read = PostgresStatement(
+    /// The database's clock in milliseconds, when a row is read: whoever had to wait for the row does not take a lease
+    /// that was given meanwhile.
+    private static let clock = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+    private static let select = """
+        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder, lease_expires - \(clock)
+        FROM token_broker_records
         """
-        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
-        WHERE kind = $1 AND tenant = $2 AND key = $3
-        """, isPrepared: true)
+
+    static let read = PostgresStatement(
+        trusted: """
+            \(select)
+            WHERE kind = $1 AND tenant = $2 AND key = $3
+            """, isPrepared: true)
 
     static let find = PostgresStatement(
-        """
-        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
-        WHERE kind = $1 AND lookup = $2
-        """, isPrepared: true)
+        trusted: """
+            \(select)
+            WHERE kind = $1 AND lookup = $2
+            """, isPrepared: true)
 
     /// The row comparison is a range of the primary key's index, however far the list has got.
     static let list = PostgresStatement(
-        """
-        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
-        WHERE kind = $1 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
-        """, isPrepared: true)
+        trusted: """
+            \(select)
+            WHERE kind = $1 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
+            """, isPrepared: true)
 
     static let listOfTenant = PostgresStatement(
-        """
-        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
-        WHERE kind = $1 AND tenant = $5 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
-        """, isPrepared: true)
+        trusted: """
+            \(select)
+            WHERE kind = $1 AND tenant = $5 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
+            """, isPrepared: true)
 
     /// A change of one record, with $1 to $3 for its identity, and how many parameters it has.
     struct RowChange: Hashable {
@@ -48,9 +57,19 @@ enum Statements {
 
     static let replace = RowChange(
         sql: """
-            UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8
+            UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
+                lease_holder = NULL, lease_expires = NULL
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9 \(condition)
             """, parameterCount: 9)
+
+    /// Like `replace`, unless a lease stands that has not run out and is not $10's.
+    static let replaceFenced = RowChange(
+        sql: """
+            UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
+                lease_holder = NULL, lease_expires = NULL
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
+                AND (lease_holder IS NULL OR lease_holder = $10 OR lease_expires <= \(clock)) \(condition)
+            """, parameterCount: 10)
 
     static let remove = RowChange(
         sql: """
@@ -58,11 +77,34 @@ enum Statements {
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 \(condition)
             """, parameterCount: 4)
 
+    /// $5 is the mark that it must have, or NULL, and $6 the one that it gets.
     static let settleDue = RowChange(
         sql: """
-            UPDATE token_broker_records SET due = NULL
-            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND due IS NOT NULL \(condition)
-            """, parameterCount: 4)
+            UPDATE token_broker_records SET due = $6
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND due = coalesce($5, due) \(condition)
+            """, parameterCount: 6)
+
+    static let claim = RowChange(
+        sql: """
+            UPDATE token_broker_records SET lease_holder = $5, lease_expires = \(clock) + $7
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4
+                AND (lease_holder = $5 OR (lease_holder IS NULL AND $6 IS NULL)
+                    OR (lease_holder = $6 AND lease_expires <= \(clock))) \(condition)
+            """, parameterCount: 7)
+
+    static let release = RowChange(
+        sql: """
+            UPDATE token_broker_records SET lease_holder = NULL, lease_expires = NULL
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
+            """, parameterCount: 5)
+
+    static let letLapse = RowChange(
+        sql: """
+            UPDATE token_broker_records SET lease_expires = \(clock)
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
+            """, parameterCount: 5)
+
+    private static let changes = [insert, replace, replaceFenced, remove, settleDue, claim, release, letLapse]
 
     /// The change by itself. It touches one row, or none and is in conflict.
     static func alone(_ change: RowChange) -> PostgresStatement {
@@ -88,7 +130,7 @@ enum Statements {
 
     private static let completeStatements: [CommitShape: PostgresStatement] = {
         var statements: [CommitShape: PostgresStatement] = [:]
-        for change in [insert, replace, remove, settleDue] {
+        for change in changes {
             for (hasRequirement, hasNotice) in [(false, false), (false, true), (true, false), (true, true)] {
                 for entryCount in 0...4 {
                     let shape = CommitShape(
@@ -134,6 +176,14 @@ enum Statements {
             trusted: "WITH \(parts.joined(separator: ", ")) \(end)", isPrepared: true)
     }
 
+    /// The time of the statement, and not of the row's reading, which could not be looked up in an index.
+    static let lapsed = PostgresStatement(
+        """
+        SELECT tenant, key, version, lease_holder FROM token_broker_records
+        WHERE kind = $1 AND lease_expires <= (extract(epoch FROM statement_timestamp()) * 1000)::bigint
+        ORDER BY lease_expires, tenant, key LIMIT $2
+        """, isPrepared: true)
+
     /// The lock lets replacements of the record through and makes its removal wait for our commit; when a removal has
     /// it already, we wait for that and then find nothing.
     static let require = PostgresStatement(trusted: require("$1", "$2", "$3"), isPrepared: true)
@@ -169,10 +219,10 @@ enum Statements {
         """, isPrepared: true)
 
     static let due = PostgresStatement(
-        """
-        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
-        WHERE kind = $1 AND due < $2 ORDER BY due, tenant, key LIMIT $3
-        """, isPrepared: true)
+        trusted: """
+            \(select)
+            WHERE kind = $1 AND due < $2 ORDER BY due, tenant, key LIMIT $3
+            """, isPrepared: true)
 
     static let nextDue = PostgresStatement(
         "SELECT min(due) FROM token_broker_records WHERE kind = $1 AND due IS NOT NULL", isPrepared: true)
