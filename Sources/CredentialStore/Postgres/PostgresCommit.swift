@@ -120,7 +120,7 @@ enum PostgresCommit {
             )
         case .release(let id, let version, let holder, let isSettled):
             (
-                isSettled ? Statements.release : Statements.letLapse,
+                isSettled ? Statements.release : Statements.giveUp,
                 names(id) + [.integer(version), .text(holder)]
             )
         case .require, .removeAll, .append: nil

@@ -472,13 +472,16 @@ package struct PostgresRecordStore: RecordStore {
                 }
             case .claim(let id, let version, let holder, _, _):
                 let found = try await read(id)
-                // Nobody else uses that name.
-                if found?.version == version, found?.lease?.holder == holder { return }
+                // Nobody else uses that name. But the lease may have been its own before, and then shows nothing of the
+                // entries.
+                if found?.version == version, found?.lease?.holder == holder, !changes.contains(where: \.appends) {
+                    return
+                }
                 if found?.version != version { hasMoved = true }
             case .release(let id, let version, let holder, let isSettled):
                 let found = try await read(id)
                 if found?.version != version || found?.lease?.holder != holder { hasMoved = true }
-                if !isSettled, found?.lease?.hasRunOut == true { return }
+                if !isSettled, found?.version == version, found?.lease?.wasGivenUp == true { return }
             case .append(let entry):
                 if try await isAppended(entry) { return }
             case .require(let id):
@@ -580,7 +583,10 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     private static func lease(_ row: PostgresResult.Row) throws(PostgresError) -> Lease? {
-        guard let holder = try row.text(7), let remaining = try row.integer(8) else { return nil }
+        guard let holder = try row.text(7) else { return nil }
+        guard let remaining = try row.integer(8) else {
+            return Lease(holder: holder, remaining: .zero, wasGivenUp: true)
+        }
         return Lease(holder: holder, remaining: .milliseconds(remaining))
     }
 

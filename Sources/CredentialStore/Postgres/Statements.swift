@@ -68,7 +68,8 @@ enum Statements {
             UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
                 lease_holder = NULL, lease_expires = NULL
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
-                AND (lease_holder IS NULL OR lease_holder = $10 OR lease_expires <= \(clock)) \(condition)
+                AND (lease_holder IS NULL OR lease_holder = $10 OR lease_expires IS NULL OR lease_expires <= \(clock))
+                \(condition)
             """, parameterCount: 10)
 
     static let remove = RowChange(
@@ -89,7 +90,7 @@ enum Statements {
             UPDATE token_broker_records SET lease_holder = $5, lease_expires = \(clock) + $7
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4
                 AND (lease_holder = $5 OR (lease_holder IS NULL AND $6 IS NULL)
-                    OR (lease_holder = $6 AND lease_expires <= \(clock))) \(condition)
+                    OR (lease_holder = $6 AND (lease_expires IS NULL OR lease_expires <= \(clock)))) \(condition)
             """, parameterCount: 7)
 
     static let release = RowChange(
@@ -98,13 +99,14 @@ enum Statements {
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
             """, parameterCount: 5)
 
-    static let letLapse = RowChange(
+    /// A holder without an end has given its lease up.
+    static let giveUp = RowChange(
         sql: """
-            UPDATE token_broker_records SET lease_expires = \(clock)
+            UPDATE token_broker_records SET lease_expires = NULL
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
             """, parameterCount: 5)
 
-    private static let changes = [insert, replace, replaceFenced, remove, settleDue, claim, release, letLapse]
+    private static let changes = [insert, replace, replaceFenced, remove, settleDue, claim, release, giveUp]
 
     /// The change by itself. It touches one row, or none and is in conflict.
     static func alone(_ change: RowChange) -> PostgresStatement {
