@@ -66,8 +66,8 @@ internal import Testing
         _ = try await primary.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
         _ = try await primary.run("SELECT pg_reload_conf()")
         let uri =
-            "postgresql://postgres:\(PostgresServer.password)@\(primary.address),\(replica.address):"
-            + "\(primary.port)/postgres?sslmode=disable"
+            "postgresql://postgres:\(PostgresServer.password)@\(primary.address):\(primary.port),"
+            + "\(replica.address):\(replica.port)/postgres?sslmode=disable"
         let store = try await Self.open(Self.configuration(uri))
         let traffic = PostgresTraffic(store, limit: Self.limit)
         #expect(await traffic.time(from: .now, toWrite: true) != nil)
