@@ -147,7 +147,6 @@ internal import Testing
         #expect(await Self.failure { _ = try await Self.open(configuration) } == .unavailable)
         #expect(start.duration(to: .now) < Self.limit)
         await first.close()
-        hogs.append(try await PostgresServer.connect(configuration))
         for hog in hogs { await hog.close() }
         let second = try await Self.open(configuration)
         #expect(try await second.read(Self.record.id) == Self.record)
