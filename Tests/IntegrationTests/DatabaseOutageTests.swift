@@ -57,7 +57,13 @@ struct `The program and its database` {
             print("the program's recovery after \(what): \(start.duration(to: .now))")
             let renewed = try await call(.get, "/credentials?policy=local_force_refresh")
             #expect(renewed.status == 200, "\(renewed.text)")
-            #expect(try await call(.get, "/readyz").status == 200)
+            // What the broker found out of its store is good for a second.
+            while try await call(.get, "/readyz").status != 200 {
+                guard start.duration(to: .now) < recovery else {
+                    Issue.record("not ready: \(what)")
+                    return
+                }
+            }
         }
     }
 
@@ -106,10 +112,12 @@ struct `The program and its database` {
         async throws
     {
         try await Self.run { setting in
+            let usual = try await setting.call(.get, "/credentials?storage_key=nobody")
             try await setting.server.setReadOnly(true)
-            for _ in 0..<3 {
+            for round in 0..<3 {
                 try await setting.expectCredentials()
-                #expect(try await setting.call(.get, "/credentials?storage_key=never-read").status == 404)
+                let read = try await setting.call(.get, "/credentials?storage_key=never-read-\(round)")
+                #expect(read.status == usual.status, "\(usual.text) \(read.text)")
                 try await setting.expectUnavailable(.post, "/login/initialize", body: "{}")
                 #expect(try await setting.call(.get, "/readyz").status == 503)
             }
