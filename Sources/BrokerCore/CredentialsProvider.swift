@@ -46,10 +46,10 @@ package final class CredentialsProvider: Sendable {
     ///   - expiryNotice: how long ahead of their expiry listeners are told of it.
     package init(
         vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
-        time: any Time, metrics: Metrics, log: Log, quarantine: Duration, expiryNotice: Duration, cacheCapacity: Int
+        time: any Time, metrics: Metrics, log: Log, quarantine: Duration, expiryNotice: Duration, cacheBytes: Int
     ) {
         records = CredentialsRecords(
-            vault: vault, bus: bus, time: time, log: log, expiryNotice: expiryNotice, cacheCapacity: cacheCapacity)
+            vault: vault, bus: bus, time: time, log: log, expiryNotice: expiryNotice, cacheBytes: cacheBytes)
         self.tenants = tenants
         self.servers = servers
         self.endpoint = endpoint
@@ -58,6 +58,9 @@ package final class CredentialsProvider: Sendable {
         self.log = log
         self.quarantine = quarantine
     }
+
+    /// What of the credentials is kept in memory.
+    package var cacheStatistics: CacheStatistics { records.cache.statistics }
 
     // MARK: Reading
 

@@ -14,17 +14,17 @@ final class CredentialsRecords: Sendable {
     private let log: Log
     private let bus: EventBus
     private let expiryNotice: Duration
-    private let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
+    let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     private let versions = VersionSource()
 
     /// - Parameter expiryNotice: how long ahead of their expiry somebody is to be told of it.
-    init(vault: Vault, bus: EventBus, time: any Time, log: Log, expiryNotice: Duration, cacheCapacity: Int) {
+    init(vault: Vault, bus: EventBus, time: any Time, log: Log, expiryNotice: Duration, cacheBytes: Int) {
         self.vault = vault
         self.bus = bus
         self.time = time
         self.log = log
         self.expiryNotice = expiryNotice
-        cache = RevalidatingCache(capacity: cacheCapacity, validity: vault.revalidateAfter)
+        cache = .credentials(bytes: cacheBytes, heeding: bus)
     }
 
     // MARK: Reading

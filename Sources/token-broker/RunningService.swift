@@ -74,6 +74,7 @@ struct RunningService {
         settings.expiryNotice = configuration.expiryNotice
         settings.eventRetention = configuration.eventRetention
         settings.eventLimit = configuration.eventLimit
+        settings.cacheBytes = configuration.cacheBytes
         let broker = Broker(settings: settings, vault: vault, transport: client, time: time, log: log)
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
@@ -145,21 +146,22 @@ struct RunningService {
             guard let keys = configuration.masterKeys, let adminKey = configuration.adminKey,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
-            let store = try await connect(database, loop, resolver, log, time)
+            let store = try await connect(database, configuration.cacheValidity, loop, resolver, log, time)
             return (Vault(store: store, keyring: keyring), adminKey)
         }
     }
 
     /// A database that starts at the same time as we do is waited for.
     private static func connect(
-        _ database: PostgresConfiguration, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log, _ time: SystemTime
+        _ database: PostgresConfiguration, _ validity: Duration, _ loop: EventLoop, _ resolver: NameResolver,
+        _ log: Log, _ time: SystemTime
     ) async throws(StartFailure) -> PostgresRecordStore {
         let end = time.monotonic.advanced(by: patience)
         while true {
             do throws(StoreError) {
-                return try await PostgresRecordStore.open(database, on: loop, resolver: resolver) { error in
-                    log.warning("database_failed", [.database(error)])
-                }
+                return try await PostgresRecordStore.open(
+                    database, on: loop, resolver: resolver, revalidateAfter: validity
+                ) { error in log.warning("database_failed", [.database(error)]) }
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {
