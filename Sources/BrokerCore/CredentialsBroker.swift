@@ -67,6 +67,7 @@ package final class CredentialsBroker: Sendable {
         deviceLogins = DeviceFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus, time: time,
             metrics: metrics, log: log)
+        ChangeFeed(bus: bus, time: time, log: log).listen(to: vault)
     }
 
     /// Begins the work that nobody asks for: removing what has expired, polling for device logins, telling of tokens

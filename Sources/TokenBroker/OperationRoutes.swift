@@ -66,6 +66,14 @@ struct OperationRoutes {
                 reading(\.evictions)
             ),
         ]
+        if broker.core.bus.trust.validity != nil {
+            let isFollowing = broker.core.bus.trust.isFollowing(broker.time.monotonic)
+            gauges.append(
+                (
+                    "change_feed_following", "gauge", "Whether the store tells of other replicas' commits at present.",
+                    [("", isFollowing ? 1 : 0)]
+                ))
+        }
         if let server = broker.currentServerStatistics {
             gauges += [
                 ("http_connections", "gauge", "Connections that are open.", [("", server.connectionsOpen)]),
