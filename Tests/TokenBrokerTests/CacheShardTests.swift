@@ -48,7 +48,7 @@ internal import Testing
         var random = SplitMix(state: 20_261_121)
         var shard = Shard(limit: 500)
         var model = Model(limit: 500)
-        for step in 0..<20_000 {
+        for step in 0..<4000 {
             let key = Int.random(in: 0..<90, using: &random)
             switch Int.random(in: 0..<20, using: &random) {
             case 0..<12:
