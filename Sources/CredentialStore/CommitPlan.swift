@@ -81,7 +81,7 @@ struct CommitPlan {
             case .release(let id, let version, let holder, let isSettled):
                 guard var record = try current(id, basis), record.version == version, record.lease?.holder == holder
                 else { throw .conflict }
-                record.lease = isSettled ? nil : Lease(holder: holder, remaining: .zero)
+                record.lease = isSettled ? nil : Lease(holder: holder, remaining: .zero, wasGivenUp: true)
                 outcomes[id] = record
             case .append(let entry): entries.append(entry)
             }

@@ -5,16 +5,19 @@ package struct Lease: Sendable, Equatable {
     package var holder: String
     /// What was left of it, by the store's clock, when the record was read; zero or less where it has run out.
     package var remaining: Duration
+    /// Whether its holder let go of it knowing that it did not know how its work ended, as against one that died.
+    package var wasGivenUp: Bool
 
-    package init(holder: String, remaining: Duration) {
+    package init(holder: String, remaining: Duration, wasGivenUp: Bool = false) {
         self.holder = holder
         self.remaining = remaining
+        self.wasGivenUp = wasGivenUp
     }
 
     package var hasRunOut: Bool { remaining <= .zero }
 }
 
-/// A lease that has run out.
+/// A lease that has run out without having been given up.
 package struct LapsedLease: Sendable, Equatable {
     package let id: RecordID
     /// The record's.
@@ -29,9 +32,9 @@ package struct LapsedLease: Sendable, Equatable {
 }
 
 extension LapsedLease {
-    /// Nil for a record whose lease has not run out.
+    /// Nil for a record whose lease has not run out by itself.
     init?(_ record: StoredRecord) {
-        guard let lease = record.lease, lease.hasRunOut else { return nil }
+        guard let lease = record.lease, lease.hasRunOut, !lease.wasGivenUp else { return nil }
         self.init(id: record.id, version: record.version, holder: lease.holder)
     }
 }

@@ -67,9 +67,9 @@ package final class MemoryRecordStore: RecordStore {
 
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         contents.withLock { contents in
-            let lapsed = contents.timedRecords.filter { $0.id.kind == kind && $0.lease?.hasRunOut == true }
+            let lapsed = contents.timedRecords.filter { $0.id.kind == kind }.compactMap { LapsedLease($0) }
             let ordered = lapsed.sorted { (contents.leases.end($0.id), $0.id) < (contents.leases.end($1.id), $1.id) }
-            return ordered.prefix(limit).compactMap { LapsedLease($0) }
+            return Array(ordered.prefix(limit))
         }
     }
 

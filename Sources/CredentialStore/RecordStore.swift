@@ -97,8 +97,8 @@ package enum RecordChange: Sendable, Equatable {
     /// - Parameter holder: up to 100 octets of ASCII that nobody else uses.
     case claim(RecordID, version: Int64, holder: String, replacing: String?, for: Duration)
     /// Ends `holder`'s lease, run out or not, on the record that has exactly this version.
-    /// - Parameter isSettled: whether the lease goes. Otherwise it runs out now and stays as a mark that nobody knows
-    ///   how its holder's work ended.
+    /// - Parameter isSettled: whether the lease goes. Otherwise it has run out now and stays, as given up: a mark that
+    ///   nobody knows how its holder's work ended.
     case release(RecordID, version: Int64, holder: String, isSettled: Bool)
     /// Adds an entry at the end of the log. Several of a commit keep their order. Never a conflict.
     case append(StoredLogEntry)
@@ -144,7 +144,7 @@ package protocol RecordStore: Sendable {
     /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
     func commit(_ changes: [RecordChange]) async throws(StoreError)
 
-    /// Up to `limit` records whose lease has run out, those first that did so first.
+    /// Up to `limit` records whose lease has run out without having been given up, those first that did so first.
     func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease]
 
     /// Removes up to `limit` records whose expiry is before `now`. Returns how many went.

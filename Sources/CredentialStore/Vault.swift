@@ -95,7 +95,7 @@ package final class Vault: Sendable {
         }
     }
 
-    /// Up to `limit` records whose lease has run out, those first that did so first.
+    /// Up to `limit` records whose lease has run out without having been given up, those first that did so first.
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         try await store.lapsed(kind, limit: limit)
     }

@@ -66,9 +66,13 @@ extension StoreConformance {
                 #expect(try await store.conflicts([.release(record.id, version: 1, holder: "b", isSettled: isSettled)]))
             }
             try await store.commit([.release(record.id, version: 1, holder: "a", isSettled: false)])
-            #expect(try #require(try await store.lease()).hasRunOut)
-            #expect(try await store.lapsed(.credentials, limit: 9) == [StoreSample.lapsed("a")])
-            try await store.commit([.release(record.id, version: 1, holder: "a", isSettled: true)])
+            #expect(try await store.lease() == Lease(holder: "a", remaining: .zero, wasGivenUp: true))
+            #expect(try await store.lapsed(.credentials, limit: 9) == [])
+            #expect(try await store.conflicts([.take(record.id, version: 1, holder: "b")]))
+            try await store.commit([.take(record.id, version: 1, holder: "b", replacing: "a")])
+            #expect(try await store.lease()?.wasGivenUp == false)
+            try await store.commit([.release(record.id, version: 1, holder: "b", isSettled: false)])
+            try await store.commit([.release(record.id, version: 1, holder: "b", isSettled: true)])
             #expect(try await store.lease() == nil)
             #expect(try await store.lapsed(.credentials, limit: 9) == [])
             try await store.commit([.take(record.id, version: 1, holder: "b")])
@@ -174,6 +178,9 @@ extension StoreConformance {
             try await first.commit([.insert(record), .insert(StoreSample.record(.login))])
             try await first.commit([.take(record.id, version: 1, holder: "a", for: .zero)])
             try await first.commit([.take(StoreSample.record(.login).id, version: 1, holder: "b", for: .zero)])
+            try await first.commit([
+                .release(StoreSample.record(.login).id, version: 1, holder: "b", isSettled: false)
+            ])
             await first.close()
             let second = try await open()
             #expect(try await second.lapsed(.credentials, limit: 9) == [StoreSample.lapsed("a")])
@@ -181,6 +188,10 @@ extension StoreConformance {
                 try await second.lease()
                     == Lease(holder: "a", remaining: try #require(try await second.lease()).remaining))
             #expect(try #require(try await second.lease()).hasRunOut)
+            #expect(try await second.lapsed(.login, limit: 9) == [])
+            #expect(
+                try await second.read(StoreSample.record(.login).id)?.lease
+                    == Lease(holder: "b", remaining: .zero, wasGivenUp: true))
             #expect(try await second.nextDue(.credentials) == Timestamp(seconds: 3))
             try await second.commit([.take(record.id, version: 1, holder: "c", replacing: "a")])
             await second.close()

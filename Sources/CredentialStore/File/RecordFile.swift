@@ -3,7 +3,8 @@ internal import OAuth
 /// A record as the content of a file, its identity included: a file that was renamed or moved is noticed.
 enum RecordFile {
     private static let mark = "TBrc"
-    /// 2 has the due mark in front of the content; 3 has the due mark, or that there is none, and the holder of the lease.
+    /// 2 has the due mark in front of the content; 3 has the due mark, or that there is none, and the lease's holder and
+    /// whether that gave it up.
     /// What needs neither is written as 1, and what needs no lease as 2, which older builds can read.
     private static let formats: ClosedRange<UInt8> = 1...3
     /// Octets that a file may have: far more than a record ever needs, and a bound on what is read into memory.
@@ -22,6 +23,7 @@ enum RecordFile {
             format = 3
             fields.write(optional: record.due?.milliseconds)
             fields.write(lease.holder)
+            fields.write(UInt8(lease.wasGivenUp ? 1 : 0))
         } else if let due = record.due {
             format = 2
             fields.write(due.milliseconds)
@@ -48,9 +50,11 @@ enum RecordFile {
             guard let milliseconds = fields.integer(Int64.self) else { throw .damaged }
             due = Timestamp(milliseconds: milliseconds)
         case 3:
-            guard let milliseconds = fields.optionalInteger(), let holder = fields.text() else { throw .damaged }
+            guard let milliseconds = fields.optionalInteger(), let holder = fields.text(),
+                let wasGivenUp = fields.integer(UInt8.self), wasGivenUp <= 1
+            else { throw .damaged }
             due = milliseconds.map { Timestamp(milliseconds: $0) }
-            lease = Lease(holder: holder, remaining: .zero)
+            lease = Lease(holder: holder, remaining: .zero, wasGivenUp: wasGivenUp == 1)
         default: break
         }
         guard let sealed = fields.bytes(), fields.isAtEnd else { throw .damaged }

@@ -10,7 +10,7 @@ struct RecordIndex {
 
     private(set) var entries: [RecordID: Entry] = [:]
     private(set) var holders: [LookupKey: RecordID] = [:]
-    /// The holders of leases, run out or not.
+    /// The holders of leases that were not given up, run out or not.
     private(set) var leaseHolders: [RecordID: String] = [:]
     private var dueTimes: [RecordKind: [RecordID: Timestamp]] = [:]
 
@@ -22,7 +22,7 @@ struct RecordIndex {
             holders[key] = record.id
         }
         entries[record.id] = Entry(version: record.version, lookup: record.lookup, expires: record.expires)
-        if let lease = record.lease { leaseHolders[record.id] = lease.holder }
+        if let lease = record.lease, !lease.wasGivenUp { leaseHolders[record.id] = lease.holder }
         if let due = record.due { dueTimes[record.id.kind, default: [:]][record.id] = due }
         return true
     }

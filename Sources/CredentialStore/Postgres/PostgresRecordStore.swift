@@ -437,7 +437,7 @@ package struct PostgresRecordStore: RecordStore {
                 ], until: deadline)
         case .release(let id, let version, let holder, let isSettled):
             result = try await connection.execute(
-                isSettled ? Statements.release : Statements.letLapse,
+                isSettled ? Statements.release : Statements.giveUp,
                 names(id) + [.integer(version), .text(holder)], until: deadline)
         case .append(let entry):
             result = try await connection.execute(Statements.append, values(entry), until: deadline)
@@ -490,7 +490,7 @@ package struct PostgresRecordStore: RecordStore {
             case .release(let id, let version, let holder, let isSettled):
                 let found = try await read(id)
                 if found?.version != version || found?.lease?.holder != holder { hasMoved = true }
-                if !isSettled, found?.lease?.hasRunOut == true { return }
+                if !isSettled, found?.version == version, found?.lease?.wasGivenUp == true { return }
             case .append(let entry):
                 if try await isAppended(entry) { return }
             case .require(let id):
@@ -610,7 +610,10 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     private static func lease(_ row: PostgresResult.Row) throws(PostgresError) -> Lease? {
-        guard let holder = try row.text(7), let remaining = try row.integer(8) else { return nil }
+        guard let holder = try row.text(7) else { return nil }
+        guard let remaining = try row.integer(8) else {
+            return Lease(holder: holder, remaining: .zero, wasGivenUp: true)
+        }
         return Lease(holder: holder, remaining: .milliseconds(remaining))
     }
 

@@ -59,6 +59,7 @@ enum Statements {
             lease_holder = NULL, lease_expires = NULL
         WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
             AND (lease_holder IS NULL OR lease_holder = $10
+                OR lease_expires IS NULL
                 OR lease_expires <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
         """, isPrepared: true)
 
@@ -80,7 +81,8 @@ enum Statements {
             lease_expires = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $7
         WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4
             AND (lease_holder = $5 OR (lease_holder IS NULL AND $6 IS NULL)
-                OR (lease_holder = $6 AND lease_expires <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
+                OR (lease_holder = $6 AND (lease_expires IS NULL
+                    OR lease_expires <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint)))
         """, isPrepared: true)
 
     static let release = PostgresStatement(
@@ -89,9 +91,10 @@ enum Statements {
         WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5
         """, isPrepared: true)
 
-    static let letLapse = PostgresStatement(
+    /// A holder without an end has given its lease up.
+    static let giveUp = PostgresStatement(
         """
-        UPDATE token_broker_records SET lease_expires = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+        UPDATE token_broker_records SET lease_expires = NULL
         WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5
         """, isPrepared: true)
 
