@@ -76,7 +76,8 @@ package final class CallerKeyDirectory: Sendable {
                 .require(RecordID(.tenant, tenant)),
                 .insert(
                     OpenRecord(
-                        id: RecordID(.apiKey, tenant, key: id), version: Self.onlyVersion, content: SecretBytes(encode(key)),
+                        id: RecordID(.apiKey, tenant, key: id), version: Self.onlyVersion,
+                        content: SecretBytes(encode(key)),
                         lookup: digest, expires: key.expires)),
             ])
         } catch .conflict {

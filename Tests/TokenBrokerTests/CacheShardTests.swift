@@ -98,6 +98,21 @@ internal import Testing
         }
     }
 
+    @Test(arguments: [0, 1, 248, 249, 250, 251, 499, 500, 749, 750, 999])
+    func `whatever is used stays while three quarters as many come as there are`(before: Int) throws {
+        var shard = Shard(limit: 1000)
+        for key in 0..<1000 { Self.set(key, key, in: &shard) }
+        shard.use(try #require(shard.find(0, 0)))
+        for key in 1000..<1000 + before { Self.set(key, key, in: &shard) }
+        shard.use(try #require(shard.find(0, 0)))
+        var came = 0
+        while shard.find(0, 0) != nil {
+            came += 1
+            Self.set(10_000 + came, 10_000 + came, in: &shard)
+        }
+        #expect((751...1000).contains(came))
+    }
+
     @Test(arguments: [(99, true), (100, true), (101, false)])
     func `an entry that is larger than the shard is not kept, nor is what it replaces`(bytes: Int, isKept: Bool) {
         var shard = Shard(limit: 100)
