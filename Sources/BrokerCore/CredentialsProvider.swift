@@ -55,11 +55,11 @@ package final class CredentialsProvider: Sendable {
     ///   - callLimit: the longest that one call to the provider takes, which `transport` must see to.
     package init(
         vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
-        time: any Time, metrics: Metrics, log: Log, quarantine: Duration, expiryNotice: Duration, cacheCapacity: Int,
+        time: any Time, metrics: Metrics, log: Log, quarantine: Duration, expiryNotice: Duration, cacheBytes: Int,
         callLimit: Duration, journal: Journal?
     ) {
         records = CredentialsRecords(
-            vault: vault, bus: bus, time: time, log: log, expiryNotice: expiryNotice, cacheCapacity: cacheCapacity)
+            vault: vault, bus: bus, time: time, log: log, expiryNotice: expiryNotice, cacheBytes: cacheBytes)
         self.tenants = tenants
         self.servers = servers
         self.endpoint = endpoint
@@ -70,6 +70,9 @@ package final class CredentialsProvider: Sendable {
         self.callLimit = callLimit
         self.journal = journal
     }
+
+    /// What of the credentials is kept in memory.
+    package var cacheStatistics: CacheStatistics { records.cache.statistics }
 
     // MARK: Reading
 

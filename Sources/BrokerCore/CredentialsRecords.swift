@@ -15,22 +15,22 @@ final class CredentialsRecords: Sendable {
     private let log: Log
     private let bus: EventBus
     private let expiryNotice: Duration
-    private let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
+    let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     private let versions = VersionSource()
     /// Signalled when another replica has changed credentials, or let go of a lease on them.
-    let changes = Signals<CredentialsID>()
+    var changes: Signals<CredentialsID> { bus.changes }
     /// What was granted and could not be stored yet. It is what callers are to have.
     private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
     private let unpublishedCount = Atomic<Int>(0)
 
     /// - Parameter expiryNotice: how long ahead of their expiry somebody is to be told of it.
-    init(vault: Vault, bus: EventBus, time: any Time, log: Log, expiryNotice: Duration, cacheCapacity: Int) {
+    init(vault: Vault, bus: EventBus, time: any Time, log: Log, expiryNotice: Duration, cacheBytes: Int) {
         self.vault = vault
         self.bus = bus
         self.time = time
         self.log = log
         self.expiryNotice = expiryNotice
-        cache = RevalidatingCache(capacity: cacheCapacity, validity: vault.revalidateAfter)
+        cache = .credentials(bytes: cacheBytes, heeding: bus)
     }
 
     // MARK: Reading

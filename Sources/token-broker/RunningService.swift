@@ -83,6 +83,7 @@ struct RunningService {
         settings.expiryNotice = configuration.expiryNotice
         settings.eventRetention = configuration.eventRetention
         settings.eventLimit = configuration.eventLimit
+        settings.cacheBytes = configuration.cacheBytes
         settings.providerBudget = budget
         settings.providerTimeout = configuration.providerTimeout
         let broker = Broker(
@@ -166,7 +167,7 @@ struct RunningService {
             guard let keys = configuration.masterKeys, let adminKey = configuration.adminKey,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
-            let store = try await connect(database, listening, loop, resolver, log, time)
+            let store = try await connect(database, listening, configuration.cacheValidity, loop, resolver, log, time)
             return (Vault(store: store, keyring: keyring), keyring, adminKey)
         }
     }
@@ -192,14 +193,14 @@ struct RunningService {
 
     /// A database that starts at the same time as we do is waited for.
     private static func connect(
-        _ database: PostgresConfiguration, _ listening: PostgresRecordStore.Listening, _ loop: EventLoop,
-        _ resolver: NameResolver, _ log: Log, _ time: SystemTime
+        _ database: PostgresConfiguration, _ listening: PostgresRecordStore.Listening, _ validity: Duration,
+        _ loop: EventLoop, _ resolver: NameResolver, _ log: Log, _ time: SystemTime
     ) async throws(StartFailure) -> PostgresRecordStore {
         let end = time.monotonic.advanced(by: patience)
         while true {
             do throws(StoreError) {
                 return try await PostgresRecordStore.open(
-                    database, on: loop, resolver: resolver, listening: listening
+                    database, on: loop, resolver: resolver, listening: listening, revalidateAfter: validity
                 ) { error in
                     log.warning("database_failed", [.database(error)])
                 }
