@@ -36,7 +36,7 @@ package final class CredentialsBroker: Sendable {
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
     package let events: EventFeed
-    package let expiryNotices: ExpiryNotices
+    package let expiryJob: ExpiryJob
     private let settings: Settings
     private let vault: Vault
     private let servers: ProviderServers
@@ -53,8 +53,8 @@ package final class CredentialsBroker: Sendable {
         let bus = EventBus()
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant)
-        expiryNotices = ExpiryNotices(vault: vault, bus: bus, time: time, log: log)
         tenants = TenantDirectory(vault: vault, time: time)
+        let schedule = ExpirySchedule(notice: settings.expiryNotice)
         servers = ProviderServers(
             transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
             metrics: metrics, log: log)
@@ -63,8 +63,11 @@ package final class CredentialsBroker: Sendable {
             transport: transport, budget: budget, time: time, metrics: metrics, log: log)
         credentials = CredentialsProvider(
             vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
-            metrics: metrics, log: log, quarantine: settings.quarantine, expiryNotice: settings.expiryNotice,
+            metrics: metrics, log: log, quarantine: settings.quarantine, schedule: schedule,
             cacheCapacity: settings.cacheCapacity)
+        expiryJob = ExpiryJob(
+            vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,
+            budget: settings.providerBudget, time: time, metrics: metrics, log: log)
         logins = LoginFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
             publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
@@ -73,11 +76,11 @@ package final class CredentialsBroker: Sendable {
             metrics: metrics, log: log)
     }
 
-    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, telling of tokens
-    /// that are about to expire.
+    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, looking after
+    /// tokens that are about to expire.
     package func start() {
         deviceLogins.start()
-        expiryNotices.start()
+        expiryJob.start()
         let task = Task { [settings, vault, time, log] in
             while !Task.isCancelled {
                 await Self.removeExpired(vault, time, log)
@@ -111,7 +114,7 @@ package final class CredentialsBroker: Sendable {
             return task
         }
         housekeeping?.cancel()
-        expiryNotices.stop()
+        expiryJob.stop()
         let cutOff = limit.map { limit in
             Task {
                 do {
@@ -126,7 +129,7 @@ package final class CredentialsBroker: Sendable {
         await deviceLogins.idle()
         await logins.idle()
         await credentials.idle()
-        await expiryNotices.idle()
+        await expiryJob.idle()
         await events.idle()
         // A store that is closed does not answer who is still at work.
         await housekeeping?.value

@@ -43,13 +43,15 @@ package final class CredentialsProvider: Sendable {
 
     /// - Parameters:
     ///   - quarantine: how long credentials that the provider ended are kept aside; zero keeps nothing.
-    ///   - expiryNotice: how long ahead of their expiry listeners are told of it.
-    package init(
+    ///   - schedule: when something is to be done about what is about to expire.
+    init(
         vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
-        time: any Time, metrics: Metrics, log: Log, quarantine: Duration, expiryNotice: Duration, cacheCapacity: Int
+        time: any Time, metrics: Metrics, log: Log, quarantine: Duration, schedule: ExpirySchedule,
+        cacheCapacity: Int
     ) {
         records = CredentialsRecords(
-            vault: vault, bus: bus, time: time, log: log, expiryNotice: expiryNotice, cacheCapacity: cacheCapacity)
+            vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule,
+            cacheCapacity: cacheCapacity)
         self.tenants = tenants
         self.servers = servers
         self.endpoint = endpoint
@@ -141,6 +143,19 @@ package final class CredentialsProvider: Sendable {
     /// What is stored, whatever its age. Never calls the provider.
     package func stored(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
         try await records.snapshot(id)
+    }
+
+    /// Renews credentials that nobody asks for, if they still have that version. Joins a renewal that is under way; it
+    /// goes on when the task that waits is cancelled.
+    func renewAhead(_ id: CredentialsID, of tenant: Tenant, version: Int64) async -> Metrics.RenewalAhead {
+        let query = CredentialsQuery(policy: .localForceRefresh, renewedPast: version)
+        let run = await flights.run(id, within: nil) { await self.renew(id, of: tenant, query) }
+        return switch run?.value {
+        case .success(.new)?: .renewed
+        case .success(.overtaken)?: .overtaken
+        case .failure?: .failed
+        case nil: .cancelled
+        }
     }
 
     private func decide(

@@ -13,17 +13,21 @@ final class CredentialsRecords: Sendable {
     private let time: any Time
     private let log: Log
     private let bus: EventBus
-    private let expiryNotice: Duration
+    private let tenants: TenantDirectory
+    private let schedule: ExpirySchedule
     private let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     private let versions = VersionSource()
 
-    /// - Parameter expiryNotice: how long ahead of their expiry somebody is to be told of it.
-    init(vault: Vault, bus: EventBus, time: any Time, log: Log, expiryNotice: Duration, cacheCapacity: Int) {
+    init(
+        vault: Vault, tenants: TenantDirectory, bus: EventBus, time: any Time, log: Log, schedule: ExpirySchedule,
+        cacheCapacity: Int
+    ) {
+        self.tenants = tenants
         self.vault = vault
         self.bus = bus
         self.time = time
         self.log = log
-        self.expiryNotice = expiryNotice
+        self.schedule = schedule
         cache = RevalidatingCache(capacity: cacheCapacity, validity: vault.revalidateAfter)
     }
 
@@ -99,7 +103,7 @@ final class CredentialsRecords: Sendable {
         let version = isNew ? versions.first(at: time.now) : versions.next(after: current.version)
         let open = OpenRecord(
             id: Self.recordID(id), version: version, content: SecretBytes(record.encoded),
-            due: record.held.map { $0.expires.advanced(by: .zero - expiryNotice) })
+            due: record.held.map { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
         var changes = others
         if isNew {
             changes += [.require(RecordID(.tenant, id.tenant)), .insert(open)]
@@ -111,6 +115,12 @@ final class CredentialsRecords: Sendable {
         return Prepared(
             snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew,
             due: open.due)
+    }
+
+    /// By the tenant's configuration as it is in memory, however old. Where it is not, the tenant's wish is heeded when
+    /// the notice of expiry falls due.
+    private func proactiveLead(_ id: CredentialsID) -> Duration? {
+        tenants.inMemory(id.tenant)?.configuration.proactiveRefresh
     }
 
     func write(

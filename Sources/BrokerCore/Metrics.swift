@@ -88,6 +88,24 @@ package final class Metrics: Sendable {
         observe("refresh_duration_seconds", #"provider="\#(provider)""#, duration)
     }
 
+    /// How an attempt to renew ahead of time ended that nobody had asked for.
+    package enum RenewalAhead: String, CaseIterable {
+        case renewed
+        /// The credentials were changed meanwhile.
+        case overtaken
+        /// Another replica renews them.
+        case busy
+        case failed
+        /// The broker was stopped while it waited; the renewal may have succeeded.
+        case cancelled
+        /// Too many were under way at the provider.
+        case postponed
+    }
+
+    package func renewedAhead(_ outcome: RenewalAhead) {
+        increment("proactive_refresh_total", #"outcome="\#(outcome.rawValue)""#)
+    }
+
     /// One exchange with a provider; `code` is the status, or `error` where there was no answer.
     package func providerAnswered(provider: String, endpoint: String, code: String, took duration: Duration) {
         increment(
@@ -121,6 +139,7 @@ package final class Metrics: Sendable {
         ("token_reads_total", "counter", "GET /credentials, by how it was answered."),
         ("refresh_total", "counter", "Renewals of credentials, by grant and how they ended."),
         ("refresh_duration_seconds", "histogram", "Renewals of credentials, retries included."),
+        ("proactive_refresh_total", "counter", "Renewals ahead of expiry that nobody asked for, by how they ended."),
         ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),
         ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
         ("logins_total", "counter", "Logins, by flow and how they ended."),
