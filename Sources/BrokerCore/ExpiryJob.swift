@@ -28,7 +28,7 @@ package final class ExpiryJob: Sendable {
         let provider: String
         /// The mark that its owner has written last.
         var mark: Timestamp
-        var task: Task<Void, Never>?
+        let task: Task<Void, Never>
     }
 
     /// A record that can be renewed now.
@@ -38,6 +38,8 @@ package final class ExpiryJob: Sendable {
         let held: HeldCredentials
         let mark: Timestamp
         let tenant: Tenant
+
+        var provider: String { tenant.configuration.providerName }
     }
 
     private static let batch = 500
@@ -100,7 +102,7 @@ package final class ExpiryJob: Sendable {
     package func stop() {
         let tasks = state.withLock { state in
             state.isStopping = true
-            return [state.worker].compactMap { $0 } + state.attempts.values.compactMap(\.task)
+            return [state.worker].compactMap { $0 } + state.attempts.values.map(\.task)
         }
         for task in tasks { task.cancel() }
     }
@@ -109,7 +111,7 @@ package final class ExpiryJob: Sendable {
     package func idle() async {
         let worker = state.withLock { $0.isStopping ? $0.worker : nil }
         await worker?.value
-        while let task = state.withLock({ $0.attempts.values.lazy.compactMap(\.task).first }) { await task.value }
+        while let task = state.withLock({ $0.attempts.values.first?.task }) { await task.value }
     }
 
     /// A mark was written in this process.
@@ -132,12 +134,8 @@ package final class ExpiryJob: Sendable {
         do throws(StoreError) {
             while !Task.isCancelled {
                 let due = try await vault.due(.credentials, before: time.now, limit: Self.batch)
-                let left = try await look(at: due)
-                if !left.isEmpty {
-                    try await makeRoom(for: left)
-                } else if due.count < Self.batch {
-                    break
-                }
+                // The others of a full page, and those that had to wait too long, are in the next one.
+                if try await look(at: due), due.count < Self.batch { break }
             }
             guard let next = try await vault.nextDue(.credentials) else { return Self.interval }
             // A mark is due when its time has passed.
@@ -149,21 +147,15 @@ package final class ExpiryJob: Sendable {
     }
 
     /// Tells what is to be told, the earliest first, and begins to renew what can be renewed.
-    /// - Returns: what could be renewed if there were room.
-    private func look(at due: [DueRecord]) async throws(StoreError) -> [Candidate] {
+    /// - Returns: whether something was done about all of it.
+    private func look(at due: [DueRecord]) async throws(StoreError) -> Bool {
         var candidates: [Candidate] = []
         for record in due {
             // Each is a commit, and a store that is slow would keep whoever stops the process for all of them.
-            if Task.isCancelled { return [] }
+            if Task.isCancelled { return false }
             if let candidate = try await tellUnlessRenewable(record) { candidates.append(candidate) }
         }
-        var left: [Candidate] = []
-        // Replicas that look at the same records at once seldom try the same one.
-        for candidate in candidates.shuffled() {
-            if Task.isCancelled { return [] }
-            if try await !begin(candidate) { left.append(candidate) }
-        }
-        return left
+        return try await begin(candidates)
     }
 
     private func tellUnlessRenewable(_ due: DueRecord) async throws(StoreError) -> Candidate? {
@@ -238,25 +230,52 @@ package final class ExpiryJob: Sendable {
 
     // MARK: Renewing
 
+    /// Begins to renew all of these as there is room, for a few seconds: what falls due meanwhile is to be told in its
+    /// time.
+    /// - Returns: whether something was done about all of them.
+    private func begin(_ candidates: [Candidate]) async throws(StoreError) -> Bool {
+        // Replicas that look at the same records at once seldom try the same one.
+        var waiting = Dictionary(grouping: candidates.shuffled(), by: \.provider)
+        let deadline = time.monotonic.advanced(by: Self.interval)
+        while time.monotonic <= deadline {
+            let ticket = signals.ticket(.attemptEnded)
+            let ended = state.withLock { $0.ended }
+            for provider in Array(waiting.keys) {
+                while hasRoom(provider), let candidate = waiting[provider]?.popLast() {
+                    if Task.isCancelled { return false }
+                    try await begin(candidate)
+                }
+                if waiting[provider]?.isEmpty == true { waiting[provider] = nil }
+            }
+            if waiting.isEmpty { return true }
+            await signals.wait(for: .attemptEnded, since: ticket) { _ = try? await self.time.sleep(for: Self.interval) }
+            if state.withLock({ $0.ended }) == ended {
+                try await postpone(waiting.values.flatMap(\.self))
+                return true
+            }
+        }
+        return false
+    }
+
+    private func hasRoom(_ provider: String) -> Bool {
+        state.withLock { state in
+            state.attempts.count < Self.limit
+                && state.attempts.values.count { $0.provider == provider } < limitPerProvider
+        }
+    }
+
     /// Begins to renew, if this process gets to be the one.
-    /// - Returns: false where as many are under way as may be.
-    private func begin(_ candidate: Candidate) async throws(StoreError) -> Bool {
-        let (id, provider) = (candidate.due.id, candidate.tenant.configuration.providerName)
-        let isUnderWay = state.withLock { state -> Bool? in
-            if state.attempts[id] != nil { return true }
-            let atProvider = state.attempts.values.count { $0.provider == provider }
-            return state.attempts.count < Self.limit && atProvider < limitPerProvider ? false : nil
-        }
-        guard let isUnderWay else { return false }
+    private func begin(_ candidate: Candidate) async throws(StoreError) {
+        let id = candidate.due.id
         let next = schedule.nextMark(of: candidate.held, now: time.now)
-        guard try await settle(candidate.due, from: candidate.mark, next: next) else { return true }
-        if isUnderWay {
-            // It takes longer than was thought, and is still the owner.
-            state.withLock { $0.attempts[id]?.mark = next }
-            return true
-        }
+        guard try await settle(candidate.due, from: candidate.mark, next: next) else { return }
         state.withLock { state in
             if state.isStopping { return }
+            if state.attempts[id] != nil {
+                // It takes longer than was thought, and is still the owner.
+                state.attempts[id]?.mark = next
+                return
+            }
             let task = Task {
                 await self.attempt(candidate)
                 self.state.withLock { state in
@@ -265,9 +284,8 @@ package final class ExpiryJob: Sendable {
                 }
                 self.signals.signal(.attemptEnded)
             }
-            state.attempts[id] = Attempt(provider: provider, mark: next, task: task)
+            state.attempts[id] = Attempt(provider: candidate.provider, mark: next, task: task)
         }
-        return true
     }
 
     private func attempt(_ candidate: Candidate) async {
@@ -289,13 +307,9 @@ package final class ExpiryJob: Sendable {
         }
     }
 
-    /// Waits until an attempt has ended. Where none does, a provider is in trouble, and what cannot be renewed now
-    /// must not hold up what is due behind it.
-    private func makeRoom(for left: [Candidate]) async throws(StoreError) {
-        let ticket = signals.ticket(.attemptEnded)
-        let ended = state.withLock { $0.ended }
-        await signals.wait(for: .attemptEnded, since: ticket) { _ = try? await self.time.sleep(for: Self.interval) }
-        if state.withLock({ $0.ended }) != ended { return }
+    /// Puts off what cannot be renewed now, because a provider does not answer, so that it does not hold up what is due
+    /// behind it.
+    private func postpone(_ left: [Candidate]) async throws(StoreError) {
         for candidate in left {
             if Task.isCancelled { return }
             metrics.renewedAhead(.postponed)

@@ -91,10 +91,8 @@ package final class Metrics: Sendable {
     /// How an attempt to renew ahead of time ended that nobody had asked for.
     package enum RenewalAhead: String, CaseIterable {
         case renewed
-        /// The credentials were changed meanwhile.
+        /// The credentials were changed meanwhile, or another replica renews them.
         case overtaken
-        /// Another replica renews them.
-        case busy
         case failed
         /// The broker was stopped while it waited; the renewal may have succeeded.
         case cancelled
