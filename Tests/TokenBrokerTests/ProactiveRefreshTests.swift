@@ -315,6 +315,23 @@ internal import TokenBroker
         #expect(broker.broker.core.budget.usage == .init(inUse: 0, waiting: 0))
     }
 
+    @Test func `a provider is asked for no more at once than half of its places`() async throws {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false)) { $0.providerBudget.places = 8 }
+        await broker.makeTenant("t1", Self.tenant(1800))
+        let gate = Gate()
+        broker.transport.always(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        for number in 0..<20 { await broker.set("a", refresh: "r", storageKey: "k\(number)") }
+        Self.advance(broker, to: .seconds(1801))
+        async let looked: Void = Self.look(broker)
+        await gate.arrivals(4)
+        await broker.time.sleepers(atLeast: 1)
+        #expect(broker.transport.seen.count == 4)
+        #expect(broker.broker.core.budget.usage == .init(inUse: 4, waiting: 4))
+        gate.open()
+        await looked
+        #expect(broker.transport.seen.count == 20)
+    }
+
     @Test func `a provider that does not answer holds up nobody's notice`() async throws {
         let broker = try await Self.make()
         await broker.makeTenant("t2")
