@@ -34,16 +34,7 @@ struct RunningService {
     /// Opens the store, checks the keys, binds.
     static func start(_ configuration: Configuration) async throws(StartFailure) -> RunningService {
         let time = SystemTime()
-        let output: LineWriter
-        let loop: EventLoop
-        let resolver: NameResolver
-        do {
-            output = try LineWriter(descriptor: 1)
-            loop = try EventLoop(name: "outbound")
-            resolver = try NameResolver()
-        } catch {
-            throw StartFailure(text: "the system refuses threads or descriptors: \(error)")
-        }
+        let (output, loop, resolver) = try outbound()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
         if !configuration.unknownVariables.isEmpty {
             log.warning("unknown_environment_variables", [.count(configuration.unknownVariables.count)])
@@ -94,6 +85,20 @@ struct RunningService {
             output: output)
     }
 
+    /// Brings the schema of the configuration's database up to date.
+    static func migrate(_ configuration: Configuration) async throws(StartFailure) {
+        guard case .postgres(let database) = configuration.store else {
+            throw StartFailure(text: "there is no database to migrate")
+        }
+        let time = SystemTime()
+        let (output, loop, resolver) = try outbound()
+        let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
+        let store = try await connect(database, migrates: true, loop, resolver, log, time)
+        await store.close()
+        log.info("schema_up_to_date", [])
+        output.close(within: .seconds(1))
+    }
+
     /// Not ready from the first moment; then what is under way comes to its end, within the grace.
     func stop() async {
         log.info("draining", [])
@@ -107,6 +112,15 @@ struct RunningService {
         await server.close()
         log.info("stopped", [])
         output.close(within: .seconds(1))
+    }
+
+    /// Where the log goes, and what calls to databases and providers are made on.
+    private static func outbound() throws(StartFailure) -> (LineWriter, EventLoop, NameResolver) {
+        do {
+            return (try LineWriter(descriptor: 1), try EventLoop(name: "outbound"), try NameResolver())
+        } catch {
+            throw StartFailure(text: "the system refuses threads or descriptors: \(error)")
+        }
     }
 
     /// Callers may not take every descriptor: the store, the providers and the loops need some, too.
@@ -145,21 +159,23 @@ struct RunningService {
             guard let keys = configuration.masterKeys, let adminKey = configuration.adminKey,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
-            let store = try await connect(database, loop, resolver, log, time)
+            let store = try await connect(
+                database, migrates: configuration.migratesSchema, loop, resolver, log, time)
             return (Vault(store: store, keyring: keyring), adminKey)
         }
     }
 
     /// A database that starts at the same time as we do is waited for.
     private static func connect(
-        _ database: PostgresConfiguration, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log, _ time: SystemTime
+        _ database: PostgresConfiguration, migrates: Bool, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log,
+        _ time: SystemTime
     ) async throws(StartFailure) -> PostgresRecordStore {
         let end = time.monotonic.advanced(by: patience)
         while true {
             do throws(StoreError) {
-                return try await PostgresRecordStore.open(database, on: loop, resolver: resolver) { error in
-                    log.warning("database_failed", [.database(error)])
-                }
+                return try await PostgresRecordStore.open(
+                    database, on: loop, resolver: resolver, migrates: migrates
+                ) { error in log.warning("database_failed", [.database(error)]) }
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {

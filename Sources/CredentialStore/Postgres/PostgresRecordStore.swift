@@ -31,25 +31,27 @@ package struct PostgresRecordStore: RecordStore {
     private static let transientStates: Set<String> = ["40001", "40P01", "26000", "42P05"]
     private static let uniqueViolation = "23505"
 
-    /// Connects and brings the schema up to date.
+    /// Connects and brings the schema up to date, or sees that it is.
     ///
     /// Every operation takes at most the configuration's `statementTimeout`, the wait for a connection included; a
     /// commit whose outcome is unknown takes as long again.
     /// - Parameters:
+    ///   - migrates: whether the schema may be changed. If not, one that lacks steps is `.damaged`, and a role suffices
+    ///     that can read and write the tables. Default true.
     ///   - revalidateAfter: how old what was read may become in a replica's memory. Default 5 s.
     ///   - report: told of each error before it becomes a `StoreError`, which cannot say as much. Called on `loop`
     ///     or the caller's executor; must not block.
     /// - Throws: `.unavailable` when PostgreSQL cannot be reached or refuses; `.damaged` when the schema is one that
     ///   this build cannot work with.
     package static func open(
-        _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver,
+        _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver, migrates: Bool = true,
         revalidateAfter: Duration = .seconds(5), report: @escaping @Sendable (PostgresError) -> Void = { _ in }
     ) async throws(StoreError) -> PostgresRecordStore {
         let store = PostgresRecordStore(
             revalidateAfter: revalidateAfter, pool: PostgresPool(configuration, on: loop, resolver: resolver),
             timeout: configuration.statementTimeout, report: report)
         do throws(StoreError) {
-            try await store.migrate()
+            try await store.prepareSchema(migrates: migrates)
         } catch {
             await store.close()
             throw error
@@ -254,10 +256,17 @@ package struct PostgresRecordStore: RecordStore {
         await pool.close()
     }
 
-    private func migrate() async throws(StoreError) {
+    private func prepareSchema(migrates: Bool) async throws(StoreError) {
         let schema: Migrations.SchemaState
         do throws(PostgresError) {
-            schema = try await Migrations.apply(through: pool, until: .after(Self.migrationTimeout))
+            if migrates {
+                schema = try await Migrations.apply(through: pool, until: .after(Self.migrationTimeout))
+            } else {
+                let deadline = MonotonicInstant.after(timeout)
+                schema = try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
+                    try await Migrations.state(of: connection, until: deadline)
+                }
+            }
         } catch {
             throw storeError(error)
         }
@@ -269,7 +278,8 @@ package struct PostgresRecordStore: RecordStore {
         switch state {
         case .usable: return
         case .behind(let version):
-            throw .damaged("PostgreSQL: the schema has version \(version), this build needs \(known): restart it")
+            throw .damaged(
+                "PostgreSQL: the schema has version \(version), this build needs \(known): run token-broker migrate")
         case .tooNew(let version):
             throw .damaged(
                 "PostgreSQL: the schema has version \(version), this build knows \(known): run a newer build")
