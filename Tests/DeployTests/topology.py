@@ -94,18 +94,20 @@ class Topology:
 
     def local(self, text, service):
         """A text of the compose file or of a file that it mounts, with the places of this run."""
-        own = next((name for name in self.ports if name.startswith(service + ":")), None)
+        own = next((name for name in self.ports if name.startswith(service + ":")), "")
         if own:
-            inside = own.rsplit(":", 1)[1]
-            text = re.sub(rf"(bind :|0\.0\.0\.0:){inside}\b", lambda found: {
-                "bind :": "bind 127.0.0.1:", "0.0.0.0:": "127.0.0.1:"}[found[1]] + str(self.ports[own]), text)
-            text = text.replace(f"listen_port = {inside}", f"listen_port = {self.ports[own]}")
+            inside, port = own.rsplit(":", 1)[1], self.ports[own]
+            for before in [f"0.0.0.0:{inside}", f":{inside}"]:
+                text = re.sub(rf"(?<![\w.]){re.escape(before)}\b", f"127.0.0.1:{port}", text)
             text = text.replace("listen_addr = *", "listen_addr = 127.0.0.1")
+            text = text.replace(f"listen_port = {inside}", f"listen_port = {port}")
         for name, port in self.ports.items():
             host, inside = name.rsplit(":", 1)
             text = re.sub(rf"\b{host}:{inside}\b", f"127.0.0.1:{port}", text)
             text = text.replace(f"localhost:{inside}", f"127.0.0.1:{port}")
             text = text.replace(f"host={host} port={inside}", f"host=127.0.0.1 port={port}")
+        left = re.search(rf"\b({'|'.join(self.services)})(:| port=)\d+", text)
+        expect(not left, f"{service}: {left and left[0]} is no place of this run")
         text = text.replace("/run/secrets/", f"{self.secrets}/")
         return text.replace("/var/lib/token-broker", f"{self.directory}/{service}")
 
@@ -120,21 +122,19 @@ class Topology:
 
     # --- Processes
 
-    def as_postgres(self, command):
-        if os.getuid() != 0:
-            return command
-        return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--", *command]
+    def prefix(self, *options, as_postgres=False):
+        """A command that another one is put behind."""
+        if as_postgres and os.getuid() == 0:
+            options += ("--reuid=postgres", "--regid=postgres", "--clear-groups")
+        return ["setpriv", *options, "--"] if options else []
 
-    def start(self, service, command, environment=None):
-        log = (self.directory / f"{service}.log").open("ab")
+    def start(self, service, command, environment=None, as_postgres=False):
         # Killed with us: the kernel sees to it where we cannot.
-        split = command.index("--") + 1 if command[0] == "setpriv" else 0
-        command = (command[:split - 1] + ["--pdeathsig=KILL", "--"] + command[split:] if split
-                   else ["setpriv", "--pdeathsig=KILL", "--", *command])
-        self.processes[service] = subprocess.Popen(
-            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"} | (environment or {}))
-        log.close()
+        command = self.prefix("--pdeathsig=KILL", as_postgres=as_postgres) + command
+        with (self.directory / f"{service}.log").open("ab") as log:
+            self.processes[service] = subprocess.Popen(
+                [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"} | (environment or {}))
 
     def end(self, service, number=signal.SIGTERM):
         process = self.processes.pop(service)
@@ -183,7 +183,7 @@ class Topology:
         initdb = [POSTGRES / "initdb", "-D", self.data, "-U", "postgres", "--auth-local=trust", "--no-sync",
                   "--pwfile", self.secrets / "postgres_password", *options]
         done = subprocess.run(
-            [str(word) for word in self.as_postgres(initdb)], capture_output=True, text=True, timeout=60)
+            self.prefix(as_postgres=True) + initdb, capture_output=True, text=True, timeout=60)
         expect(done.returncode == 0, done.stderr)
         self.start_database()
         await_that("PostgreSQL answers", lambda: self.connects("database"))
@@ -197,13 +197,13 @@ class Topology:
         expect(done.returncode == 0, done.stderr)
 
     def start_database(self):
-        self.start("database", self.as_postgres([
+        self.start("database", [
             POSTGRES / "postgres", "-D", self.data, "-h", "127.0.0.1", "-p", self.port("database"), "-k", "",
-            "-c", "fsync=off"]))
+            "-c", "fsync=off"], as_postgres=True)
 
     def start_pgbouncer(self):
         configuration = self.mounted("pgbouncer", "pgbouncer.ini")
-        self.start("pgbouncer", self.as_postgres([shutil.which("pgbouncer", path="/usr/sbin:/usr/bin"), configuration]))
+        self.start("pgbouncer", ["pgbouncer", configuration], as_postgres=True)
         await_that("PgBouncer answers", lambda: self.connects("pgbouncer"))
 
     def migrate(self):
@@ -228,7 +228,7 @@ class Topology:
     def start_load_balancer(self):
         configuration = self.mounted("load-balancer", "haproxy.cfg")
         # In the foreground; the image adds a master that restarts it.
-        self.start("load-balancer", [shutil.which("haproxy", path="/usr/sbin:/usr/bin"), "-db", "-f", configuration])
+        self.start("load-balancer", ["haproxy", "-db", "-f", configuration])
         await_that("the load balancer answers", lambda: self.connects("load-balancer"))
         await_that("both replicas are taken in", lambda: self.replicas_in() == 2)
 

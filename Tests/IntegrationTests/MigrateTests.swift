@@ -1,6 +1,7 @@
 import BrokerTesting
 import HTTPCodec
 import Postgres
+import Reactor
 import Testing
 
 /// `token-broker migrate`, and `serve` with a role that may not change the schema.
