@@ -1,5 +1,6 @@
 import BrokerTesting
 import DevelopmentProvider
+import HTTPCodec
 import Reactor
 import Synchronization
 
@@ -27,7 +28,9 @@ struct ChaosActivity {
             cluster.provider.provider.disturbAtRandom(
                 RandomFaults(
                     seed: generator(.provider).state(), grant: .refreshToken,
-                    perMille: [.answer: 15, .answerAfterWork: 10, .dropBeforeWork: 5, .dropAfterWork: 10, .malformed: 5],
+                    perMille: [
+                        .answer: 15, .answerAfterWork: 10, .dropBeforeWork: 5, .dropAfterWork: 10, .malformed: 5,
+                    ],
                     delayedPerMille: 10, answerDelayedPerMille: 10, longestDelay: .milliseconds(3000)))
         }
         let end = MonotonicInstant.after(.seconds(settings.seconds))
@@ -63,8 +66,7 @@ struct ChaosActivity {
 
     /// One after the other, for each user; a few users at a time.
     private func logInAndOut(until end: MonotonicInstant) async throws {
-        let busy = Mutex<Set<Int>>([])
-        let loggedOut = Mutex<Set<Int>>([])
+        let presence = Presence()
         try await withThrowingTaskGroup(of: Void.self) { group in
             for writer in 0..<3 {
                 group.addTask {
@@ -74,21 +76,36 @@ struct ChaosActivity {
                         let user = Int.random(in: 0..<settings.users, using: &generator)
                         let lot = Int.random(in: 0..<100, using: &generator)
                         let replica = Int.random(in: 0..<cluster.replicas.count, using: &generator)
-                        guard busy.withLock({ $0.insert(user).inserted }) else { continue }
-                        let isOut = loggedOut.withLock { $0.contains(user) }
+                        guard let isOut = presence.take(user) else { continue }
                         let deadline = MonotonicInstant.after(.seconds(60))
                         if isOut || lot < 40 {
                             try await cluster.logIn(user, first: replica, until: deadline)
-                            _ = loggedOut.withLock { $0.remove(user) }
+                            presence.release(user, isOut: false)
                         } else {
                             try await cluster.logOut(user, first: replica, until: deadline)
-                            _ = loggedOut.withLock { $0.insert(user) }
+                            presence.release(user, isOut: true)
                         }
-                        _ = busy.withLock { $0.remove(user) }
                     }
                 }
             }
             try await group.waitForAll()
+        }
+    }
+
+    /// Who is logged out, and with whom a writer is busy.
+    private final class Presence: Sendable {
+        private let state = Mutex((busy: Set<Int>(), out: Set<Int>()))
+
+        /// Whether the user is logged out; nil where another writer is busy with them.
+        func take(_ user: Int) -> Bool? {
+            state.withLock { state in state.busy.insert(user).inserted ? state.out.contains(user) : nil }
+        }
+
+        func release(_ user: Int, isOut: Bool) {
+            state.withLock { state in
+                state.busy.remove(user)
+                if isOut { state.out.insert(user) } else { state.out.remove(user) }
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 import BrokerTesting
 import FoundationEssentials
+import HTTPCodec
 import Reactor
 
 /// One broker process and those that take its place, on one port and with one journal directory.

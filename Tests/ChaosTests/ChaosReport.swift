@@ -36,7 +36,8 @@ struct ChaosReport {
             let story = story(of: first)
             let file = "\(stem)-\(rule).txt"
             try Data(story.utf8).write(to: URL(filePath: file))
-            told.append("\(rule.rawValue), \(violations.count) times; the first (all of it in \(file)):\n\(excerpt(story))")
+            told.append(
+                "\(rule.rawValue), \(violations.count) times; the first (all of it in \(file)):\n\(excerpt(story))")
         }
         for (index, lines) in lines.enumerated() where !told.isEmpty {
             try Data(lines.joined(separator: "\n").utf8).write(to: URL(filePath: "\(stem)-replica-\(index).log"))
@@ -63,7 +64,9 @@ struct ChaosReport {
             }
         }
         rows.append(("reads", "\(state.reads.count)"))
-        for (outcome, count) in outcomes.sorted(by: { $0.value > $1.value }) { rows.append(("  " + outcome, "\(count)")) }
+        for (outcome, count) in outcomes.sorted(by: { $0.value > $1.value }) {
+            rows.append(("  " + outcome, "\(count)"))
+        }
         rows.append(("logins", "\(state.writes.count { $0.kind == .login })"))
         rows.append(("logouts", "\(state.writes.count { $0.kind == .logout })"))
         rows.append(("refresh tokens presented", "\(verdict.presentations.count)"))
@@ -77,7 +80,8 @@ struct ChaosReport {
             let count = momentary.count { $0.kind == kind }
             if count > 0 { rows.append(("  " + kind.rawValue, "\(count)")) }
         }
-        rows.append(("answers disturbed at random or on purpose", "\(verdict.presentations.count { $0.request.fault != nil })"))
+        rows.append(
+            ("answers disturbed at random or on purpose", "\(verdict.presentations.count { $0.request.fault != nil })"))
         for (event, count) in eventCounts { rows.append(("log: " + event, "\(count)")) }
         let lost = Set(verdict.violations.filter { $0.rule == .lost || $0.rule == .reuse }.map(\.user)).count
         rows.append(("lost", "\(lost)"))
@@ -114,7 +118,9 @@ struct ChaosReport {
     private func story(of violation: ChaosVerdict.Violation) -> String {
         let (user, state) = (violation.user, verdict.state)
         let window = (violation.at - 60_000)...(violation.at + 15_000)
-        var entries: [(at: Moment, text: String)] = [(violation.at, ">>> \(violation.rule.rawValue): \(violation.text)")]
+        var entries: [(at: Moment, text: String)] = [
+            (violation.at, ">>> \(violation.rule.rawValue): \(violation.text)")
+        ]
         for write in state.writes where write.user == user {
             entries.append((write.begun, "\(write.kind.rawValue) begun"))
             if let done = write.done {

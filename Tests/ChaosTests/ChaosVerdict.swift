@@ -128,7 +128,9 @@ struct ChaosVerdict {
     private mutating func checkFamilies(_ ledger: Ledger) {
         for entry in ledger.users {
             for family in entry.families {
-                guard let revocation = family.family.revocation, let user = familyUsers[family.family.id] else { continue }
+                guard let revocation = family.family.revocation, let user = familyUsers[family.family.id] else {
+                    continue
+                }
                 let reused = family.refreshTokens.first { $0.presentedAt.contains(revocation.at) }
                 var text = "family \(family.family.id), \(revocation.cause.rawValue)"
                 if let reused, let superseded = reused.supersededAt {
@@ -187,7 +189,8 @@ struct ChaosVerdict {
             if read.expiresAt - read.begun < Self.leastRemaining {
                 report(.short, read, "\(read.expiresAt - read.ended) ms left, expires_in \(read.expiresIn ?? -1)")
             }
-            if let promised = read.expiresIn, read.ended + promised * 1000 > read.expiresAt + 2000 + read.ended - read.begun
+            if let promised = read.expiresIn,
+                read.ended + promised * 1000 > read.expiresAt + 2000 + read.ended - read.begun
             {
                 report(.overstated, read, "\(promised) s promised, \(read.expiresAt - read.ended) ms left")
             }
@@ -209,7 +212,9 @@ struct ChaosVerdict {
         let isSettled = !writes[(place + 1)...].contains { $0.begun < read.ended }
         switch (read.outcome, writes[place].kind) {
         case (.lower, .login):
-            if isSettled { report(.lost, read, "nobody was logged in, \(read.begun - writes[place].begun) ms after a login") }
+            if isSettled {
+                report(.lost, read, "nobody was logged in, \(read.begun - writes[place].begun) ms after a login")
+            }
         case (.user, _):
             guard let family = read.family, let origin = order[family] else { return }
             let isEnded = origin < place || (origin == place && family != writes[place].families.last)
