@@ -78,7 +78,7 @@ struct ChaosActivity {
                         let replica = Int.random(in: 0..<cluster.replicas.count, using: &generator)
                         guard let isOut = presence.take(user) else { continue }
                         let deadline = MonotonicInstant.after(.seconds(60))
-                        if isOut || lot < 40 {
+                        if isOut || lot < 70 {
                             try await cluster.logIn(user, first: replica, until: deadline)
                             presence.release(user, isOut: false)
                         } else {

@@ -132,7 +132,7 @@ struct ChaosCluster {
 
     // MARK: Names
 
-    var tenantCount: Int { min(20, max(ChaosSettings.tenants, settings.users / 500)) }
+    var tenantCount: Int { settings.users < 1000 ? ChaosSettings.tenants : 20 }
     static func tenantName(_ number: Int) -> String { "t\(number)" }
     func tenant(of user: Int) -> String { Self.tenantName(user % tenantCount) }
     static func storageKey(_ user: Int) -> String { "user-\(user)" }

@@ -12,6 +12,8 @@ struct ChaosReport {
     let start: Moment
 
     private static let directory = ".build-artefacts"
+    /// Begins the line of a story that tells of the violation.
+    private static let mark = ">>> "
 
     init(_ cluster: ChaosCluster, _ verdict: ChaosVerdict) async {
         self.cluster = cluster
@@ -110,7 +112,7 @@ struct ChaosReport {
 
     private func excerpt(_ story: String) -> String {
         let lines = story.split(separator: "\n", omittingEmptySubsequences: false)
-        guard let place = lines.firstIndex(where: { $0.hasPrefix(">>>") }) else { return story }
+        guard let place = lines.firstIndex(where: { $0.hasPrefix(Self.mark) }) else { return story }
         return lines[max(0, place - 25)..<min(lines.count, place + 12)].joined(separator: "\n")
     }
 
@@ -119,7 +121,7 @@ struct ChaosReport {
         let (user, state) = (violation.user, verdict.state)
         let window = (violation.at - 60_000)...(violation.at + 15_000)
         var entries: [(at: Moment, text: String)] = [
-            (violation.at, ">>> \(violation.rule.rawValue): \(violation.text)")
+            (violation.at, Self.mark + "\(violation.rule.rawValue): \(violation.text)")
         ]
         for write in state.writes where write.user == user {
             entries.append((write.begun, "\(write.kind.rawValue) begun"))
@@ -164,8 +166,9 @@ struct ChaosReport {
             }
         }
         return entries.filter { window.contains($0.at) }.sorted { $0.at < $1.at }.map { entry in
-            let mark = entry.text.hasPrefix(">>>") ? ">>> " : ""
-            return mark + "\(Double(entry.at - start) / 1000) s  \(entry.text)"
+            let mark = entry.text.hasPrefix(Self.mark)
+            return (mark ? Self.mark : "") + "\(Double(entry.at - start) / 1000) s  "
+                + entry.text.dropFirst(mark ? Self.mark.count : 0)
         }.joined(separator: "\n")
     }
 

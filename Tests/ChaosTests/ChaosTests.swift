@@ -86,7 +86,7 @@ struct `A cluster` {
             }
         }
         let told = try await ChaosReport(cluster, verdict).publish(name)
-        #expect(verdict.violations.isEmpty, "\(told)")
+        if !told.isEmpty { Issue.record("\(told)") }
         return verdict
     }
 
