@@ -111,22 +111,79 @@ struct ChaosActivity {
 
     // MARK: Faults
 
+    /// What is drawn for one fault, all of it at once: what comes of one must not change what is drawn for the next.
+    private struct Draw {
+        let kind: FaultKind
+        let replica: Int
+        let lot: Int
+        /// Whether it is to hit refreshes under way, and how long after the first of them has reached the provider.
+        let aim: Int?
+
+        init(_ kinds: [FaultKind], _ replicas: Int, _ generator: inout SplitMix64) {
+            kind = kinds.randomElement(using: &generator) ?? .kill
+            replica = Int.random(in: 0..<replicas, using: &generator)
+            lot = Int.random(in: 0..<1000, using: &generator)
+            let isAimed = Int.random(in: 0..<10, using: &generator) < 6
+            let delay = Int.random(in: 0..<1000, using: &generator)
+            aim = isAimed && kind != .provider && kind != .listen ? delay : nil
+        }
+    }
+
     private func disturb(by kinds: [FaultKind], until end: MonotonicInstant) async throws {
         var generator = generator(.faults)
         while true {
-            let kind = kinds.randomElement(using: &generator) ?? .kill
-            let replica = Int.random(in: 0..<cluster.replicas.count, using: &generator)
             let pause = Int.random(in: 200...2500, using: &generator)
-            let lot = Int.random(in: 0..<1000, using: &generator)
+            let first = Draw(kinds, cluster.replicas.count, &generator)
+            let second = Draw(kinds, cluster.replicas.count, &generator)
+            let isDouble = Int.random(in: 0..<5, using: &generator) == 0
             try await Task.sleep(for: .milliseconds(pause))
             guard MonotonicInstant.now < end else { return }
-            try await disturb(kind, replica, lot)
+            var drawn = [first]
+            // One process cannot be killed twice, and one provider script would end the other.
+            if isDouble, second.kind != first.kind, second.replica != first.replica { drawn.append(second) }
+            try await withThrowingTaskGroup(of: Void.self) { group in
+                for draw in drawn { group.addTask { try await disturb(draw) } }
+                try await group.waitForAll()
+            }
             try await cluster.waitUntilReady(within: .seconds(60))
-            if kind == .kill || kind == .stop {
+            if drawn.contains(where: { $0.kind == .kill || $0.kind == .stop }) {
                 // What was under way there is taken up again once its lease has run out. Another fault on top, again
                 // and again, would outlast the provider's grace period, and what is lost then nobody can keep.
                 try await Task.sleep(for: .seconds(ChaosCluster.providerTimeoutSeconds + 2))
             }
+        }
+    }
+
+    private func disturb(_ draw: Draw) async throws {
+        if let delay = draw.aim {
+            // The next refreshes stay under way for a while, in half of the cases with the work done.
+            let wait = Duration.milliseconds(1200)
+            cluster.provider.provider.script(
+                draw.lot % 2 == 0
+                    ? Fault(.token, grant: .refreshToken, times: 6, answerDelay: wait)
+                    : Fault(.token, grant: .refreshToken, times: 6, delay: wait))
+            try await waitForRefresh(within: .seconds(3))
+            try await Task.sleep(for: .milliseconds(delay))
+        }
+        try await disturb(draw.kind, draw.replica, draw.lot)
+    }
+
+    /// Returns when the next refresh has reached the provider, or when none has in that time.
+    private func waitForRefresh(within time: Duration) async throws {
+        let provider = cluster.provider.provider
+        let count = provider.counters.requests(.refreshToken) + 1
+        try await withThrowingTaskGroup(of: Void.self) { group in
+            group.addTask {
+                do {
+                    try await provider.waitForRequests(count, at: .token, grant: .refreshToken)
+                } catch is CancellationError {
+                    // The time was over first.
+                }
+            }
+            group.addTask { try? await Task.sleep(for: time) }
+            try await group.next()
+            group.cancelAll()
+            try await group.waitForAll()
         }
     }
 

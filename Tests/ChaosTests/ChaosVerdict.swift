@@ -114,13 +114,17 @@ struct ChaosVerdict {
 
     /// Why nobody could know how the presentation before it ended; nil where nothing says so.
     private func reason(for presentation: Presentation, after first: Presentation) -> String? {
-        if let fault = first.request.fault { return "provider: \(fault.rawValue)" }
         guard let finished = first.request.finishedAt else { return "provider: no answer" }
         let received = first.request.receivedAt
-        if finished - received > Moment(ChaosCluster.providerTimeoutSeconds) * 1000 - 500 { return "provider: late" }
+        let isLate = finished - received > Moment(ChaosCluster.providerTimeoutSeconds) * 1000 - 500
+        if isLate { return "provider: late" }
+        // A good answer that came a little late is a good answer.
+        if let fault = first.request.fault, fault != .answer || first.request.outcome != .answered(status: 200) {
+            return "provider: \(fault.rawValue)"
+        }
         let near = state.disturbances.filter { disturbance in
             disturbance.kind != .listen && disturbance.kind != .provider
-                && disturbance.overlaps(received - Self.aftermath, finished + 1500)
+                && disturbance.overlaps(received - 500, finished + 1500)
         }
         return near.first.map { "broker: \($0.kind.rawValue)" }
     }

@@ -48,7 +48,7 @@ struct `A herd of expired tokens` {
             #expect(requests.count == count)
 
             let alone = try await Self.measureProvider(cluster, count)
-            try Self.publish(cluster, count, herd: herd, alone: alone)
+            try Self.publish(cluster, count, summary, herd: herd, alone: alone)
             // The provider runs in this process and shares its processors with three replicas, the database and the
             // readers: this bounds a stall, and is no measure of speed.
             #expect(herd < .seconds(30) + alone * 20)
@@ -127,7 +127,7 @@ struct `A herd of expired tokens` {
     }
 
     private static func publish(
-        _ cluster: ChaosCluster, _ count: Int, herd: Duration, alone: Duration
+        _ cluster: ChaosCluster, _ count: Int, _ herdSummary: LedgerSummary, herd: Duration, alone: Duration
     ) throws {
         let reads = cluster.records.all.reads
         let waits = reads.filter { $0.outcome == .user }.map { $0.ended - $0.begun }.sorted()
@@ -138,7 +138,7 @@ struct `A herd of expired tokens` {
             reads                      \(waits.count), by \(callersPerReplica) callers at each of \
             \(cluster.replicas.count) replicas
             asked to come back         \(reads.count - waits.count)
-            refreshes                  \(cluster.provider.provider.ledgerSummary.rotations - count), none twice
+            refreshes                  \(herdSummary.rotations), \(herdSummary.presentedAgain) tokens presented again
             time                       \(herd.milliseconds) ms, \(rate(herd)) refreshes a second
             wait of a reader           \(waits[waits.count / 2]) ms in the middle, \
             \(waits[waits.count * 99 / 100]) ms of 99 in a hundred, \(waits[waits.count - 1]) ms at most
