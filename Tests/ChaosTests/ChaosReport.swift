@@ -1,26 +1,22 @@
 import BrokerTesting
 import DevelopmentProvider
 import FoundationEssentials
-import JSON
 
 /// What is printed of a run and kept in `.build-artefacts/`: the figures, and for each kind of violation a user's story.
 struct ChaosReport {
     let cluster: ChaosCluster
     let verdict: ChaosVerdict
-    /// By replica.
-    let lines: [[String]]
-    let start: Moment
+    let log: ChaosLog
+    private let start: Moment
 
     private static let directory = ".build-artefacts"
     /// Begins the line of a story that tells of the violation.
     private static let mark = ">>> "
 
-    init(_ cluster: ChaosCluster, _ verdict: ChaosVerdict) async {
+    init(_ cluster: ChaosCluster, _ verdict: ChaosVerdict, _ log: ChaosLog) {
         self.cluster = cluster
         self.verdict = verdict
-        var lines: [[String]] = []
-        for replica in cluster.replicas { lines.append(await replica.lines) }
-        self.lines = lines
+        self.log = log
         start = verdict.state.writes.first?.begun ?? 0
     }
 
@@ -41,7 +37,7 @@ struct ChaosReport {
             told.append(
                 "\(rule.rawValue), \(violations.count) times; the first (all of it in \(file)):\n\(excerpt(story))")
         }
-        for (index, lines) in lines.enumerated() where !told.isEmpty {
+        for (index, lines) in log.lines.enumerated() where !told.isEmpty {
             try Data(lines.joined(separator: "\n").utf8).write(to: URL(filePath: "\(stem)-replica-\(index).log"))
         }
         return told.joined(separator: "\n\n")
@@ -84,7 +80,7 @@ struct ChaosReport {
         }
         rows.append(
             ("answers disturbed at random or on purpose", "\(verdict.presentations.count { $0.request.fault != nil })"))
-        for (event, count) in eventCounts { rows.append(("log: " + event, "\(count)")) }
+        for (event, count) in log.troubles { rows.append(("log: " + event, "\(count)")) }
         let lost = Set(verdict.violations.filter { $0.rule == .lost || $0.rule == .reuse }.map(\.user)).count
         rows.append(("lost", "\(lost)"))
         rows.append(("  of them after the grace period", "\(verdict.unknowable)"))
@@ -96,16 +92,6 @@ struct ChaosReport {
         return rows.reduce("== \(name)\n") { text, row in
             text + row.0 + String(repeating: " ", count: width + 2 - row.0.count) + row.1 + "\n"
         }
-    }
-
-    /// Warnings and errors of the brokers, by event.
-    private var eventCounts: [(String, Int)] {
-        var counts: [String: Int] = [:]
-        for line in lines.joined() where line.contains(#""level":"warning""#) || line.contains(#""level":"error""#) {
-            let event = (try? JSONValue(parsing: Array(line.utf8)))?["event"]?.string ?? "?"
-            counts[event, default: 0] += 1
-        }
-        return counts.sorted { $0.key < $1.key }
     }
 
     // MARK: A story
@@ -158,43 +144,11 @@ struct ChaosReport {
                         + "took \(read.ended - read.begun) ms"
                 ))
         }
-        for (replica, lines) in lines.enumerated() {
-            for (at, line) in Self.lines(lines, of: ChaosCluster.digest(user)) {
-                // Its clock may be off.
-                let offset = Moment(cluster.offsets[replica] ?? 0) * 60_000
-                entries.append((at - offset, "log of replica \(replica): \(line)"))
-            }
-        }
+        entries += log.story(of: ChaosCluster.digest(user)).map { ($0.at, $0.text) }
         return entries.filter { window.contains($0.at) }.sorted { $0.at < $1.at }.map { entry in
             let mark = entry.text.hasPrefix(Self.mark)
             return (mark ? Self.mark : "") + "\(Double(entry.at - start) / 1000) s  "
                 + entry.text.dropFirst(mark ? Self.mark.count : 0)
         }.joined(separator: "\n")
-    }
-
-    /// Lines that bear the digest, or a renewal's identifier that stands beside it elsewhere.
-    private static func lines(_ lines: [String], of digest: String) -> [(Moment, String)] {
-        var identifiers: Set<String> = []
-        var found: [(Moment, String)] = []
-        for line in lines where line.contains(digest) {
-            if let id = identifier(of: line) { identifiers.insert(id) }
-        }
-        for line in lines where !line.contains(#""event":"request""#) {
-            guard line.contains(digest) || (identifier(of: line).map(identifiers.contains) ?? false) else { continue }
-            found.append((time(of: line), line))
-        }
-        return found
-    }
-
-    private static func identifier(of line: String) -> String? {
-        guard let start = line.firstRange(of: #""refresh_id":""#) else { return nil }
-        return String(line[start.upperBound...].prefix { $0 != "\"" })
-    }
-
-    private static func time(of line: String) -> Moment {
-        guard let text = (try? JSONValue(parsing: Array(line.utf8)))?["time"]?.string,
-            let date = try? Date(text, strategy: .iso8601.time(includingFractionalSeconds: true))
-        else { return 0 }
-        return Moment(date.timeIntervalSince1970 * 1000)
     }
 }

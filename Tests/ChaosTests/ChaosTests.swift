@@ -74,7 +74,10 @@ struct `A cluster` {
         let last = await finalReads(cluster, lastWrites)
         let names = Dictionary(
             uniqueKeysWithValues: (0..<cluster.settings.users).map { (ChaosCluster.userName($0), $0) })
-        var verdict = ChaosVerdict(cluster.records.all, provider: cluster.provider.provider, userOfName: names)
+        let log = await ChaosLog(cluster)
+        var verdict = ChaosVerdict(
+            cluster.records.all, provider: cluster.provider.provider, unknownOutcomes: log.unknownOutcomes,
+            userOfName: names)
         for read in last {
             guard let write = lastWrites[read.user] else { continue }
             if !isRight(read, write) {
@@ -85,7 +88,7 @@ struct `A cluster` {
                             + "\(write.kind.rawValue) of families \(write.families)"))
             }
         }
-        let told = try await ChaosReport(cluster, verdict).publish(name)
+        let told = try ChaosReport(cluster, verdict, log).publish(name)
         if !told.isEmpty { Issue.record("\(told)") }
         return verdict
     }

@@ -43,6 +43,7 @@ struct ChaosVerdict {
     private let familyUsers: [Int: Int]
     private let readsByUser: [Int: [Read]]
     private let writesByUser: [Int: [Write]]
+    private let unknownOutcomes: [String: [Moment]]
 
     /// A token that is served has this long to live at least, less what clocks of whole seconds lose.
     private static let leastRemaining: Moment = 59_000
@@ -52,9 +53,15 @@ struct ChaosVerdict {
     /// How long after a disturbance its consequences last.
     private static let aftermath: Moment = 3000
 
-    /// - Parameter userOfName: a user's number, from the name at the provider.
-    init(_ state: ChaosRecords.State, provider: DevelopmentProvider, userOfName: [String: Int]) {
+    /// - Parameters:
+    ///   - unknownOutcomes: when a broker said that it would try a token again, by the storage key's digest.
+    ///   - userOfName: a user's number, from the name at the provider.
+    init(
+        _ state: ChaosRecords.State, provider: DevelopmentProvider, unknownOutcomes: [String: [Moment]],
+        userOfName: [String: Int]
+    ) {
         self.state = state
+        self.unknownOutcomes = unknownOutcomes
         readsByUser = Dictionary(grouping: state.reads, by: \.user)
         writesByUser = Dictionary(grouping: state.writes, by: \.user)
         let ledger = provider.ledger
@@ -112,21 +119,29 @@ struct ChaosVerdict {
         }
     }
 
-    /// Why nobody could know how the presentation before it ended; nil where nothing says so.
+    /// Why the token was presented again; nil where nothing explains it. Either the provider itself failed the call
+    /// before, or the broker says that it could not know of that call's outcome, which a fault at the broker's side
+    /// must have brought about.
     private func reason(for presentation: Presentation, after first: Presentation) -> String? {
-        guard let finished = first.request.finishedAt else { return "provider: no answer" }
+        guard let finished = first.request.finishedAt else { return "no answer of the provider" }
         let received = first.request.receivedAt
         let isLate = finished - received > Moment(ChaosCluster.providerTimeoutSeconds) * 1000 - 500
-        if isLate { return "provider: late" }
+        if isLate { return "a late answer" }
         // A good answer that came a little late is a good answer.
         if let fault = first.request.fault, fault != .answer || first.request.outcome != .answered(status: 200) {
-            return "provider: \(fault.rawValue)"
+            return "the provider's \(fault.rawValue)"
         }
-        let near = state.disturbances.filter { disturbance in
+        let at = presentation.request.receivedAt
+        let isAnnounced = (unknownOutcomes[ChaosCluster.digest(presentation.user)] ?? []).contains {
+            // Logs tell whole seconds.
+            (at - 3000...at + 250).contains($0)
+        }
+        let cause = state.disturbances.first { disturbance in
             disturbance.kind != .listen && disturbance.kind != .provider
                 && disturbance.overlaps(received - 500, finished + 1500)
         }
-        return near.first.map { "broker: \($0.kind.rawValue)" }
+        guard isAnnounced, let cause else { return nil }
+        return "an unknown outcome (\(cause.kind.rawValue))"
     }
 
     private mutating func checkFamilies(_ ledger: Ledger) {
