@@ -73,6 +73,8 @@ struct ChaosCluster {
         var relays: [ChaosRelay] = []
         var listenRelays: [ChaosRelay] = []
         var replicas: [ChaosReplica] = []
+        // Each byte through a relay costs this process time, which a measurement is not to pay for nothing.
+        let needsRelays = !settings.faults.isDisjoint(with: [.cut, .listen])
         for index in 0..<ChaosSettings.replicas {
             let relay = try ChaosRelay(to: postgres.port, on: loop)
             let listenRelay = try ChaosRelay(to: postgres.port, on: loop)
@@ -84,8 +86,9 @@ struct ChaosCluster {
             let variables = [
                 "LISTEN": "127.0.0.1:\(port)", "ADMIN_KEY": BrokerHarness.adminKey,
                 "MASTER_KEYS": BrokerHarness.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true",
-                "DATABASE_URL": postgres.uri(database: database, port: relay.port),
-                "DATABASE_LISTEN_URL": postgres.uri(database: database, port: listenRelay.port),
+                "DATABASE_URL": postgres.uri(database: database, port: needsRelays ? relay.port : nil),
+                "DATABASE_LISTEN_URL": postgres.uri(
+                    database: database, port: needsRelays ? listenRelay.port : nil),
                 "DATABASE_CONNECTIONS": "8", "JOURNAL_DIR": journal, "SHUTDOWN_GRACE": "5",
                 "PROVIDER_TIMEOUT": "\(Self.providerTimeoutSeconds)", "EVENT_LOOPS": "2",
             ]

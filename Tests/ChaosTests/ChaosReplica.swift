@@ -34,7 +34,7 @@ actor ChaosReplica {
         let deadline = MonotonicInstant.after(.seconds(60))
         while MonotonicInstant.now < deadline {
             let process = try await TestProcess.start(
-                [BrokerProcess.program("token-broker")], environment: environment)
+                [ChaosSettings.program], environment: environment)
             self.process = process
             do {
                 _ = try await process.line { $0.contains(#""event":"listening""#) }

@@ -1,3 +1,4 @@
+import BrokerTesting
 import FoundationEssentials
 
 /// What can go wrong in a run, as `CHAOS_FAULTS` names it.
@@ -34,6 +35,10 @@ struct ChaosSettings {
     var users = 60
     var readersPerReplica = 4
     var faults: Set<FaultKind> = Set(FaultKind.allCases)
+
+    /// The broker: the one of this build, or `CHAOS_BROKER`, the path of another.
+    static let program =
+        ProcessInfo.processInfo.environment["CHAOS_BROKER"] ?? BrokerProcess.program("token-broker")
 
     static let replicas = 3
     static let tenants = 3
