@@ -201,6 +201,7 @@ public final class AuthEnvironment: Sendable {
             var configuration = HTTPSClientConfiguration()
             configuration.trustedCAFile = trustedCAFile
             configuration.allowsInsecureTargets = allowsInsecureProviders
+            configuration.maximumConnectionsPerOrigin = ProviderBudget.Limits().connections
             let client = try HTTPSClient(configuration: configuration, loop: loop, resolver: resolver)
             var settings = CredentialsBroker.Settings()
             settings.allowsInsecureProviders = allowsInsecureProviders

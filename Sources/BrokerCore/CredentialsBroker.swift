@@ -21,6 +21,8 @@ package final class CredentialsBroker: Sendable {
         package var listenersPerTenant = 2000
         /// How many sets of credentials are kept in memory.
         package var cacheCapacity = 100_000
+        /// How many token requests a provider is to answer at once.
+        package var providerBudget = ProviderBudget.Limits()
 
         package init() {}
     }
@@ -28,6 +30,7 @@ package final class CredentialsBroker: Sendable {
     package let time: any Time
     package let log: Log
     package let metrics: Metrics
+    package let budget: ProviderBudget
     package let tenants: TenantDirectory
     package let credentials: CredentialsProvider
     package let logins: LoginFlow
@@ -55,7 +58,9 @@ package final class CredentialsBroker: Sendable {
         servers = ProviderServers(
             transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
             metrics: metrics, log: log)
-        let endpoint = TokenEndpoint(transport: transport, time: time, metrics: metrics, log: log)
+        budget = ProviderBudget(limits: settings.providerBudget, time: time)
+        let endpoint = TokenEndpoint(
+            transport: transport, budget: budget, time: time, metrics: metrics, log: log)
         credentials = CredentialsProvider(
             vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
             metrics: metrics, log: log, quarantine: settings.quarantine, expiryNotice: settings.expiryNotice,

@@ -399,7 +399,7 @@ package final class CredentialsProvider: Sendable {
         _ renewal: Renewal, _ held: HeldCredentials, _ answer: TokenErrorResponse
     ) async throws(BrokerError) -> Renewed {
         let (id, now) = (renewal.id, time.now)
-        let errorCode = answer.error ?? answer.subStatus
+        let errorCode = answer.errorCode
         do throws(BrokerError) {
             guard try await isCurrent(renewal.tenant) else {
                 // It may have been the old secret that was refused.
@@ -692,9 +692,7 @@ package final class CredentialsProvider: Sendable {
     package func revoke(_ held: HeldCredentials, of tenant: Tenant) async -> Revocation {
         guard let server = try? await servers.server(for: tenant) else { return .failed }
         if server.revocationEndpoint == nil { return .unsupported }
-        let token = held.refreshToken ?? held.accessToken
-        let isRevoked = await endpoint.revoke(
-            token, isRefreshToken: held.refreshToken != nil, for: tenant.configuration.client, at: server)
+        let isRevoked = await endpoint.revoke(held, for: tenant.configuration.client, at: server)
         return isRevoked ? .revoked : .failed
     }
 

@@ -32,7 +32,7 @@ package final class DeviceFlow: Sendable {
     private let servers: ProviderServers
     private let endpoint: TokenEndpoint
     private let credentials: CredentialsProvider
-    private let bus: EventBus
+    private let logins: LoginRecords
     private let time: any Time
     private let metrics: Metrics
     private let log: Log
@@ -67,7 +67,7 @@ package final class DeviceFlow: Sendable {
         self.servers = servers
         self.endpoint = endpoint
         self.credentials = credentials
-        self.bus = bus
+        logins = LoginRecords(vault: vault, bus: bus, time: time)
         self.time = time
         self.metrics = metrics
         self.log = log
@@ -337,36 +337,15 @@ package final class DeviceFlow: Sendable {
     /// Writes down how far the login is. A store that is away is asked again until it answers or the broker stops.
     private func write(
         _ login: PendingDeviceLogin, over record: OpenRecord, telling events: [VaultChange]
-    ) async throws(StoreError) -> Sighting? {
+    ) async throws(StoreError) -> Sighting {
         let next = login.record(replacing: record)
-        var tries = 0
-        while true {
-            do throws(StoreError) {
-                // An earlier try may have arrived although its answer did not.
-                var hasArrived = false
-                if tries > 0 {
-                    let standing = try await vault.read(next.id)
-                    hasArrived = standing?.version == next.version && standing?.content == next.content
-                }
-                if !hasArrived {
-                    try await vault.commit([.replace(next, version: record.version)] + events)
-                }
-                return Sighting(version: next.version, at: time.monotonic, isOurs: true)
-            } catch {
-                guard error == .unavailable else { throw error }
-                tries += 1
-                do {
-                    try await time.sleep(for: CredentialsRecords.pause(beforeTry: tries))
-                } catch {
-                    throw .unavailable
-                }
-            }
-        }
+        try await logins.replace(next, version: record.version, telling: events, retries: nil)
+        return Sighting(version: next.version, at: time.monotonic, isOurs: true)
     }
 
     private func end(
         _ login: PendingDeviceLogin, over record: OpenRecord, _ status: LoginProgress, _ error: BrokerError?
-    ) async throws(StoreError) -> Sighting? {
+    ) async throws(StoreError) -> Sighting {
         var ended = login
         ended.status = status
         ended.deviceCode = nil
@@ -375,7 +354,6 @@ package final class DeviceFlow: Sendable {
         let sighting = try await write(
             ended, over: record,
             telling: [BrokerEvent.entry([.loginFailed(id, .device, loginID: nil, error, at: now)], of: id, at: now)])
-        bus.announce(id.tenant)
         metrics.loginEnded(.device, error?.code.rawValue ?? "expired")
         log.warning(
             "login_failed", fields(of: login) + (error.map { [.code($0.code)] } ?? [.outcome("expired")]))
@@ -417,9 +395,7 @@ package final class DeviceFlow: Sendable {
             }
             if stored == nil, !hasArrived {
                 // Cancelled meanwhile: nobody will ever use this token.
-                _ = await endpoint.revoke(
-                    held.refreshToken ?? held.accessToken, isRefreshToken: held.refreshToken != nil, for: client,
-                    at: login.server)
+                _ = await endpoint.revoke(held, for: client, at: login.server)
                 log.info("device_login_dropped", fields(of: login))
                 return
             }
@@ -437,7 +413,7 @@ package final class DeviceFlow: Sendable {
 
     private static func error(_ reason: DevicePolling.Failure, _ outcome: DevicePolling.Outcome) -> BrokerError {
         var errorCode: String?
-        if case .answered(_, let answer, _) = outcome { errorCode = answer.error ?? answer.subStatus }
+        if case .answered(_, let answer, _) = outcome { errorCode = answer.errorCode }
         return switch reason {
         case .authorizationError:
             BrokerError(.authorizationError, "The user did not allow the login.", errorCode: errorCode)

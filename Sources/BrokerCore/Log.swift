@@ -82,7 +82,7 @@ package struct LogField: Sendable {
 
     /// The provider's error code, which `ErrorText` has let pass.
     package static func providerError(_ error: TokenErrorResponse) -> LogField? {
-        (error.error ?? error.subStatus).map { .init("provider_error", $0) }
+        error.errorCode.map { .init("provider_error", $0) }
     }
 
     private init(_ name: StaticString, _ value: Value) {

@@ -53,7 +53,7 @@ package final class LoginFlow: Sendable {
     private let servers: ProviderServers
     private let endpoint: TokenEndpoint
     private let credentials: CredentialsProvider
-    private let bus: EventBus
+    private let logins: LoginRecords
     private let publicBaseURL: String
     private let time: any Time
     private let metrics: Metrics
@@ -61,7 +61,8 @@ package final class LoginFlow: Sendable {
     private let attempts = SingleFlight<RefreshID, Attempt>()
     private let endings: LoginEndings
 
-    /// 0.2, 0.4, 0.8, 1.6 and 3.2 seconds lie between the tries.
+    /// How often a store that is away is asked again, with 0.2, 0.4, 0.8, 1.6 and 3.2 seconds in between: somebody
+    /// waits, and a code grows old meanwhile.
     private static let storeRetries = 5
 
     /// - Parameter publicBaseURL: without a slash at its end.
@@ -73,7 +74,7 @@ package final class LoginFlow: Sendable {
         self.servers = servers
         self.endpoint = endpoint
         self.credentials = credentials
-        self.bus = bus
+        logins = LoginRecords(vault: vault, bus: bus, time: time)
         self.publicBaseURL = publicBaseURL
         self.time = time
         self.metrics = metrics
@@ -262,7 +263,6 @@ package final class LoginFlow: Sendable {
             return .failed(BrokerError(.invalidRequest, "The response has neither a code nor an error."))
         case .code(let code):
             response = .success(SecretBytes(utf8: code))
-            used.status = .redeeming
         case .error(let errorCode):
             let error = BrokerError(
                 .authorizationError, "The login service reports that the login did not succeed.",
@@ -272,7 +272,8 @@ package final class LoginFlow: Sendable {
         }
         let usedRecord = used.record(replacing: record)
         do throws(StoreError) {
-            try await replace(usedRecord, version: record.version, telling: failure(of: used, response))
+            try await logins.replace(
+                usedRecord, version: record.version, telling: failure(of: used, response), retries: Self.storeRetries)
         } catch .conflict {
             return .overtaken
         } catch {
@@ -287,35 +288,6 @@ package final class LoginFlow: Sendable {
         }
     }
 
-    /// Writes a login over the version that it was read at.
-    ///
-    /// A store that is away is asked again for a few seconds: somebody waits, and a code grows old meanwhile.
-    private func replace(
-        _ record: OpenRecord, version: Int64, telling events: [VaultChange]
-    ) async throws(StoreError) {
-        var tries = 0
-        while true {
-            do throws(StoreError) {
-                // An earlier try may have arrived although its answer did not.
-                var hasArrived = false
-                if tries > 0 { hasArrived = try await vault.read(record.id)?.content == record.content }
-                if !hasArrived {
-                    try await vault.commit([.replace(record, version: version)] + events)
-                }
-                if !events.isEmpty { bus.announce(record.id.tenant) }
-                return
-            } catch {
-                guard error == .unavailable, tries < Self.storeRetries else { throw error }
-            }
-            tries += 1
-            do {
-                try await time.sleep(for: CredentialsRecords.pause(beforeTry: tries))
-            } catch {
-                throw .unavailable
-            }
-        }
-    }
-
     private func redeem(
         _ code: SecretBytes, _ login: PendingLogin, _ record: OpenRecord, verifier: SecretBytes, as id: RefreshID
     ) async -> Ended {
@@ -327,12 +299,7 @@ package final class LoginFlow: Sendable {
                     .authorizationCode(code: code, redirectURI: login.redirectURI, codeVerifier: verifier),
                     for: client, at: login.server, as: id)
             } catch {
-                switch error {
-                case .failed(let reason): throw reason
-                case .sessionEnded(let answer):
-                    throw BrokerError(
-                        .unexpectedError, "The provider refused the code.", errorCode: answer.error)
-                }
+                throw error.reason
             }
             let held = HeldCredentials(
                 granted: response, level: .user, to: client,
@@ -381,9 +348,10 @@ package final class LoginFlow: Sendable {
         var failed = login
         failed.status = .failed(error.code)
         do throws(StoreError) {
-            try await replace(
+            try await logins.replace(
                 failed.record(replacing: record), version: record.version,
-                telling: failure(of: login, Result<SecretBytes, BrokerError>.failure(error)))
+                telling: failure(of: login, Result<SecretBytes, BrokerError>.failure(error)),
+                retries: Self.storeRetries)
         } catch {
             log.warning("login_outcome_not_stored", LogField.credentials(login.credentialsID) + [.store(error)])
         }
@@ -462,7 +430,7 @@ package final class LoginFlow: Sendable {
             record throws(StoreError) in
             let login = try PendingLogin(record)
             if let storageKeys, !storageKeys.contains(login.storageKey) { return nil }
-            return (login.progress, login.end)
+            return (login.status, login.end)
         }
     }
 

@@ -22,6 +22,19 @@ package enum LoginProgress: Sendable, Equatable {
             json.member("error", code.rawValue)
         }
     }
+
+    /// Reads what `encode` wrote; nil for a status that this build does not know. An error that it does not know is
+    /// one that nobody expected.
+    init?(_ json: JSONValue) {
+        switch json["status"]?.string {
+        case "pending": self = .pending
+        case "completed": self = .completed
+        case "expired": self = .expired
+        case "failed":
+            self = .failed(json["error"]?.string.flatMap(BrokerError.Code.init) ?? .unexpectedError)
+        default: return nil
+        }
+    }
 }
 
 /// Lets callers wait for the end of a login, whichever replica brings it about.

@@ -84,14 +84,13 @@ extension PendingDeviceLogin {
         let damaged = StoreError.damaged("a device login of tenant \(record.id.tenant) cannot be read by this version")
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),
-            let configuration = json["configuration"].flatMap({
-                try? TenantConfiguration($0, rules: .init(allowsInsecureProviders: true))
-            }),
+            let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:)),
             let server = json["server"].flatMap({ AuthorizationServer($0, of: configuration) }),
             let expires = json["expires"]?.integer, let interval = json["interval"]?.integer,
             let retries = json["retries"]?.integer.flatMap({ Int(exactly: $0) }),
             let polling = DevicePolling(intervalSeconds: interval, retries: retries),
-            let wait = json["wait"]?.integer, let isBeingPolled = json["being_polled"]?.bool
+            let wait = json["wait"]?.integer, let isBeingPolled = json["being_polled"]?.bool,
+            let status = LoginProgress(json)
         else { throw damaged }
         id = record.id.key
         tenant = record.id.tenant
@@ -103,14 +102,7 @@ extension PendingDeviceLogin {
         self.polling = polling
         self.wait = .milliseconds(wait)
         self.isBeingPolled = isBeingPolled
-        switch json["status"]?.string {
-        case "pending":
-            guard deviceCode != nil else { throw damaged }
-            status = .pending
-        case "completed": status = .completed
-        case "expired": status = .expired
-        case "failed": status = .failed(json["error"]?.string.flatMap(BrokerError.Code.init) ?? .unexpectedError)
-        default: throw damaged
-        }
+        self.status = status
+        if status == .pending, deviceCode == nil { throw damaged }
     }
 }

@@ -13,14 +13,6 @@ package struct PendingLogin: Sendable {
         let binding: SecretBytes
     }
 
-    enum Status: Sendable, Equatable {
-        case pending
-        /// The state is used; the code is being redeemed.
-        case redeeming
-        case completed
-        case failed(BrokerError.Code)
-    }
-
     /// How long a state is good for.
     package static let validity: Duration = .seconds(600)
     /// How long after that the outcome can still be asked for.
@@ -41,20 +33,15 @@ package struct PendingLogin: Sendable {
     var secrets: Secrets?
     /// Whether the browser has to show its cookie.
     var isBound: Bool
-    var status = Status.pending
+    var status = LoginProgress.pending
     /// Names the attempt that used the state, so that it knows its own mark again.
     var attempt: String?
 
-    /// When a login that has no outcome yet is over.
-    var end: Timestamp { status == .redeeming ? expires.advanced(by: Self.longestRedemption) : expires }
+    /// Whether the state is used, and there is no outcome yet.
+    private var isBeingRedeemed: Bool { status == .pending && secrets == nil }
 
-    var progress: LoginProgress {
-        switch status {
-        case .pending, .redeeming: .pending
-        case .completed: .completed
-        case .failed(let code): .failed(code)
-        }
-    }
+    /// When a login that has no outcome yet is over.
+    var end: Timestamp { isBeingRedeemed ? expires.advanced(by: Self.longestRedemption) : expires }
 
     var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
 
@@ -80,6 +67,9 @@ package struct PendingLogin: Sendable {
 }
 
 extension PendingLogin {
+    /// The `status` of a login whose code is being redeemed.
+    private static let redeeming = "redeeming"
+
     private var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("storage_key", storageKey.description)
@@ -101,7 +91,7 @@ extension PendingLogin {
                 json.member("code_verifier", secrets.codeVerifier.revealedText)
                 json.member("binding", secrets.binding.revealedText)
             }
-            if status == .redeeming { json.member("status", "redeeming") } else { progress.encode(to: &json) }
+            if isBeingRedeemed { json.member("status", Self.redeeming) } else { status.encode(to: &json) }
         }
     }
 
@@ -111,11 +101,10 @@ extension PendingLogin {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),
             let redirectURI = json["redirect_uri"]?.string,
-            let configuration = json["configuration"].flatMap({
-                try? TenantConfiguration($0, rules: .init(allowsInsecureProviders: true))
-            }),
+            let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:)),
             let server = json["server"].flatMap({ AuthorizationServer($0, of: configuration) }),
-            let expires = json["expires"]?.integer, let isBound = json["bound"]?.bool
+            let expires = json["expires"]?.integer, let isBound = json["bound"]?.bool,
+            let status = json["status"]?.string == Self.redeeming ? .pending : LoginProgress(json), status != .expired
         else { throw damaged }
         id = record.id.key
         tenant = record.id.tenant
@@ -133,13 +122,6 @@ extension PendingLogin {
             secrets = Secrets(
                 loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier), binding: SecretBytes(utf8: binding))
         }
-        switch json["status"]?.string {
-        case "pending": status = .pending
-        case "redeeming": status = .redeeming
-        case "completed": status = .completed
-        case "failed":
-            status = .failed(json["error"]?.string.flatMap(BrokerError.Code.init) ?? .unexpectedError)
-        default: throw damaged
-        }
+        self.status = status
     }
 }

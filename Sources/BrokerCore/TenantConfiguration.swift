@@ -100,8 +100,7 @@ package struct TenantConfiguration: Sendable, Equatable {
             issuer: issuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
             pinnedCertificates: effectivePins,
-            sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,
-            refreshLeadTime: effectiveRefreshLeadTime)
+            sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers)
     }
 
     /// One slash between the two, whatever the base ends in.

@@ -3,7 +3,6 @@ internal import HTTPCodec
 internal import HTTPSClient
 internal import OAuth
 internal import Reactor
-internal import Synchronization
 
 /// Where the OAuth core meets the HTTPS client: sends token requests, tries again by the schedule, and says what an
 /// answer means.
@@ -21,7 +20,7 @@ package struct TokenEndpoint: Sendable {
             case .sessionEnded(let answer):
                 BrokerError(
                     .unexpectedError, "The provider refused the request.",
-                    errorCode: answer.error ?? answer.subStatus)
+                    errorCode: answer.errorCode)
             }
         }
     }
@@ -30,10 +29,15 @@ package struct TokenEndpoint: Sendable {
     private let time: any Time
     private let metrics: Metrics
     private let log: Log
-    private let pauses = ProviderPauses()
+    /// What a renewal needs a place of before it begins. `request` takes none: whoever asks holds one already, or a
+    /// user waits for it.
+    let budget: ProviderBudget
 
-    package init(transport: any ProviderTransport, time: any Time, metrics: Metrics, log: Log) {
+    package init(
+        transport: any ProviderTransport, budget: ProviderBudget, time: any Time, metrics: Metrics, log: Log
+    ) {
         self.transport = transport
+        self.budget = budget
         self.time = time
         self.metrics = metrics
         self.log = log
@@ -42,13 +46,9 @@ package struct TokenEndpoint: Sendable {
     /// Shows that the provider has not asked to be left alone.
     /// - Throws: `retryable_error` for as long as it has.
     func admit(_ client: ClientConfiguration, at server: AuthorizationServer) throws(BrokerError) {
-        if let remaining = pauses.remaining(Self.pauseKey(client, server), now: time.monotonic) {
+        if let remaining = budget.pauses.remaining(ProviderPauses.Key(client, at: server), now: time.monotonic) {
             throw Self.retryable(nil, after: remaining)
         }
-    }
-
-    private static func pauseKey(_ client: ClientConfiguration, _ server: AuthorizationServer) -> ProviderPauses.Key {
-        ProviderPauses.Key(tokenEndpoint: server.tokenEndpoint, clientID: client.clientID)
     }
 
     /// Asks for a token: one call, and up to five more where the design has them.
@@ -57,7 +57,8 @@ package struct TokenEndpoint: Sendable {
         _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID,
         retriesEveryFailure: Bool = false
     ) async throws(Failure) -> TokenResponse {
-        let pause = Self.pauseKey(client, server)
+        let pauses = budget.pauses
+        let pause = ProviderPauses.Key(client, at: server)
         if request.grant != .authorizationCode {
             do throws(BrokerError) {
                 try admit(client, at: server)
@@ -80,10 +81,10 @@ package struct TokenEndpoint: Sendable {
                     if let retryAfter { pauses.pause(pause, for: retryAfter, now: time.monotonic) }
                     throw .failed(error)
                 }
-                do {
-                    try await time.sleep(for: wait)
+                do throws(BrokerError) {
+                    try await sleepBeforeRetry(wait)
                 } catch {
-                    throw .failed(BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1))
+                    throw .failed(error)
                 }
             case .rateLimited(let error, let retryAfter):
                 pauses.pause(pause, for: retryAfter, now: time.monotonic)
@@ -120,37 +121,27 @@ package struct TokenEndpoint: Sendable {
                 log.warning("device_authorization_unusable", [.refresh(id), .provider(server.preset)])
                 throw BrokerError(.tokenResponseError, "The provider answered without usable codes.")
             case .success(let response):
-                let answer = TokenErrorResponse(body: response.body)
-                log.warning(
-                    "device_authorization_refused",
-                    [.refresh(id), .provider(server.preset), .status(response.status)]
-                        + [LogField.providerError(answer)].compactMap { $0 })
-                let (status, errorCode) = (response.status.code, answer.error ?? answer.subStatus)
-                retryAfter = response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) }
-                guard status >= 500 || status == 429 else {
+                let refusal = refusal(response, as: id, at: server)
+                log.warning("device_authorization_refused", refusal.fields)
+                retryAfter = refusal.retryAfter
+                guard refusal.status >= 500 || refusal.status == 429 else {
                     throw BrokerError(
-                        .unexpectedError, "The provider refused the device login with status \(status).",
-                        errorCode: errorCode)
+                        .unexpectedError, "The provider refused the device login with status \(refusal.status).",
+                        errorCode: refusal.answer.errorCode)
                 }
-                failure = Self.retryable(errorCode, after: retryAfter)
+                failure = refusal.retryable
             case .failure(let error):
                 log.warning("device_authorization_failed", [.refresh(id), .provider(server.preset), .transport(error)])
                 // A code that nobody was told of is no harm, so that asking twice is none either.
-                switch Self.meaning(of: error, grant: .deviceCode) {
-                case .again(let reason, _): failure = reason
-                case .ended(let ended): throw ended.reason
-                case .granted, .rateLimited: throw Self.unusable
-                }
+                let (reason, isFinal) = Self.meaning(of: error, grant: .deviceCode)
+                if isFinal { throw reason }
+                failure = reason
             }
             retry += 1
             guard let wait = BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) else {
                 throw failure
             }
-            do {
-                try await time.sleep(for: wait)
-            } catch {
-                throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
-            }
+            try await sleepBeforeRetry(wait)
         }
     }
 
@@ -167,28 +158,26 @@ package struct TokenEndpoint: Sendable {
             log.warning("device_poll_failed", [.refresh(id), .provider(server.preset), .transport(error)])
             return (.unreachable, nil)
         case .success(let response):
-            let status = response.status.code
-            if (200..<300).contains(status), let granted = TokenResponse(body: response.body, receivedAt: time.now) {
+            if (200..<300).contains(response.status.code),
+                let granted = TokenResponse(body: response.body, receivedAt: time.now)
+            {
                 return (.granted, granted)
             }
-            let answer = TokenErrorResponse(body: response.body)
-            log.debug(
-                "device_poll_answered",
-                [.refresh(id), .provider(server.preset), .status(response.status)]
-                    + [LogField.providerError(answer)].compactMap { $0 })
-            let retryAfter = response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) }
-            return (.answered(status: status, answer, retryAfter: retryAfter), nil)
+            let refusal = refusal(response, as: id, at: server)
+            log.debug("device_poll_answered", refusal.fields)
+            return (.answered(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter), nil)
         }
     }
 
-    /// Revokes a token (RFC 7009 §2.1), one call. Returns whether the provider said that it is revoked.
+    /// Revokes credentials (RFC 7009 §2.1), one call: by their refresh token, with which the access tokens of the same
+    /// grant go, or by the access token where there is none. Returns whether the provider said that it is revoked.
     func revoke(
-        _ token: SecretBytes, isRefreshToken: Bool, for client: ClientConfiguration, at server: AuthorizationServer
+        _ held: HeldCredentials, for client: ClientConfiguration, at server: AuthorizationServer
     ) async -> Bool {
         guard let endpoint = server.revocationEndpoint else { return false }
         var form: [FormEncoding.Pair] = [
-            .init("token", token.revealedText),
-            .init("token_type_hint", isRefreshToken ? "refresh_token" : "access_token"),
+            .init("token", (held.refreshToken ?? held.accessToken).revealedText),
+            .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
         ]
         let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &form)
         guard let message = try? Self.message(to: endpoint, form, authorization, server) else { return false }
@@ -221,31 +210,27 @@ package struct TokenEndpoint: Sendable {
         case .failure(let error):
             log.warning(
                 "token_request_failed", [.refresh(id), .provider(server.preset), .transport(error)])
-            return Self.meaning(of: error, grant: grant)
+            let (reason, isFinal) = Self.meaning(of: error, grant: grant)
+            return isFinal ? .ended(.failed(reason)) : .again(reason, retryAfter: nil)
         }
-        let status = response.status.code
-        if (200..<300).contains(status) {
+        if (200..<300).contains(response.status.code) {
             if let granted = TokenResponse(body: response.body, receivedAt: time.now) { return .granted(granted) }
             log.warning(
                 "token_response_unusable", [.refresh(id), .provider(server.preset), .status(response.status)])
             return .ended(.failed(Self.unusable))
         }
-        let answer = TokenErrorResponse(body: response.body)
-        log.warning(
-            "token_request_refused",
-            [.refresh(id), .provider(server.preset), .status(response.status)]
-                + [LogField.providerError(answer)].compactMap { $0 })
-        let retryAfter = response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) }
-        let errorCode = answer.error ?? answer.subStatus
+        let refusal = refusal(response, as: id, at: server)
+        log.warning("token_request_refused", refusal.fields)
         let failure = TokenFailure(
-            grant: grant, status: status, answer: answer, sessionEndingAnswers: server.sessionEndingAnswers)
+            grant: grant, status: refusal.status, answer: refusal.answer,
+            sessionEndingAnswers: server.sessionEndingAnswers)
         switch failure {
-        case .endsSession: return .ended(.sessionEnded(answer))
-        case .retryable: return .again(Self.retryable(errorCode, after: retryAfter), retryAfter: retryAfter)
+        case .endsSession: return .ended(.sessionEnded(refusal.answer))
+        case .retryable: return .again(refusal.retryable, retryAfter: refusal.retryAfter)
         case .rateLimited:
-            let error = Self.retryable(errorCode, after: retryAfter)
-            if grant == .authorizationCode { return .again(error, retryAfter: retryAfter) }
-            return .rateLimited(error, retryAfter: retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
+            if grant == .authorizationCode { return .again(refusal.retryable, retryAfter: refusal.retryAfter) }
+            return .rateLimited(
+                refusal.retryable, retryAfter: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
         case .illegalConfiguration:
             return .ended(
                 .failed(
@@ -253,44 +238,74 @@ package struct TokenEndpoint: Sendable {
                         .illegalConfiguration,
                         "The provider does not grant this client credentials. Check the tenant's client_id, "
                             + "client_secret and scopes.",
-                        errorCode: answer.subStatus ?? answer.error)))
+                        errorCode: refusal.answer.subStatus ?? refusal.answer.error)))
         case .unexpected:
             return .ended(
                 .failed(
                     BrokerError(
-                        .unexpectedError, "The provider refused the token request with status \(status).",
-                        errorCode: errorCode)))
+                        .unexpectedError, "The provider refused the token request with status \(refusal.status).",
+                        errorCode: refusal.answer.errorCode)))
         case .unusable: return .ended(.failed(Self.unusable))
         }
     }
 
-    /// What a missing answer means. A code may be spent once the request was sent, so its exchange is not repeated
-    /// then; a refresh token is good for another try (a provider's grace period covers it).
-    private static func meaning(of error: TransportError, grant: TokenRequest.Grant) -> Attempt {
+    /// An answer without a token, read.
+    private struct Refusal {
+        let status: Int
+        let answer: TokenErrorResponse
+        /// Its `Retry-After`; nil without a readable one.
+        let retryAfter: Duration?
+        let fields: [LogField]
+
+        /// The error of one that decides nothing.
+        var retryable: BrokerError { TokenEndpoint.retryable(answer.errorCode, after: retryAfter) }
+    }
+
+    private func refusal(_ response: ClientResponse, as id: RefreshID, at server: AuthorizationServer) -> Refusal {
+        let answer = TokenErrorResponse(body: response.body)
+        return Refusal(
+            status: response.status.code, answer: answer,
+            retryAfter: response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) },
+            fields: [.refresh(id), .provider(server.preset), .status(response.status)]
+                + [LogField.providerError(answer)].compactMap { $0 })
+    }
+
+    /// Waits before a request is tried again.
+    private func sleepBeforeRetry(_ duration: Duration) async throws(BrokerError) {
+        do {
+            try await time.sleep(for: duration)
+        } catch {
+            throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+        }
+    }
+
+    /// What a missing answer means, and whether asking again is out of the question. A code may be spent once the
+    /// request was sent, so its exchange is not repeated then; a refresh token is good for another try (a provider's
+    /// grace period covers it).
+    private static func meaning(
+        of error: TransportError, grant: TokenRequest.Grant
+    ) -> (error: BrokerError, isFinal: Bool) {
         let unreachable = BrokerError(
             .networkError, "The provider could not be reached or did not answer in time.",
             retryAfter: defaultRetryAfterSeconds)
-        switch error {
+        return switch error {
         case .untrusted:
-            return .ended(
-                .failed(
-                    BrokerError(
-                        .providerUntrusted,
-                        "The provider's certificate, host name or pin does not fit. Nothing was sent to it.")))
+            (
+                BrokerError(
+                    .providerUntrusted,
+                    "The provider's certificate, host name or pin does not fit. Nothing was sent to it."), true
+            )
         case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress:
-            return .ended(
-                .failed(
-                    BrokerError(
-                        .illegalConfiguration,
-                        "The tenant's provider addresses may not be called: http:// and private addresses need "
-                            + "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true.")))
-        case .malformedResponse, .responseTooLarge:
-            return .ended(.failed(unusable))
-        case .cancelled:
-            return .ended(.failed(unreachable))
+            (
+                BrokerError(
+                    .illegalConfiguration,
+                    "The tenant's provider addresses may not be called: http:// and private addresses need "
+                        + "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true."), true
+            )
+        case .malformedResponse, .responseTooLarge: (unusable, true)
+        case .cancelled: (unreachable, true)
         case .nameNotFound, .nameResolutionFailed, .connectFailed, .tlsFailed, .timedOut, .connectionLost:
-            if grant == .authorizationCode, error.requestMayHaveBeenProcessed { return .ended(.failed(unreachable)) }
-            return .again(unreachable, retryAfter: nil)
+            (unreachable, grant == .authorizationCode && error.requestMayHaveBeenProcessed)
         }
     }
 
@@ -338,39 +353,10 @@ package struct TokenEndpoint: Sendable {
     private static let unusable = BrokerError(
         .tokenResponseError, "The provider answered without a usable token. What is stored was left as it is.")
 
-    private static func retryable(_ errorCode: String?, after duration: Duration?) -> BrokerError {
+    static func retryable(_ errorCode: String?, after duration: Duration?) -> BrokerError {
         let seconds = duration.map { Int(($0.milliseconds + 999) / 1000) }
         return BrokerError(
             .retryableError, "The provider cannot answer now. What is stored was left as it is.",
             errorCode: errorCode, retryAfter: max(1, seconds ?? defaultRetryAfterSeconds))
-    }
-}
-
-/// Which providers asked to be left alone, and until when.
-private final class ProviderPauses: Sendable {
-    struct Key: Hashable {
-        let tokenEndpoint: String
-        let clientID: String
-    }
-
-    private let pauses = Mutex<[Key: MonotonicInstant]>([:])
-
-    func pause(_ key: Key, for duration: Duration, now: MonotonicInstant) {
-        let end = now.advanced(by: duration)
-        pauses.withLock { pauses in
-            // Clients that are never asked for again leave their pauses behind.
-            if pauses.count >= 1024 { pauses = pauses.filter { $0.value > now } }
-            pauses[key] = max(end, pauses[key] ?? end)
-        }
-    }
-
-    /// How long the pause still lasts; nil without one. Pauses that are over are forgotten.
-    func remaining(_ key: Key, now: MonotonicInstant) -> Duration? {
-        pauses.withLock { pauses in
-            guard let end = pauses[key] else { return nil }
-            if end > now { return now.duration(to: end) }
-            pauses[key] = nil
-            return nil
-        }
     }
 }

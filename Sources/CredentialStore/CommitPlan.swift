@@ -15,6 +15,7 @@ struct RecordHead: Sendable, Equatable {
 /// The state that a commit meets.
 protocol CommitBasis {
     func head(_ id: RecordID) throws(StoreError) -> RecordHead?
+    /// With what is left of its lease.
     func record(_ id: RecordID) throws(StoreError) -> StoredRecord?
     func holder(of lookup: LookupKey) -> RecordID?
     /// Every record of the tenant, and the look-up digests of those that have one.
@@ -40,8 +41,12 @@ struct CommitPlan {
             case .insert(let record):
                 guard try head(record.id, basis) == nil else { throw .conflict }
                 try write(record, in: basis)
-            case .replace(let record, let version):
+            case .replace(let record, let version, let holder):
                 guard let current = try head(record.id, basis), current.version == version else { throw .conflict }
+                if let holder, let lease = try basis.record(record.id)?.lease, lease.holder != holder, !lease.hasRunOut
+                {
+                    throw .conflict
+                }
                 release(current.lookup, of: record.id)
                 try write(record, in: basis)
             case .remove(let id, let version):
@@ -60,14 +65,37 @@ struct CommitPlan {
                     outcomes.updateValue(nil, forKey: id)
                 }
                 clearedTenants.insert(tenant)
-            case .settleDue(let id, let version):
-                let current = if let outcome = outcomes[id] { outcome } else { try basis.record(id) }
-                guard var record = current, record.version == version, record.due != nil else { throw .conflict }
-                record.due = nil
+            case .settleDue(let id, let version, let due, let next):
+                guard var record = try current(id, basis), record.version == version, let mark = record.due,
+                    due == nil || due == mark
+                else { throw .conflict }
+                record.due = next
+                outcomes[id] = record
+            case .claim(let id, let version, let holder, let replacing, let duration):
+                guard var record = try current(id, basis), record.version == version else { throw .conflict }
+                guard record.lease?.holder == holder || Self.isFree(record.lease, for: replacing) else {
+                    throw .conflict
+                }
+                record.lease = Lease(holder: holder, remaining: duration)
+                outcomes[id] = record
+            case .release(let id, let version, let holder, let isSettled):
+                guard var record = try current(id, basis), record.version == version, record.lease?.holder == holder
+                else { throw .conflict }
+                record.lease = isSettled ? nil : Lease(holder: holder, remaining: .zero, wasGivenUp: true)
                 outcomes[id] = record
             case .append(let entry): entries.append(entry)
             }
         }
+    }
+
+    private static func isFree(_ lease: Lease?, for replacing: String?) -> Bool {
+        guard let lease else { return replacing == nil }
+        return lease.hasRunOut && lease.holder == replacing
+    }
+
+    private func current(_ id: RecordID, _ basis: some CommitBasis) throws(StoreError) -> StoredRecord? {
+        if let outcome = outcomes[id] { return outcome }
+        return try basis.record(id)
     }
 
     private func head(_ id: RecordID, _ basis: some CommitBasis) throws(StoreError) -> RecordHead? {
@@ -84,6 +112,8 @@ struct CommitPlan {
             guard holder == nil else { throw .conflict }
             holders[key] = record.id
         }
+        var record = record
+        record.lease = nil
         outcomes[record.id] = record
     }
 

@@ -1,31 +1,35 @@
 package import OAuth
+package import Reactor
 internal import Synchronization
 
 /// Records that last as long as the process: for tests and development.
 ///
 /// Its calls never wait, so they throw conflicts only.
 package final class MemoryRecordStore: RecordStore {
-    private let contents = Mutex(Contents())
+    private let contents: Mutex<Contents>
 
-    package init() {}
+    /// - Parameter now: measures leases.
+    package init(now: @escaping @Sendable () -> MonotonicInstant = { .now }) {
+        contents = Mutex(Contents(now: now))
+    }
 
     package var revalidateAfter: Duration? { nil }
 
     package func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
-        contents.withLock { $0.records[id] }
+        contents.withLock { $0.record(id) }
     }
 
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
         contents.withLock { contents in
-            contents.holders[LookupKey(kind: kind, digest: lookup)].flatMap { contents.records[$0] }
+            contents.holders[LookupKey(kind: kind, digest: lookup)].flatMap { contents.record($0) }
         }
     }
 
     package func list(
         _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
     ) async throws(StoreError) -> [StoredRecord] {
-        let records = contents.withLock { $0.records }
-        let listed = records.values.filter { record in
+        let records = contents.withLock { $0.timedRecords }
+        let listed = records.filter { record in
             record.id.kind == kind && (tenant.map { $0 == record.id.tenant } ?? true)
                 && (after.map { $0 < record.id } ?? true)
         }
@@ -47,9 +51,9 @@ package final class MemoryRecordStore: RecordStore {
     }
 
     package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [StoredRecord] {
-        let records = contents.withLock { $0.records }
+        let records = contents.withLock { $0.timedRecords }
         var due: [(time: Timestamp, record: StoredRecord)] = []
-        for record in records.values where record.id.kind == kind {
+        for record in records where record.id.kind == kind {
             if let time = record.due, time < now { due.append((time, record)) }
         }
         return due.sorted { ($0.time, $0.record.id) < ($1.time, $1.record.id) }.prefix(limit).map(\.record)
@@ -60,6 +64,16 @@ package final class MemoryRecordStore: RecordStore {
             contents.records.values.lazy.filter { $0.id.kind == kind }.compactMap(\.due).min()
         }
     }
+
+    package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
+        contents.withLock { contents in
+            let lapsed = contents.timedRecords.filter { $0.id.kind == kind }.compactMap { LapsedLease($0) }
+            let ordered = lapsed.sorted { (contents.leases.end($0.id), $0.id) < (contents.leases.end($1.id), $1.id) }
+            return Array(ordered.prefix(limit))
+        }
+    }
+
+    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {}
 
     package func entries(
         after sequence: Int64, tenant: TenantName?, limit: Int
@@ -93,12 +107,19 @@ package final class MemoryRecordStore: RecordStore {
         /// In the order of the sequences.
         private(set) var log: [PlacedLogEntry] = []
         private(set) var bounds = LogBounds()
+        private(set) var leases: LeaseTimes
+
+        init(now: @escaping @Sendable () -> MonotonicInstant) {
+            leases = LeaseTimes(now: now)
+        }
+
+        var timedRecords: [StoredRecord] { records.values.map(leases.timed) }
 
         func head(_ id: RecordID) throws(StoreError) -> RecordHead? {
             records[id].map { RecordHead(version: $0.version, lookup: $0.lookup) }
         }
 
-        func record(_ id: RecordID) throws(StoreError) -> StoredRecord? { records[id] }
+        func record(_ id: RecordID) -> StoredRecord? { records[id].map(leases.timed) }
 
         func holder(of lookup: LookupKey) -> RecordID? { holders[lookup] }
 
@@ -114,6 +135,7 @@ package final class MemoryRecordStore: RecordStore {
             }
             // Removals first: a digest may pass from one record to another.
             for id in plan.outcomes.keys { remove(id) }
+            for (id, record) in plan.outcomes { leases.note(id, record) }
             for case (let id, let record?) in plan.outcomes {
                 records[id] = record
                 if let lookup = record.lookup { holders[LookupKey(kind: id.kind, digest: lookup)] = id }
@@ -127,6 +149,7 @@ package final class MemoryRecordStore: RecordStore {
         }
 
         mutating func remove(_ id: RecordID) {
+            leases.note(id, nil)
             guard let lookup = records.removeValue(forKey: id)?.lookup else { return }
             holders[LookupKey(kind: id.kind, digest: lookup)] = nil
         }

@@ -53,10 +53,13 @@ package struct StoredRecord: Sendable, Equatable {
     /// When something is to be done about the record; nil when nothing is. A mark that `settleDue` takes away without a
     /// new version, so that no seal is tied to it. The store itself does nothing at that time.
     package var due: Timestamp?
+    /// Who is at work on the record, or was and never said how that ended; nil for nobody. No seal is tied to it. A
+    /// store takes it from `claim` alone: what a record bears that is inserted or replaced does not count.
+    package var lease: Lease?
 
     package init(
         id: RecordID, version: Int64, sealed: [UInt8], lookup: [UInt8]? = nil, expires: Timestamp? = nil,
-        due: Timestamp? = nil
+        due: Timestamp? = nil, lease: Lease? = nil
     ) {
         self.id = id
         self.version = version
@@ -64,6 +67,7 @@ package struct StoredRecord: Sendable, Equatable {
         self.lookup = lookup
         self.expires = expires
         self.due = due
+        self.lease = lease
     }
 }
 
@@ -71,8 +75,10 @@ package struct StoredRecord: Sendable, Equatable {
 package enum RecordChange: Sendable, Equatable {
     /// Writes a record that does not exist yet.
     case insert(StoredRecord)
-    /// Writes a record in place of the one that has exactly this version. The new version is higher.
-    case replace(StoredRecord, version: Int64)
+    /// Writes a record in place of the one that has exactly this version. The new version is higher. The lease goes.
+    /// - Parameter fencedFor: a holder: then it is a conflict, too, while another one's lease has not run out. Nil
+    ///   heeds no lease.
+    case replace(StoredRecord, version: Int64, fencedFor: String? = nil)
     /// Removes the record that has exactly this version.
     case remove(RecordID, version: Int64)
     /// Changes nothing: the commit takes place only while the record exists, whatever its version.
@@ -80,9 +86,20 @@ package enum RecordChange: Sendable, Equatable {
     /// Removes every record of the tenant, of every kind, and its entries in the log except those that the same commit
     /// appends. Never a conflict.
     case removeAll(TenantName)
-    /// Takes the due mark from the record that has exactly this version and one; its version and content stay. What is
-    /// committed together with it is done once, however many try.
-    case settleDue(RecordID, version: Int64)
+    /// Moves the due mark of the record that has exactly this version and one to `next`, or takes it away; the record's
+    /// version and content stay. What is committed together with it is done once, however many try, if the mark goes or
+    /// if they all name the one that they saw.
+    /// - Parameter due: the mark that the record must have; nil takes any.
+    case settleDue(RecordID, version: Int64, due: Timestamp? = nil, next: Timestamp? = nil)
+    /// Takes the lease on the record that has exactly this version, for a time that begins with the commit. The record
+    /// must have no lease, with `replacing` nil; or `holder`'s own, run out or not, which is extended; or one of
+    /// `replacing`'s that has run out. The record's version and content stay.
+    /// - Parameter holder: up to 100 octets of ASCII that nobody else uses.
+    case claim(RecordID, version: Int64, holder: String, replacing: String?, for: Duration)
+    /// Ends `holder`'s lease, run out or not, on the record that has exactly this version.
+    /// - Parameter isSettled: whether the lease goes. Otherwise it has run out now and stays, as given up: a mark that
+    ///   nobody knows how its holder's work ended.
+    case release(RecordID, version: Int64, holder: String, isSettled: Bool)
     /// Adds an entry at the end of the log. Several of a commit keep their order. Never a conflict.
     case append(StoredLogEntry)
 }
@@ -106,7 +123,7 @@ package enum StoreError: Error, Equatable, Sendable {
 /// before it appear, and the entries of a commit that was done before another one began stand before that one's.
 ///
 /// Implementations are safe to use from any task and by many at once. None of them reads the sealed content or the
-/// clock. Every write is durable before its call returns (memory excepted).
+/// wall clock; leases are measured by the store's own clock. Every write is durable before its call returns (memory excepted).
 package protocol RecordStore: Sendable {
     /// For how long what was read may be used without asking again: nil when this process is the store's only
     /// writer and so knows of every change.
@@ -126,6 +143,9 @@ package protocol RecordStore: Sendable {
 
     /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
     func commit(_ changes: [RecordChange]) async throws(StoreError)
+
+    /// Up to `limit` records whose lease has run out without having been given up, those first that did so first.
+    func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease]
 
     /// Removes up to `limit` records whose expiry is before `now`. Returns how many went.
     func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int
@@ -154,6 +174,12 @@ package protocol RecordStore: Sendable {
     /// sequence is `count` or more below the last one. It stops at the first entry that is neither. Returns how many
     /// went; what removes a tenant's entries moves no bound.
     func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int
+
+    /// Has `hear` told of every commit that others make, and of how far that can be relied on, until the store is
+    /// closed. To be called once at most. `hear` is called in the order of what it tells, and must not block.
+    ///
+    /// A store whose only writer is this process tells nothing.
+    func watch(_ hear: @escaping @Sendable (StoreNews) -> Void)
 
     /// Shows that the store can be reached and written to, and that its schema is the one that this build knows.
     func check() async throws(StoreError)

@@ -41,7 +41,7 @@ package struct Sealer: Sendable {
     package func open(_ record: StoredRecord) throws(SealError) -> OpenRecord {
         OpenRecord(
             id: record.id, version: record.version, content: try open(record.sealed, as: Self.subject(of: record)),
-            lookup: record.lookup, expires: record.expires, due: record.due)
+            lookup: record.lookup, expires: record.expires, due: record.due, lease: record.lease)
     }
 
     /// The entry in the form that a store keeps, sealed under the keyring's first key. No two have the same sealed

@@ -57,11 +57,17 @@ package final class Vault: Sendable {
         for change in changes {
             switch change {
             case .insert(let record): sealed.append(.insert(try seal(record)))
-            case .replace(let record, let version): sealed.append(.replace(try seal(record), version: version))
+            case .replace(let record, let version, let holder):
+                sealed.append(.replace(try seal(record), version: version, fencedFor: holder))
             case .remove(let id, let version): sealed.append(.remove(id, version: version))
             case .require(let id): sealed.append(.require(id))
             case .removeAll(let tenant): sealed.append(.removeAll(tenant))
-            case .settleDue(let id, let version): sealed.append(.settleDue(id, version: version))
+            case .settleDue(let id, let version, let due, let next):
+                sealed.append(.settleDue(id, version: version, due: due, next: next))
+            case .claim(let id, let version, let holder, let replacing, let duration):
+                sealed.append(.claim(id, version: version, holder: holder, replacing: replacing, for: duration))
+            case .release(let id, let version, let holder, let isSettled):
+                sealed.append(.release(id, version: version, holder: holder, isSettled: isSettled))
             case .append(let entry): sealed.append(.append(try seal(entry)))
             }
         }
@@ -88,6 +94,14 @@ package final class Vault: Sendable {
             return DueRecord(id: stored.id, version: stored.version, record: record)
         }
     }
+
+    /// Up to `limit` records whose lease has run out without having been given up, those first that did so first.
+    package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
+        try await store.lapsed(kind, limit: limit)
+    }
+
+    /// See `RecordStore`.
+    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { store.watch(hear) }
 
     /// The earliest due mark of the kind's records; nil when none has one.
     package func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {

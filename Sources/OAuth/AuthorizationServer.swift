@@ -15,17 +15,13 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var pinnedCertificates: [String]
     /// The answers to a refresh that end the session, beside those of TIDAL's Auth design.
     package var sessionEndingAnswers: [RefusalPattern]
-    /// How long before the access token's expiry a refresh is due already. Not negative.
-    package var refreshLeadTime: Duration
 
-    /// - Parameters:
-    ///   - sessionEndingAnswers: nil for the preset's.
-    ///   - refreshLeadTime: nil for the preset's.
+    /// - Parameter sessionEndingAnswers: nil for the preset's.
     package init(
         preset: ProviderPreset, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
         deviceAuthorizationEndpoint: String? = nil, issuer: String?, announcesIssuerInResponses: Bool,
         clientAuthentication: ProviderPreset.ClientAuthentication, pinnedCertificates: [String],
-        sessionEndingAnswers: [RefusalPattern]? = nil, refreshLeadTime: Duration? = nil
+        sessionEndingAnswers: [RefusalPattern]? = nil
     ) {
         self.preset = preset
         self.authorizationEndpoint = authorizationEndpoint
@@ -37,6 +33,5 @@ package struct AuthorizationServer: Sendable, Equatable {
         self.clientAuthentication = clientAuthentication
         self.pinnedCertificates = pinnedCertificates
         self.sessionEndingAnswers = sessionEndingAnswers ?? preset.sessionEndingAnswers
-        self.refreshLeadTime = max(.zero, refreshLeadTime ?? preset.refreshLeadTime)
     }
 }

@@ -48,8 +48,7 @@ package enum CredentialsDecision: Sendable, Equatable {
     case serve
     /// The client identifier is the answer.
     case serveBasic
-    /// Use the refresh token. An early one may fail: what is held is served all the same while it satisfies the query
-    /// (`CredentialsPolicy.isSatisfied`).
+    /// Use the refresh token. An early one may fail: what is held satisfies the query and is served all the same.
     case refresh(isEarly: Bool)
     /// Move the session to the tenant's registration. However it fails, what is held stays and the caller tries again
     /// later.
@@ -132,7 +131,7 @@ package struct CredentialsPolicy: Sendable {
 
     /// Whether what is held may be the answer without being renewed first: of the level asked for, alive for long
     /// enough, and not complained about.
-    package func isSatisfied(
+    private func isSatisfied(
         _ query: CredentialsQuery, by held: HeldCredentials, version: Int64, now: Timestamp
     ) -> Bool {
         query.lowestLevel <= held.level && isValid(held, query, now) && !query.wantsRenewal(of: version)

@@ -60,10 +60,6 @@ package struct DevicePolling: Sendable, Equatable {
 
     package var interval: Duration { .seconds(intervalSeconds) }
 
-    /// What precedes the first poll: the user has yet to type the code.
-    /// - Parameter remaining: how long the code still lives.
-    package func first(remaining: Duration) -> Step { wait(interval, remaining) }
-
     /// What follows a poll.
     /// - Parameter remaining: how long the code still lives.
     package mutating func next(after outcome: Outcome, remaining: Duration) -> Step {

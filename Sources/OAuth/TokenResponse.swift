@@ -83,6 +83,8 @@ package struct TokenErrorResponse: Sendable, Equatable {
     /// `error`, or nil where there is none that may be repeated.
     package let error: String?
     package let subStatus: String?
+    /// What to call the refusal by: `error`, or else the `sub_status`.
+    package var errorCode: String? { error ?? subStatus }
     /// Whether it cannot be said what the body names: it is neither empty nor a JSON object whose `error`, if it has
     /// one, is fit to be repeated. Where this is false, an `error` of nil means that the provider named none.
     package let isMalformed: Bool

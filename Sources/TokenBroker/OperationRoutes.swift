@@ -44,7 +44,13 @@ struct OperationRoutes {
 
     private func metrics(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
+        let places = broker.core.budget.usage
         var gauges: [Metrics.Reading] = [
+            (
+                "provider_places_in_use", "gauge", "Renewals that hold a place at their provider.",
+                [("", places.inUse)]
+            ),
+            ("provider_places_waiting", "gauge", "Renewals that wait for a place.", [("", places.waiting)]),
             ("event_listeners", "gauge", "Open streams of events.", [("", broker.events.listenerCount)]),
             (
                 "events_sent_total", "counter", "Events sent, once for each listener, by kind.",

@@ -51,6 +51,7 @@ enum Command: Equatable {
           TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
           TOKEN_BROKER_EVENT_LOOPS               event loops of the server, 1 to 256; default one per core
           TOKEN_BROKER_MAX_CONNECTIONS           connections at once, 1 to 1000000; default 10000
+          TOKEN_BROKER_PROVIDER_CONCURRENCY      renewals at one provider at once, 1 to 1024; default 16
           TOKEN_BROKER_QUARANTINE_DAYS           days that credentials ended by a provider are kept aside, 0 to 3650;
                                                  default 7
           TOKEN_BROKER_EXPIRY_NOTICE             seconds ahead of a token's expiry at which listeners are told of it,

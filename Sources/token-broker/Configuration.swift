@@ -31,6 +31,7 @@ struct Configuration: Sendable {
     var logLevel: LogLevel
     var eventLoops: Int?
     var maximumConnections: Int
+    var providerConcurrency: Int
     var quarantine: Duration
     var expiryNotice: Duration
     var eventRetention: Duration
@@ -95,6 +96,7 @@ struct Configuration: Sendable {
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
+        providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", 1...1024) ?? ProviderBudget.Limits().places
         quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
         expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", 0...86_400) ?? 300))
         eventRetention = .seconds(Int64(reader.integer("EVENT_DAYS", 1...365) ?? 7) * 86_400)

@@ -59,6 +59,9 @@ struct RunningService {
         var clientConfiguration = HTTPSClientConfiguration()
         clientConfiguration.trustedCAFile = configuration.trustedCAFile
         clientConfiguration.allowsInsecureTargets = configuration.allowsInsecureProviders
+        var budget = ProviderBudget.Limits()
+        budget.places = configuration.providerConcurrency
+        clientConfiguration.maximumConnectionsPerOrigin = budget.connections
         let client: HTTPSClient
         do {
             client = try HTTPSClient(configuration: clientConfiguration, loop: loop, resolver: resolver)
@@ -74,6 +77,7 @@ struct RunningService {
         settings.expiryNotice = configuration.expiryNotice
         settings.eventRetention = configuration.eventRetention
         settings.eventLimit = configuration.eventLimit
+        settings.providerBudget = budget
         let broker = Broker(settings: settings, vault: vault, transport: client, time: time, log: log)
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }

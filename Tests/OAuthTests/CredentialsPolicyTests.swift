@@ -402,18 +402,18 @@ import Testing
     }
 
     @Test func `what is held satisfies a query that a refresh could only better`() {
-        let policy = CredentialsPolicy()
-        func isSatisfied(_ held: HeldCredentials, _ query: CredentialsQuery) -> Bool {
-            policy.isSatisfied(query, by: held, version: 7, now: Sample.now)
+        func isEarly(_ held: HeldCredentials, _ query: CredentialsQuery) -> Bool? {
+            guard case .refresh(let isEarly) = decide(held, terms(leadTime: .seconds(86_400)), query) else { return nil }
+            return isEarly
         }
-        #expect(isSatisfied(user(left: .seconds(60)), .init()))
-        #expect(!isSatisfied(user(left: .milliseconds(59_999)), .init()))
-        #expect(!isSatisfied(user(left: .zero), .init(minimumLifetime: .zero)))
-        #expect(!isSatisfied(user(), .init(policy: .localForceRefresh)))
-        #expect(!isSatisfied(user(), .init(refusedByAPI: true, renewedPast: 7)))
-        #expect(isSatisfied(user(), .init(refusedByAPI: true, renewedPast: 6)))
-        #expect(isSatisfied(user(), .init(lowestLevel: .user)))
-        #expect(!isSatisfied(client(), .init(lowestLevel: .user)))
+        #expect(isEarly(user(left: .seconds(60)), .init()) == true)
+        #expect(isEarly(user(left: .milliseconds(59_999)), .init()) == false)
+        #expect(isEarly(user(left: .zero), .init(minimumLifetime: .zero)) == false)
+        #expect(isEarly(user(), .init(policy: .localForceRefresh)) == false)
+        #expect(isEarly(user(), .init(refusedByAPI: true, renewedPast: 7)) == false)
+        #expect(isEarly(user(), .init(refusedByAPI: true, renewedPast: 6)) == true)
+        #expect(isEarly(user(), .init(lowestLevel: .user)) == true)
+        #expect(isEarly(client(), .init(lowestLevel: .user)) == nil)
     }
 
     // MARK: Every combination

@@ -66,28 +66,19 @@ import Testing
 }
 
 @Suite struct `Authorization server` {
-    private func server(_ answers: [RefusalPattern]?, _ leadTime: Duration?) -> AuthorizationServer {
+    private func server(_ answers: [RefusalPattern]?) -> AuthorizationServer {
         AuthorizationServer(
             preset: .oidc, authorizationEndpoint: "https://id.example/authorize",
             tokenEndpoint: "https://id.example/token", revocationEndpoint: nil, issuer: nil,
             announcesIssuerInResponses: false, clientAuthentication: .none, pinnedCertificates: [],
-            sessionEndingAnswers: answers, refreshLeadTime: leadTime)
+            sessionEndingAnswers: answers)
     }
 
     @Test func `has what the preset has unless it is told`() throws {
         let pattern = try #require(RefusalPattern(status: 400, error: nil))
-        #expect(server(nil, nil).sessionEndingAnswers == ProviderPreset.oidc.sessionEndingAnswers)
-        #expect(server(nil, nil).refreshLeadTime == ProviderPreset.oidc.refreshLeadTime)
-        #expect(server(nil, nil).deviceAuthorizationEndpoint == nil)
-        #expect(server([pattern], nil).sessionEndingAnswers == [pattern])
-    }
-
-    @Test(
-        arguments: [
-            (.seconds(-1), .zero), (.zero, .zero), (.milliseconds(1), .milliseconds(1)), (.seconds(60), .seconds(60)),
-        ] as [(Duration, Duration)])
-    func `never refreshes after the expiry`(leadTime: Duration, kept: Duration) {
-        #expect(server(nil, leadTime).refreshLeadTime == kept)
+        #expect(server(nil).sessionEndingAnswers == ProviderPreset.oidc.sessionEndingAnswers)
+        #expect(server(nil).deviceAuthorizationEndpoint == nil)
+        #expect(server([pattern]).sessionEndingAnswers == [pattern])
     }
 }
 

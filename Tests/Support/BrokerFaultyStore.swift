@@ -77,14 +77,14 @@ package final class BrokerFaultyStore: ForwardingStore {
 extension RecordChange {
     /// Whether this writes a record of that kind over another one.
     package func replaces(_ kind: RecordKind) -> Bool {
-        if case .replace(let record, _) = self { record.id.kind == kind } else { false }
+        if case .replace(let record, _, _) = self { record.id.kind == kind } else { false }
     }
 
     /// Whether this writes a record of that kind, new or over another one.
     package func writes(_ kind: RecordKind) -> Bool {
         switch self {
-        case .insert(let record), .replace(let record, _): record.id.kind == kind
-        case .remove, .require, .removeAll, .settleDue, .append: false
+        case .insert(let record), .replace(let record, _, _): record.id.kind == kind
+        case .remove, .require, .removeAll, .settleDue, .claim, .release, .append: false
         }
     }
 }

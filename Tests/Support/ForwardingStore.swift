@@ -48,6 +48,13 @@ extension ForwardingStore {
         return try await inner.nextDue(kind)
     }
 
+    package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
+        try admit()
+        return try await inner.lapsed(kind, limit: limit)
+    }
+
+    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { inner.watch(hear) }
+
     package func entries(
         after sequence: Int64, tenant: TenantName?, limit: Int
     ) async throws(StoreError) -> [PlacedLogEntry] {

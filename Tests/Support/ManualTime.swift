@@ -2,6 +2,7 @@ internal import BrokerCore
 package import OAuth
 package import Reactor
 internal import Synchronization
+internal import Testing
 internal import TokenBroker
 
 /// Time that a test moves. Either every sleep is over at once and moves the clock by its length, or sleepers wait until
@@ -19,8 +20,19 @@ package final class ManualTime: Time {
         var sleepers: [UInt64: Sleeper] = [:]
         var cancelled: Set<UInt64> = []
         var lastSleeper: UInt64 = 0
-        var arrivals: [(count: Int, continuation: CheckedContinuation<Void, Never>)] = []
+        var arrivals: [UInt64: Arrival] = [:]
+        var lastArrival: UInt64 = 0
+        /// The waits that ended before they had begun.
+        var left: Set<UInt64> = []
     }
+
+    private struct Arrival {
+        let count: Int
+        let continuation: CheckedContinuation<Bool, Never>
+    }
+
+    /// How long a test waits for sleepers: far more than a busy machine needs, and far less than a suite's limit.
+    private static let patience: Duration = .seconds(60)
 
     /// 2026-11-21T09:00:00Z.
     package static let beginning = Timestamp(rfc3339: "2026-11-21T09:00:00Z")!
@@ -56,16 +68,51 @@ package final class ManualTime: Time {
         for sleeper in due { sleeper.continuation.resume(returning: true) }
     }
 
-    /// Suspends until at least `count` sleeps are being waited for.
-    package func sleepers(atLeast count: Int) async {
-        await withCheckedContinuation { continuation in
-            let isThere = state.withLock { state in
-                if state.sleepers.count >= count { return true }
-                state.arrivals.append((count, continuation))
-                return false
-            }
-            if isThere { continuation.resume() }
+    /// Suspends until at least `count` sleeps are being waited for, or until the task is cancelled. Where they do not
+    /// come within a minute, the test has failed.
+    package func sleepers(
+        atLeast count: Int, fileID: String = #fileID, filePath: String = #filePath, line: Int = #line,
+        column: Int = #column
+    ) async {
+        let id = state.withLock { state in
+            state.lastArrival += 1
+            return state.lastArrival
         }
+        let limit = Task {
+            // A limit that is not needed any more is cancelled.
+            guard (try? await Task.sleep(for: Self.patience)) != nil else { return }
+            leave(id)
+        }
+        let areThere = await withTaskCancellationHandler {
+            await withCheckedContinuation { (continuation: CheckedContinuation<Bool, Never>) in
+                let outcome: Bool? = state.withLock { state in
+                    if state.left.remove(id) != nil { return false }
+                    if state.sleepers.count >= count { return true }
+                    state.arrivals[id] = Arrival(count: count, continuation: continuation)
+                    return nil
+                }
+                if let outcome { continuation.resume(returning: outcome) }
+            }
+        } onCancel: {
+            leave(id)
+        }
+        limit.cancel()
+        if !areThere, !Task.isCancelled {
+            let found = state.withLock { $0.sleepers.count }
+            Issue.record(
+                "\(found) instead of \(count) sleepers after a minute",
+                sourceLocation: SourceLocation(fileID: fileID, filePath: filePath, line: line, column: column))
+        }
+    }
+
+    /// Ends a wait for sleepers.
+    private func leave(_ id: UInt64) {
+        let arrival = state.withLock { state in
+            let arrival = state.arrivals.removeValue(forKey: id)
+            if arrival == nil { state.left.insert(id) }
+            return arrival
+        }
+        arrival?.continuation.resume(returning: false)
     }
 
     package func sleep(for duration: Duration) async throws(CancellationError) {
@@ -89,7 +136,7 @@ package final class ManualTime: Time {
     }
 
     private func enter(_ id: UInt64, _ duration: Duration, _ continuation: CheckedContinuation<Bool, Never>) {
-        let (outcome, arrived) = state.withLock { state -> (Bool?, [CheckedContinuation<Void, Never>]) in
+        let (outcome, arrived) = state.withLock { state -> (Bool?, [CheckedContinuation<Bool, Never>]) in
             if state.cancelled.remove(id) != nil { return (false, []) }
             state.slept.append(duration)
             if state.skipsSleeps || duration <= .zero {
@@ -97,11 +144,11 @@ package final class ManualTime: Time {
                 return (true, [])
             }
             state.sleepers[id] = Sleeper(due: state.elapsed + duration, continuation: continuation)
-            let arrived = state.arrivals.filter { $0.count <= state.sleepers.count }.map(\.continuation)
-            state.arrivals.removeAll { $0.count <= state.sleepers.count }
-            return (nil, arrived)
+            let arrived = state.arrivals.filter { $0.value.count <= state.sleepers.count }
+            for id in arrived.keys { state.arrivals[id] = nil }
+            return (nil, arrived.values.map(\.continuation))
         }
         if let outcome { continuation.resume(returning: outcome) }
-        for waiter in arrived { waiter.resume() }
+        for waiter in arrived { waiter.resume(returning: true) }
     }
 }

@@ -280,12 +280,8 @@ internal import TokenBroker
     // MARK: Replicas
 
     @Test func `a change on one replica is seen on the other within the bound`() async throws {
-        let records = MemoryRecordStore()
         let time = ManualTime()
-        let one = try await BrokerHarness(
-            store: FaultyStore(records, revalidateAfter: .seconds(2)), time: time)
-        let two = try await BrokerHarness(
-            store: FaultyStore(records, revalidateAfter: .seconds(2)), time: time)
+        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(2), time: time)
         await one.makeTenant()
         let key = await one.makeKey()
         await one.set("a1", refresh: "r1")
@@ -317,12 +313,8 @@ internal import TokenBroker
     }
 
     @Test func `a replica with an old reading does not refresh what a sibling has refreshed`() async throws {
-        let records = MemoryRecordStore()
         let time = ManualTime()
-        let one = try await BrokerHarness(
-            store: FaultyStore(records, revalidateAfter: .seconds(3600)), time: time)
-        let two = try await BrokerHarness(
-            store: FaultyStore(records, revalidateAfter: .seconds(3600)), time: time)
+        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(3600), time: time)
         await one.makeTenant()
         await one.set("a1", refresh: "r1", lifetime: .seconds(100))
         let held = await two.get()
@@ -337,12 +329,7 @@ internal import TokenBroker
     }
 
     @Test func `a report about a version that a sibling has replaced costs no refresh`() async throws {
-        let records = MemoryRecordStore()
-        let time = ManualTime()
-        let one = try await BrokerHarness(
-            store: FaultyStore(records, revalidateAfter: .seconds(3600)), time: time)
-        let two = try await BrokerHarness(
-            store: FaultyStore(records, revalidateAfter: .seconds(3600)), time: time)
+        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(3600))
         await one.makeTenant()
         let tag = await one.set("a1", refresh: "r1")
         #expect(await two.get().token == "a1")

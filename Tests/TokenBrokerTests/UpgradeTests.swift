@@ -469,9 +469,7 @@ internal import TokenBroker
     private static func replicas(
         _ tenant: String = first, members: String = #""level": "user", "client_unique_key": "u1", "#
     ) async throws -> (BrokerHarness, BrokerHarness) {
-        let (records, time) = (MemoryRecordStore(), ManualTime())
-        let one = try await BrokerHarness(store: FaultyStore(records, revalidateAfter: .seconds(3600)), time: time)
-        let two = try await BrokerHarness(store: FaultyStore(records, revalidateAfter: .seconds(3600)), time: time)
+        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(3600))
         await one.makeTenant("t1", tenant)
         await one.set("a1", refresh: "r1", lifetime: .seconds(7200), members: members)
         #expect(await two.get().token == "a1")

@@ -79,6 +79,12 @@ package actor FileRecordStore: RecordStore {
         try attempt { files throws(FileStoreError) in try files.nextDue(kind) }
     }
 
+    package func lapsed(_ kind: RecordKind, limit: Int) throws(StoreError) -> [LapsedLease] {
+        try attempt { files throws(FileStoreError) in try files.lapsed(kind, limit: limit) }
+    }
+
+    nonisolated package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {}
+
     package func entries(
         after sequence: Int64, tenant: TenantName?, limit: Int
     ) throws(StoreError) -> [PlacedLogEntry] {

@@ -34,6 +34,7 @@ final class FileRecords {
     private let report: (FileStoreError) -> Void
     private let log: FileLog
     private var index = RecordIndex()
+    private var leases = LeaseTimes()
     /// The directories of tenants that are known to exist durably.
     private var knownDirectories: Set<String> = []
     private var lastNewNumber: UInt64 = 0
@@ -132,6 +133,16 @@ final class FileRecords {
         return index.nextDue(kind)
     }
 
+    func lapsed(_ kind: RecordKind, limit: Int) throws(FileStoreError) -> [LapsedLease] {
+        try recoverIfNeeded()
+        var lapsed: [(end: MonotonicInstant, lease: LapsedLease)] = []
+        for (id, holder) in index.leaseHolders where id.kind == kind && leases.remaining(id) <= .zero {
+            guard let version = index.entries[id]?.version else { continue }
+            lapsed.append((leases.end(id), LapsedLease(id: id, version: version, holder: holder)))
+        }
+        return lapsed.sorted { ($0.end, $0.lease.id) < ($1.end, $1.lease.id) }.prefix(limit).map(\.lease)
+    }
+
     func entries(after sequence: Int64, tenant: TenantName?, limit: Int) throws(FileStoreError) -> [PlacedLogEntry] {
         try recoverIfNeeded()
         return try log.entries(after: sequence, tenant: tenant, limit: limit)
@@ -169,6 +180,7 @@ final class FileRecords {
             let path = RecordPath(.indexed, id)
             try onDisk { () throws(SystemError) in _ = try directory.remove(path.text) }
             index.remove(id)
+            leases.note(id, nil)
             directories.insert(path.directory)
         }
         try onDisk { () throws(SystemError) in
@@ -245,6 +257,7 @@ extension FileRecords {
             guard try areInPlace(plan.outcomes), log.state == state, log.bounds.last >= addition?.last ?? 0 else {
                 throw .system(path: path, error)
             }
+            for (id, record) in plan.outcomes { leases.note(id, record) }
             return
         }
         for id in plan.outcomes.keys { index.remove(id) }
@@ -252,6 +265,7 @@ extension FileRecords {
             let isFree = index.insert(record)
             precondition(isFree, "a commit was planned with a look-up digest that is taken")
         }
+        for (id, record) in plan.outcomes { leases.note(id, record) }
     }
 
     /// Writes all of the records that needs space, and gives the steps that remain.
@@ -314,7 +328,12 @@ extension FileRecords {
     }
 
     private func areInPlace(_ outcomes: [RecordID: StoredRecord?]) throws(FileStoreError) -> Bool {
-        for (id, outcome) in outcomes where try load(id) != outcome { return false }
+        for (id, outcome) in outcomes {
+            var expected = outcome
+            // How long a lease lasts stands in no file.
+            if let outcome { expected = leases.timed(outcome) }
+            if try load(id) != expected { return false }
+        }
         return true
     }
 
@@ -412,7 +431,7 @@ extension FileRecords: CommitBasis {
         do throws(FramedFile.Failure) {
             let record = try RecordFile.decode(bytes, id: place.id)
             guard RecordPath(for: record) == place else { throw .damaged }
-            return record
+            return leases.timed(record)
         } catch {
             switch error {
             case .damaged: throw damage(place.text)

@@ -1,6 +1,6 @@
 internal import OAuth
 
-/// What is kept in memory about the records that have a look-up digest, an expiry or a due mark.
+/// What is kept in memory about the records that have a look-up digest, an expiry, a due mark or a lease.
 struct RecordIndex {
     struct Entry {
         let version: Int64
@@ -10,6 +10,8 @@ struct RecordIndex {
 
     private(set) var entries: [RecordID: Entry] = [:]
     private(set) var holders: [LookupKey: RecordID] = [:]
+    /// The holders of leases that were not given up, run out or not.
+    private(set) var leaseHolders: [RecordID: String] = [:]
     private var dueTimes: [RecordKind: [RecordID: Timestamp]] = [:]
 
     /// False, with nothing noted, when another record has the look-up digest.
@@ -20,12 +22,14 @@ struct RecordIndex {
             holders[key] = record.id
         }
         entries[record.id] = Entry(version: record.version, lookup: record.lookup, expires: record.expires)
+        if let lease = record.lease, !lease.wasGivenUp { leaseHolders[record.id] = lease.holder }
         if let due = record.due { dueTimes[record.id.kind, default: [:]][record.id] = due }
         return true
     }
 
     mutating func remove(_ id: RecordID) {
         dueTimes[id.kind]?[id] = nil
+        leaseHolders[id] = nil
         guard let lookup = entries.removeValue(forKey: id)?.lookup else { return }
         holders[LookupKey(kind: id.kind, digest: lookup)] = nil
     }

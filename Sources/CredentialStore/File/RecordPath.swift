@@ -3,7 +3,8 @@ internal import OAuth
 
 /// Where in a store's directory a record's file stands: `tree/kind/tenant/name`.
 struct RecordPath: Hashable, Sendable {
-    /// Records with a look-up digest, an expiry or a due mark stand apart, so that a start has to read those and no others.
+    /// Records with a look-up digest, an expiry, a due mark or a lease stand apart, so that a start has to read those and
+    /// no others.
     enum Tree: String, CaseIterable, Sendable {
         case plain, indexed
     }
@@ -18,7 +19,8 @@ struct RecordPath: Hashable, Sendable {
 
     /// Where a record with this content belongs.
     init(for record: StoredRecord) {
-        let isIndexed = record.lookup != nil || record.expires != nil || record.due != nil
+        let isIndexed =
+            record.lookup != nil || record.expires != nil || record.due != nil || record.lease != nil
         self.init(isIndexed ? .indexed : .plain, record.id)
     }
 

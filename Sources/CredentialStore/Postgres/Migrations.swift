@@ -88,6 +88,18 @@ enum Migrations {
                     """),
                 PostgresStatement("INSERT INTO token_broker_log (last, trimmed) VALUES (0, 0)"),
             ]),
+        Migration(
+            version: 3, compatible: 1,
+            statements: [
+                // Milliseconds of the database's clock: the replicas' clocks need not agree.
+                PostgresStatement(
+                    "ALTER TABLE token_broker_records ADD COLUMN lease_holder text, ADD COLUMN lease_expires bigint"),
+                PostgresStatement(
+                    """
+                    CREATE INDEX token_broker_records_lease ON token_broker_records (kind, lease_expires)
+                    WHERE lease_expires IS NOT NULL
+                    """),
+            ]),
     ]
 
     /// How the database's schema stands to what a build knows.

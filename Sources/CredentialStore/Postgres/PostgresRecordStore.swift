@@ -102,6 +102,23 @@ package struct PostgresRecordStore: RecordStore {
         }
     }
 
+    package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
+        try await query(
+            Statements.lapsed, [.text(kind.rawValue), .integer(Int64(max(0, limit)))]
+        ) { result throws(PostgresError) in
+            var lapsed: [LapsedLease] = []
+            for row in result.rows {
+                guard let name = try row.text(0), let key = try row.text(1), let version = try row.integer(2),
+                    let holder = try row.text(3), let tenant = Self.tenant(named: name)
+                else { throw .unexpectedResult("a lease has no name, version or holder") }
+                lapsed.append(LapsedLease(id: RecordID(kind, tenant, key: key), version: version, holder: holder))
+            }
+            return lapsed
+        }
+    }
+
+    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {}
+
     // MARK: The log
 
     package func entries(
@@ -280,11 +297,11 @@ package struct PostgresRecordStore: RecordStore {
 
     private func settle(_ changes: [RecordChange]) async throws(StoreError) {
         let changes = Self.inLockOrder(changes)
-        // Requirements and the removal of all that a tenant has come to the same when they are done twice.
+        // Requirements, the removal of all that a tenant has, and claims come to the same when they are done twice.
         let isRepeatable = changes.allSatisfy { change in
             switch change {
-            case .require, .removeAll: true
-            case .insert, .replace, .remove, .settleDue, .append: false
+            case .require, .removeAll, .claim: true
+            case .insert, .replace, .remove, .settleDue, .release, .append: false
             }
         }
         let deadline = MonotonicInstant.after(timeout)
@@ -317,8 +334,10 @@ package struct PostgresRecordStore: RecordStore {
     static func inLockOrder(_ changes: [RecordChange]) -> [RecordChange] {
         func place(_ change: RecordChange) -> (phase: Int, id: RecordID) {
             switch change {
-            case .require(let id), .remove(let id, _), .settleDue(let id, _): (id.kind == .tenant ? 0 : 1, id)
-            case .replace(let record, _): (record.id.kind == .tenant ? 0 : 1, record.id)
+            case .require(let id), .remove(let id, _), .settleDue(let id, _, _, _), .claim(let id, _, _, _, _),
+                .release(let id, _, _, _):
+                (id.kind == .tenant ? 0 : 1, id)
+            case .replace(let record, _, _): (record.id.kind == .tenant ? 0 : 1, record.id)
             case .removeAll(let tenant): (2, RecordID(.tenant, tenant))
             case .insert(let record): (record.id.kind == .tenant ? 3 : 4, record.id)
             case .append(let entry): (5, RecordID(.tenant, entry.tenant))
@@ -396,15 +415,30 @@ package struct PostgresRecordStore: RecordStore {
         switch change {
         case .insert(let record):
             result = try await connection.execute(Statements.insert, values(record), until: deadline)
-        case .replace(let record, let version):
+        case .replace(let record, let version, nil):
             result = try await connection.execute(
                 Statements.replace, values(record) + [.integer(version)], until: deadline)
+        case .replace(let record, let version, let holder?):
+            result = try await connection.execute(
+                Statements.replaceFenced, values(record) + [.integer(version), .text(holder)], until: deadline)
         case .remove(let id, let version):
             result = try await connection.execute(
                 Statements.remove, names(id) + [.integer(version)], until: deadline)
-        case .settleDue(let id, let version):
+        case .settleDue(let id, let version, let due, let next):
             result = try await connection.execute(
-                Statements.settleDue, names(id) + [.integer(version)], until: deadline)
+                Statements.settleDue,
+                names(id) + [.integer(version), .integer(due?.milliseconds), .integer(next?.milliseconds)],
+                until: deadline)
+        case .claim(let id, let version, let holder, let replacing, let duration):
+            result = try await connection.execute(
+                Statements.claim,
+                names(id) + [
+                    .integer(version), .text(holder), .text(replacing), .integer(duration.milliseconds),
+                ], until: deadline)
+        case .release(let id, let version, let holder, let isSettled):
+            result = try await connection.execute(
+                isSettled ? Statements.release : Statements.giveUp,
+                names(id) + [.integer(version), .text(holder)], until: deadline)
         case .append(let entry):
             result = try await connection.execute(Statements.append, values(entry), until: deadline)
         case .require(let id):
@@ -435,15 +469,28 @@ package struct PostgresRecordStore: RecordStore {
                 guard let found = try await read(record.id) else { continue }
                 if found.version == record.version, found.sealed == record.sealed { return }
                 hasMoved = true
-            case .replace(let record, let version):
+            case .replace(let record, let version, _):
                 let found = try await read(record.id)
                 if let found, found.version == record.version, found.sealed == record.sealed { return }
                 if found?.version != version { hasMoved = true }
             case .remove(let id, let version):
                 if try await read(id)?.version != version { hasMoved = true }
-            case .settleDue(let id, let version):
+            case .settleDue(let id, let version, let due, let next):
                 let found = try await read(id)
-                if found?.version != version || found?.due == nil { hasMoved = true }
+                if found?.version != version || found?.due == nil || found?.due == next
+                    || due != nil && found?.due != due
+                {
+                    hasMoved = true
+                }
+            case .claim(let id, let version, let holder, _, _):
+                let found = try await read(id)
+                // Nobody else uses that name.
+                if found?.version == version, found?.lease?.holder == holder { return }
+                if found?.version != version { hasMoved = true }
+            case .release(let id, let version, let holder, let isSettled):
+                let found = try await read(id)
+                if found?.version != version || found?.lease?.holder != holder { hasMoved = true }
+                if !isSettled, found?.version == version, found?.lease?.wasGivenUp == true { return }
             case .append(let entry):
                 if try await isAppended(entry) { return }
             case .require(let id):
@@ -562,6 +609,14 @@ package struct PostgresRecordStore: RecordStore {
         name == TenantName.broker.description ? .broker : TenantName(name)
     }
 
+    private static func lease(_ row: PostgresResult.Row) throws(PostgresError) -> Lease? {
+        guard let holder = try row.text(7) else { return nil }
+        guard let remaining = try row.integer(8) else {
+            return Lease(holder: holder, remaining: .zero, wasGivenUp: true)
+        }
+        return Lease(holder: holder, remaining: .milliseconds(remaining))
+    }
+
     private static func record(_ kind: RecordKind, _ row: PostgresResult.Row) throws(PostgresError) -> StoredRecord {
         guard let name = try row.text(0), let key = try row.text(1), let version = try row.integer(2),
             let sealed = try row.bytes(3),
@@ -570,7 +625,7 @@ package struct PostgresRecordStore: RecordStore {
         return StoredRecord(
             id: RecordID(kind, tenant, key: key), version: version, sealed: sealed, lookup: try row.bytes(4),
             expires: try row.integer(5).map { Timestamp(milliseconds: $0) },
-            due: try row.integer(6).map { Timestamp(milliseconds: $0) })
+            due: try row.integer(6).map { Timestamp(milliseconds: $0) }, lease: try lease(row))
     }
 }
 

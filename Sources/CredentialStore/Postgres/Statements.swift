@@ -6,26 +6,34 @@ enum Statements {
 
     static let read = PostgresStatement(
         """
-        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
+        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder,
+            lease_expires - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+        FROM token_broker_records
         WHERE kind = $1 AND tenant = $2 AND key = $3
         """, isPrepared: true)
 
     static let find = PostgresStatement(
         """
-        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
+        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder,
+            lease_expires - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+        FROM token_broker_records
         WHERE kind = $1 AND lookup = $2
         """, isPrepared: true)
 
     /// The row comparison is a range of the primary key's index, however far the list has got.
     static let list = PostgresStatement(
         """
-        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
+        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder,
+            lease_expires - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+        FROM token_broker_records
         WHERE kind = $1 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
         """, isPrepared: true)
 
     static let listOfTenant = PostgresStatement(
         """
-        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
+        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder,
+            lease_expires - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+        FROM token_broker_records
         WHERE kind = $1 AND tenant = $5 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
         """, isPrepared: true)
 
@@ -39,8 +47,20 @@ enum Statements {
 
     static let replace = PostgresStatement(
         """
-        UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8
+        UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
+            lease_holder = NULL, lease_expires = NULL
         WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
+        """, isPrepared: true)
+
+    /// Like `replace`, unless a lease stands that has not run out and is not $10's.
+    static let replaceFenced = PostgresStatement(
+        """
+        UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
+            lease_holder = NULL, lease_expires = NULL
+        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
+            AND (lease_holder IS NULL OR lease_holder = $10
+                OR lease_expires IS NULL
+                OR lease_expires <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
         """, isPrepared: true)
 
     static let remove = PostgresStatement(
@@ -49,8 +69,40 @@ enum Statements {
 
     static let settleDue = PostgresStatement(
         """
-        UPDATE token_broker_records SET due = NULL
-        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND due IS NOT NULL
+        UPDATE token_broker_records SET due = $6
+        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND due = coalesce($5, due)
+        """, isPrepared: true)
+
+    /// The clock is read when the row is, so that whoever had to wait for it does not take a lease that was given
+    /// meanwhile.
+    static let claim = PostgresStatement(
+        """
+        UPDATE token_broker_records SET lease_holder = $5,
+            lease_expires = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $7
+        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4
+            AND (lease_holder = $5 OR (lease_holder IS NULL AND $6 IS NULL)
+                OR (lease_holder = $6 AND (lease_expires IS NULL
+                    OR lease_expires <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint)))
+        """, isPrepared: true)
+
+    static let release = PostgresStatement(
+        """
+        UPDATE token_broker_records SET lease_holder = NULL, lease_expires = NULL
+        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5
+        """, isPrepared: true)
+
+    /// A holder without an end has given its lease up.
+    static let giveUp = PostgresStatement(
+        """
+        UPDATE token_broker_records SET lease_expires = NULL
+        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5
+        """, isPrepared: true)
+
+    static let lapsed = PostgresStatement(
+        """
+        SELECT tenant, key, version, lease_holder FROM token_broker_records
+        WHERE kind = $1 AND lease_expires <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+        ORDER BY lease_expires, tenant, key LIMIT $2
         """, isPrepared: true)
 
     /// The lock lets replacements of the record through and makes its removal wait for our commit; when a removal has
@@ -85,7 +137,9 @@ enum Statements {
 
     static let due = PostgresStatement(
         """
-        SELECT tenant, key, version, sealed, lookup, expires, due FROM token_broker_records
+        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder,
+            lease_expires - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+        FROM token_broker_records
         WHERE kind = $1 AND due < $2 ORDER BY due, tenant, key LIMIT $3
         """, isPrepared: true)
 

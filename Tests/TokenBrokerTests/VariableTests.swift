@@ -1,12 +1,14 @@
 internal import BrokerTesting
 internal import Testing
 
-@Suite(.timeLimit(.minutes(2))) struct `Variables about events` {
+@Suite(.timeLimit(.minutes(2))) struct `Variables with a range` {
     @Test(
         arguments: [
             ("EVENT_DAYS", "0", 78), ("EVENT_DAYS", "1", 0), ("EVENT_DAYS", "365", 0), ("EVENT_DAYS", "366", 78),
             ("EVENT_DAYS", "a week", 78), ("EVENT_LIMIT", "999", 78), ("EVENT_LIMIT", "1000", 0),
             ("EVENT_LIMIT", "1000000000", 0), ("EVENT_LIMIT", "1000000001", 78), ("EVENT_LIMIT", "-1", 78),
+            ("PROVIDER_CONCURRENCY", "0", 78), ("PROVIDER_CONCURRENCY", "1", 0), ("PROVIDER_CONCURRENCY", "1024", 0),
+            ("PROVIDER_CONCURRENCY", "1025", 78),
         ] as [(String, String, Int32)])
     func `are taken within their ranges`(name: String, value: String, status: Int32) async throws {
         let process = try await TestProcess.start(

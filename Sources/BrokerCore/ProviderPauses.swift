@@ -1,0 +1,38 @@
+package import OAuth
+package import Reactor
+internal import Synchronization
+
+/// Which providers asked to be left alone (RFC 6585 §4), and until when.
+package final class ProviderPauses: Sendable {
+    package struct Key: Hashable {
+        private let tokenEndpoint: String
+        private let clientID: String
+
+        /// Providers count requests by client.
+        package init(_ client: ClientConfiguration, at server: AuthorizationServer) {
+            tokenEndpoint = server.tokenEndpoint
+            clientID = client.clientID
+        }
+    }
+
+    private let pauses = Mutex<[Key: MonotonicInstant]>([:])
+
+    package func pause(_ key: Key, for duration: Duration, now: MonotonicInstant) {
+        let end = now.advanced(by: duration)
+        pauses.withLock { pauses in
+            // Clients that are never asked for again leave their pauses behind.
+            if pauses.count >= 1024 { pauses = pauses.filter { $0.value > now } }
+            pauses[key] = max(end, pauses[key] ?? end)
+        }
+    }
+
+    /// How long the pause still lasts; nil without one. Pauses that are over are forgotten.
+    func remaining(_ key: Key, now: MonotonicInstant) -> Duration? {
+        pauses.withLock { pauses in
+            guard let end = pauses[key] else { return nil }
+            if end > now { return now.duration(to: end) }
+            pauses[key] = nil
+            return nil
+        }
+    }
+}
