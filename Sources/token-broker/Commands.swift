@@ -42,6 +42,12 @@ enum Command: Equatable {
           TOKEN_BROKER_PUBLIC_BASE_URL           where browsers reach the broker; default http://<listen>
           TOKEN_BROKER_DATABASE_URL *            PostgreSQL, as a libpq URI; without it, the embedded file store
           TOKEN_BROKER_DATABASE_CONNECTIONS      connections to PostgreSQL, 1 to 64; default 4
+          TOKEN_BROKER_DATABASE_POOLER           true where DATABASE_URL leads to PgBouncer in transaction mode; default
+                                                 false
+          TOKEN_BROKER_DATABASE_LISTEN_URL *     where the broker hears of other replicas' changes, as a libpq URI that
+                                                 no pooler is behind; default DATABASE_URL unless that leads to a
+                                                 pooler; without one, and with off (for servers without LISTEN, the
+                                                 same for all replicas), the broker looks every few seconds
           TOKEN_BROKER_DATA_DIR                  directory of the embedded store; default /var/lib/token-broker
           TOKEN_BROKER_MASTER_KEYS *             id:base64 of 32 bytes, comma-separated; the first seals, all open;
                                                  the embedded store makes one for itself (master.keys)

@@ -13,7 +13,7 @@ struct Configuration: Sendable {
     enum Store: Sendable {
         /// A directory; keys that are not configured are made there on first start.
         case files(directory: String)
-        case postgres(PostgresConfiguration)
+        case postgres(PostgresConfiguration, PostgresRecordStore.Listening)
     }
 
     /// Everything that is wrong, one line each, with the variable's name and without its value.
@@ -71,10 +71,13 @@ struct Configuration: Sendable {
         }
         if let databaseURL {
             let connections = reader.integer("DATABASE_CONNECTIONS", 1...64) ?? 4
+            let usesPooler = reader.bool("DATABASE_POOLER") ?? false
+            let listening = Self.listening(&reader)
             do {
                 var configuration = try PostgresConfiguration(databaseURL)
                 configuration.maximumConnections = connections
-                store = .postgres(configuration)
+                configuration.usesPooler = usesPooler
+                store = .postgres(configuration, listening)
             } catch {
                 reader.fault("DATABASE_URL", "\(error)")
                 store = .files(directory: "")
@@ -104,6 +107,20 @@ struct Configuration: Sendable {
         shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", 1...3600) ?? 25))
         unknownVariables = reader.unknownNames
         if !reader.faults.isEmpty { throw Faults(lines: reader.faults) }
+    }
+
+    private static func listening(_ reader: inout EnvironmentReader) -> PostgresRecordStore.Listening {
+        switch reader.secret("DATABASE_LISTEN_URL") {
+        case nil: return .automatic
+        case "off": return .off
+        case let url?:
+            do {
+                return .through(try PostgresConfiguration(url))
+            } catch {
+                reader.fault("DATABASE_LISTEN_URL", "\(error)")
+                return .automatic
+            }
+        }
     }
 
     private static func address(_ text: String) -> SocketAddress? {

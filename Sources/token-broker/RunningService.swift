@@ -145,23 +145,26 @@ struct RunningService {
             } catch {
                 throw StartFailure(text: "\(error)")
             }
-        case .postgres(let database):
+        case .postgres(let database, let listening):
             guard let keys = configuration.masterKeys, let adminKey = configuration.adminKey,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
-            let store = try await connect(database, loop, resolver, log, time)
+            let store = try await connect(database, listening, loop, resolver, log, time)
             return (Vault(store: store, keyring: keyring), adminKey)
         }
     }
 
     /// A database that starts at the same time as we do is waited for.
     private static func connect(
-        _ database: PostgresConfiguration, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log, _ time: SystemTime
+        _ database: PostgresConfiguration, _ listening: PostgresRecordStore.Listening, _ loop: EventLoop,
+        _ resolver: NameResolver, _ log: Log, _ time: SystemTime
     ) async throws(StartFailure) -> PostgresRecordStore {
         let end = time.monotonic.advanced(by: patience)
         while true {
             do throws(StoreError) {
-                return try await PostgresRecordStore.open(database, on: loop, resolver: resolver) { error in
+                return try await PostgresRecordStore.open(
+                    database, on: loop, resolver: resolver, listening: listening
+                ) { error in
                     log.warning("database_failed", [.database(error)])
                 }
             } catch {
