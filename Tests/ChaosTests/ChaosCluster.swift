@@ -15,6 +15,8 @@ struct ChaosCluster {
 
     let settings: ChaosSettings
     let postgres: PostgresServer
+    /// In transaction mode, before the database of the replica in the middle.
+    private let pooler: PgBouncerServer
     let provider: RunningProvider
     let replicas: [ChaosReplica]
     /// By replica.
@@ -23,6 +25,8 @@ struct ChaosCluster {
     let records = ChaosRecords()
     /// Minutes that a replica's clock is off.
     let offsets: [Int: Int]
+    /// The replicas that hear of nothing, and look for changes themselves.
+    let polling: Set<Int>
     private let directories: StoreFixtureDirectory
     private let loop: EventLoop
 
@@ -55,6 +59,7 @@ struct ChaosCluster {
         self.settings = settings
         postgres = try PostgresServer()
         let database = try await postgres.makeDatabase()
+        pooler = try await PgBouncerServer.start(before: postgres)
         var configuration = ProviderConfiguration(
             profile: .tidal, clients: [ProviderClient("app", secret: nil, scopes: ["r_usr"])])
         configuration.rotation = .rotate(grace: Self.grace)
@@ -66,6 +71,8 @@ struct ChaosCluster {
         var generator = SplitMix64(seed: settings.seed)
         let sign = Bool.random(using: &generator) ? 1 : -1
         let minutes = Int.random(in: 2...10, using: &generator) * sign
+        // Behind a pooler there may be no other way to the database, and no notifications then.
+        polling = Int.random(in: 0..<4, using: &generator) == 0 ? [1] : []
         offsets = settings.faults.contains(.clock) ? [ChaosSettings.replicas - 1: minutes] : [:]
         if !offsets.isEmpty, !FileManager.default.fileExists(atPath: Self.fakeTime) {
             throw Failure(description: "\(Self.fakeTime) is missing (Debian: faketime, which Deploy/test installs)")
@@ -76,19 +83,21 @@ struct ChaosCluster {
         // Each byte through a relay costs this process time, which a measurement is not to pay for nothing.
         let needsRelays = !settings.faults.isDisjoint(with: [.cut, .listen])
         for index in 0..<ChaosSettings.replicas {
-            let relay = try ChaosRelay(to: postgres.port, on: loop)
+            let isPooled = index == 1
+            let relay = try ChaosRelay(to: isPooled ? pooler.port : postgres.port, on: loop)
             let listenRelay = try ChaosRelay(to: postgres.port, on: loop)
             relays.append(relay)
             listenRelays.append(listenRelay)
             let port = try PostgresServer.freePort()
             let journal = directories.path + "/journal-\(index)"
             try FileManager.default.createDirectory(atPath: journal, withIntermediateDirectories: true)
+            let listenURL = postgres.uri(database: database, port: needsRelays ? listenRelay.port : nil)
             let variables = [
                 "LISTEN": "127.0.0.1:\(port)", "ADMIN_KEY": BrokerHarness.adminKey,
                 "MASTER_KEYS": BrokerHarness.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true",
-                "DATABASE_URL": postgres.uri(database: database, port: needsRelays ? relay.port : nil),
-                "DATABASE_LISTEN_URL": postgres.uri(
-                    database: database, port: needsRelays ? listenRelay.port : nil),
+                "DATABASE_URL": postgres.uri(
+                    database: database, port: needsRelays ? relay.port : isPooled ? pooler.port : nil),
+                "DATABASE_POOLER": "\(isPooled)", "DATABASE_LISTEN_URL": polling.contains(index) ? "off" : listenURL,
                 "DATABASE_CONNECTIONS": "8", "JOURNAL_DIR": journal, "SHUTDOWN_GRACE": "5",
                 "PROVIDER_TIMEOUT": "\(Self.providerTimeoutSeconds)", "EVENT_LOOPS": "2",
             ]
@@ -129,6 +138,7 @@ struct ChaosCluster {
     func close() async {
         for replica in replicas { await replica.close() }
         for relay in relays + listenRelays { await relay.close() }
+        await pooler.stop()
         await provider.close()
         loop.shutDown()
     }

@@ -52,6 +52,7 @@ struct ChaosReport {
             ("users", "\(cluster.settings.users)"), ("replicas", "\(cluster.replicas.count)"),
         ]
         for (replica, minutes) in cluster.offsets { rows.append(("clock of replica \(replica)", "\(minutes) min")) }
+        for replica in cluster.polling { rows.append(("replica \(replica)", "hears of no changes")) }
         var outcomes: [String: Int] = [:]
         for read in state.reads {
             switch read.outcome {

@@ -77,6 +77,7 @@ struct `A cluster` {
         let log = await ChaosLog(cluster)
         var verdict = ChaosVerdict(
             cluster.records.all, provider: cluster.provider.provider, unknownOutcomes: log.unknownOutcomes,
+            polling: cluster.polling,
             userOfName: names)
         for read in last {
             guard let write = lastWrites[read.user] else { continue }

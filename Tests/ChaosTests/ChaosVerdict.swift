@@ -44,6 +44,7 @@ struct ChaosVerdict {
     private let readsByUser: [Int: [Read]]
     private let writesByUser: [Int: [Write]]
     private let unknownOutcomes: [String: [Moment]]
+    private let polling: Set<Int>
 
     /// A token that is served has this long to live at least, less what clocks of whole seconds lose.
     private static let leastRemaining: Moment = 59_000
@@ -55,12 +56,14 @@ struct ChaosVerdict {
 
     /// - Parameters:
     ///   - unknownOutcomes: when a broker said that it would try a token again, by the storage key's digest.
+    ///   - polling: the replicas that hear of no changes.
     ///   - userOfName: a user's number, from the name at the provider.
     init(
         _ state: ChaosRecords.State, provider: DevelopmentProvider, unknownOutcomes: [String: [Moment]],
-        userOfName: [String: Int]
+        polling: Set<Int>, userOfName: [String: Int]
     ) {
         self.state = state
+        self.polling = polling
         self.unknownOutcomes = unknownOutcomes
         readsByUser = Dictionary(grouping: state.reads, by: \.user)
         writesByUser = Dictionary(grouping: state.writes, by: \.user)
@@ -180,7 +183,7 @@ struct ChaosVerdict {
     /// that could not reach the database serves what it has.
     private func horizon(of read: Read) -> Moment? {
         if wasParted(read.replica, read.begun - Self.stalenessWithoutFeed, read.ended) { return nil }
-        let isDisturbed = wasDisturbed(read.replica, read.begun - 10_000, read.ended)
+        let isDisturbed = polling.contains(read.replica) || wasDisturbed(read.replica, read.begun - 10_000, read.ended)
         return read.begun - (isDisturbed ? Self.stalenessWithoutFeed : Self.staleness)
     }
 

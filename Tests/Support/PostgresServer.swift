@@ -76,7 +76,7 @@ package final class PostgresServer: Sendable {
         let setup = primary.map { Self.copy(of: $0, to: directory) } ?? Self.setup(directory, settings)
         try Self.run(Self.asServerUser("sh -e -c '\(setup)'"), log: "\(directory)/setup.log")
         // As late as possible: another program may be given the same port meanwhile.
-        port = try primary?.port ?? Self.freePort()
+        if let primary { port = primary.port } else { port = try Self.freePort() }
         do throws(PostgresError) {
             var configuration = try Self.configuration(
                 "host=\(directory) port=\(port) user=postgres dbname=postgres")
