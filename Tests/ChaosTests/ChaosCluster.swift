@@ -90,7 +90,8 @@ struct ChaosCluster {
             listenRelays.append(listenRelay)
             let port = try PostgresServer.freePort()
             let journal = directories.path + "/journal-\(index)"
-            try FileManager.default.createDirectory(atPath: journal, withIntermediateDirectories: true)
+            try FileManager.default.createDirectory(
+                atPath: journal, withIntermediateDirectories: true, attributes: [.posixPermissions: 0o700])
             let listenURL = postgres.uri(database: database, port: needsRelays ? listenRelay.port : nil)
             let variables = [
                 "LISTEN": "127.0.0.1:\(port)", "ADMIN_KEY": BrokerHarness.adminKey,

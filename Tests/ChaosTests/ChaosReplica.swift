@@ -42,7 +42,7 @@ actor ChaosReplica {
             } catch {
                 finished.append(process.lines)
                 self.process = nil
-                try await Task.sleep(for: .milliseconds(100))
+                try await Task.sleep(for: .milliseconds(300))
             }
         }
         throw Failure(
