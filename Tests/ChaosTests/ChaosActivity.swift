@@ -50,6 +50,16 @@ struct ChaosActivity {
         try await cluster.waitUntilReady(within: .seconds(60))
     }
 
+    /// - Parameter part: each has lots of its own.
+    private func disturbAnswers(_ part: Int) {
+        guard settings.faults.contains(.answers) else { return }
+        cluster.provider.provider.disturbAtRandom(
+            RandomFaults(
+                seed: generator(.provider, part).state(), grant: .refreshToken,
+                perMille: [.answer: 15, .answerAfterWork: 10, .dropBeforeWork: 5, .dropAfterWork: 10, .malformed: 5],
+                delayedPerMille: 10, answerDelayedPerMille: 10, longestDelay: .milliseconds(3000)))
+    }
+
     // MARK: Users
 
     private func read(at replica: Int, _ number: Int, until end: MonotonicInstant) async throws {
@@ -125,7 +135,7 @@ struct ChaosActivity {
             lot = Int.random(in: 0..<1000, using: &generator)
             let isAimed = Int.random(in: 0..<10, using: &generator) < 6
             let delay = Int.random(in: 0..<1000, using: &generator)
-            aim = isAimed && kind != .provider && kind != .listen ? delay : nil
+            aim = isAimed && ![.provider, .listen, .outage].contains(kind) ? delay : nil
         }
     }
 
@@ -140,7 +150,12 @@ struct ChaosActivity {
             guard MonotonicInstant.now < end else { return }
             var drawn = [first]
             // One process cannot be killed twice, and one provider script would end the other.
-            if isDouble, second.kind != first.kind, second.replica != first.replica { drawn.append(second) }
+            // And nothing covers what is under way when an outage begins, but a process that lives.
+            if isDouble, second.kind != first.kind, second.replica != first.replica, first.kind != .outage,
+                second.kind != .outage
+            {
+                drawn.append(second)
+            }
             try await withThrowingTaskGroup(of: Void.self) { group in
                 for draw in drawn { group.addTask { try await disturb(draw) } }
                 try await group.waitForAll()
@@ -221,6 +236,25 @@ struct ChaosActivity {
                 try postgres.start()
             }.value
             records.end(place)
+        case .outage:
+            let provider = cluster.provider.provider
+            // Nobody can keep a session whose answer is lost while the database is away for longer than the grace
+            // period: answers are not lost in this time, and what was lost before is made good first.
+            provider.disturbAtRandom(nil)
+            try await Task.sleep(for: .seconds(4))
+            provider.script(
+                Fault(.token, grant: .refreshToken, times: 12, answerDelay: .milliseconds(800 + lot)))
+            try await waitForRefresh(within: .seconds(5))
+            let place = records.begin(.outage, "PostgreSQL away for \(11_000 + lot * 3) ms")
+            let postgres = cluster.postgres
+            try await Task.detached {
+                try postgres.stop(.fast)
+                try await Task.sleep(for: .milliseconds(11_000 + lot * 3))
+                try postgres.start()
+            }.value
+            records.end(place)
+            provider.removeFaults()
+            disturbAnswers(lot)
         case .cut:
             let place = records.begin(.cut, replica: index, "database connections cut")
             await cluster.relays[index].cutAll()

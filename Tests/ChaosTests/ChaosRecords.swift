@@ -64,7 +64,7 @@ struct Disturbance: Sendable {
     /// Whether that replica could not use the database, or not hear of changes.
     func parts(_ replica: Int) -> Bool {
         switch kind {
-        case .postgres: true
+        case .postgres, .outage: true
         case .cut, .stop: self.replica == replica
         default: false
         }

@@ -11,6 +11,9 @@ enum FaultKind: String, CaseIterable, Hashable {
     case stop
     /// PostgreSQL is told to end, or ended as in a crash, and started again.
     case postgres
+    /// PostgreSQL is away for longer than the provider's grace period, beginning while refreshes are under way: what
+    /// they bring is in journals then.
+    case outage
     /// All connections of a replica to the database are cut.
     case cut
     /// A replica's connection for notifications is cut, or loses what goes over it for a while.
@@ -25,7 +28,7 @@ enum FaultKind: String, CaseIterable, Hashable {
     case logins
 
     /// Those that happen at a moment and are over after a while.
-    static let momentary: [FaultKind] = [.kill, .term, .stop, .postgres, .cut, .listen, .provider]
+    static let momentary: [FaultKind] = [.kill, .term, .stop, .postgres, .outage, .cut, .listen, .provider]
 }
 
 /// How a run is made. Everything that is drawn in it follows from the seed, though not what two processes make of it.
