@@ -77,7 +77,9 @@ package actor PostgresConnection {
             do throws(PostgresError) {
                 // At its first use the statement is prepared in the same round trip.
                 guard prepared.contains(statement.name) else {
-                    return try await run([PostgresCommand(statement, parameters)], until: deadline)[0]
+                    var results: [PostgresResult] = []
+                    try await run([PostgresCommand(statement, parameters)], &results, until: deadline)
+                    return results[0]
                 }
                 guard handle.sendPrepared(statement.name, parameters) else { throw lost() }
                 return try await finish(until: deadline)
@@ -106,18 +108,30 @@ package actor PostgresConnection {
     package func pipeline(
         _ commands: [PostgresCommand], until deadline: MonotonicInstant
     ) async throws(PostgresError) -> [PostgresResult] {
+        let (results, failure) = await outcome(of: commands, until: deadline)
+        if let failure { throw failure }
+        return results
+    }
+
+    /// Like `pipeline`, but tells what the statements returned that were run before the first failure: where a COMMIT is
+    /// among them, it took place, whatever was met behind it.
+    package func outcome(
+        of commands: [PostgresCommand], until deadline: MonotonicInstant
+    ) async -> (results: [PostgresResult], failure: PostgresError?) {
         precondition(!isExecuting, "two statements at once on one PostgreSQL connection")
         isExecuting = true
         defer { isExecuting = false }
-        guard handle.socket >= 0 else { throw .closed }
+        guard handle.socket >= 0 else { return ([], .closed) }
+        var results: [PostgresResult] = []
         do throws(PostgresError) {
-            return try await run(commands, until: deadline)
+            try await run(commands, &results, until: deadline)
+            return (results, nil)
         } catch {
             if let sqlstate = error.sqlstate, preparesStatements, Self.preparationFaults.contains(sqlstate) {
                 preparesStatements = false
                 prepared = []
             }
-            throw error
+            return (results, error)
         }
     }
 
@@ -246,16 +260,16 @@ package actor PostgresConnection {
     // MARK: Executing
 
     private func run(
-        _ commands: [PostgresCommand], until deadline: MonotonicInstant
-    ) async throws(PostgresError) -> [PostgresResult] {
+        _ commands: [PostgresCommand], _ results: inout [PostgresResult], until deadline: MonotonicInstant
+    ) async throws(PostgresError) {
         guard handle.beginPipeline() else { throw lost() }
         var steps: [PipelineStep] = []
         for command in commands { try queue(command, &steps) }
         guard handle.sendSync() else { throw lost() }
         try await flush(until: deadline)
-        let results = try await finish(steps, until: deadline)
+        let failure = try await finish(steps, &results, until: deadline)
         guard handle.endPipeline() else { throw lost() }
-        return try results.get()
+        if let failure { throw failure }
     }
 
     /// One thing sent in a pipeline, for which results come back.
@@ -286,11 +300,10 @@ package actor PostgresConnection {
         steps.append(.statement)
     }
 
-    /// Receives the results of a pipeline up to its end. What is returned as a failure left the connection usable.
+    /// Receives the results of a pipeline up to its end. The failure that is returned left the connection usable.
     private func finish(
-        _ steps: [PipelineStep], until deadline: MonotonicInstant
-    ) async throws(PostgresError) -> Result<[PostgresResult], PostgresError> {
-        var results: [PostgresResult] = []
+        _ steps: [PipelineStep], _ results: inout [PostgresResult], until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> PostgresError? {
         var failure: PostgresError?
         var finished = 0
         while true {
@@ -314,8 +327,7 @@ package actor PostgresConnection {
                 failure = failure ?? .server(sqlstate: sqlstate)
             case .passedOver: continue
             case .pipelineEnd:
-                if let failure { return .failure(failure) }
-                return .success(results)
+                return failure
             case .succeeded, .unusable:
                 handle.finish()
                 throw .unexpectedResult("neither rows nor the end of a command")

@@ -66,8 +66,8 @@ internal import Testing
         _ = try await primary.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
         _ = try await primary.run("SELECT pg_reload_conf()")
         let uri =
-            "postgresql://postgres:\(PostgresServer.password)@\(primary.address),\(replica.address):"
-            + "\(primary.port)/postgres?sslmode=disable"
+            "postgresql://postgres:\(PostgresServer.password)@\(primary.address):\(primary.port),"
+            + "\(replica.address):\(replica.port)/postgres?sslmode=disable"
         let store = try await Self.open(Self.configuration(uri))
         let traffic = PostgresTraffic(store, limit: Self.limit)
         #expect(await traffic.time(from: .now, toWrite: true) != nil)
@@ -147,7 +147,6 @@ internal import Testing
         #expect(await Self.failure { _ = try await Self.open(configuration) } == .unavailable)
         #expect(start.duration(to: .now) < Self.limit)
         await first.close()
-        hogs.append(try await PostgresServer.connect(configuration))
         for hog in hogs { await hog.close() }
         let second = try await Self.open(configuration)
         #expect(try await second.read(Self.record.id) == Self.record)

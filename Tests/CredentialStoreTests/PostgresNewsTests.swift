@@ -144,13 +144,19 @@ internal import Testing
         let server = try PostgresServer.shared.get()
         let configuration = try PostgresServer.configuration(server.uri(database: try await server.makeDatabase()))
         let (one, other) = (try await Self.open(configuration), try await Self.open(configuration))
+        let kept = StoredRecord(id: RecordID(.login, TenantName("beta")!, key: "kept"), version: 5, sealed: [1])
+        try await one.commit([.insert(kept)])
         var news = Self.watchChanges(one).makeAsyncIterator()
         #expect(await news.next() == .following)
         for (index, step) in Self.steps.enumerated() {
             try await (index.isMultiple(of: 3) ? one : other).commit(step.changes)
-            let missing = RecordID(.credentials, Self.alpha, key: "missing")
-            await #expect(throws: StoreError.conflict) {
-                try await other.commit([.remove(missing, version: 1), .append(Self.entry)])
+            for conflict in [
+                RecordChange.remove(kept.id, version: 99),
+                .insert(StoredRecord(id: kept.id, version: 6, sealed: [1])),
+                .replace(StoredRecord(id: kept.id, version: 100, sealed: [1]), version: 99),
+            ] {
+                await #expect(throws: StoreError.conflict) { try await other.commit([conflict, .append(Self.entry)]) }
+                await #expect(throws: StoreError.conflict) { try await other.commit([conflict]) }
             }
             if let expected = step.news { #expect(await news.next() == expected) }
         }
@@ -183,6 +189,49 @@ internal import Testing
         #expect(await news.next() == .changed([.logGrown(Self.alpha)]))
         await store.close()
         await relay.close()
+    }
+
+    @Test func `tells of a commit whose answer was lost that anything may have changed`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
+        await relay.start()
+        var relayed = try PostgresServer.configuration(server.uri(database: database, port: relay.port))
+        relayed.usesPooler = true
+        let writer = try await Self.open(relayed)
+        let reader = try await Self.open(PostgresServer.configuration(server.uri(database: database)))
+        var news = Self.watchChanges(reader).makeAsyncIterator()
+        #expect(await news.next() == .following)
+        // The notice was sent all the same, or was not.
+        await relay.set(.cutAnswer(to: "INSERT INTO token_broker_records"))
+        try await writer.commit([.insert(Self.record)])
+        #expect(await news.next() == .changed([.written(Self.id, version: 1)]))
+        #expect(await news.next() == .unknown)
+        await relay.set(.cutBefore("DELETE FROM token_broker_records"))
+        await #expect(throws: StoreError.unavailable) { try await writer.commit([.remove(Self.id, version: 1)]) }
+        #expect(await news.next() == .unknown)
+        await writer.close()
+        await reader.close()
+        await relay.close()
+    }
+
+    @Test func `what is told comes after the commit, so that it can be read`() async throws {
+        let server = try PostgresServer.shared.get()
+        let configuration = try PostgresServer.configuration(server.uri(database: try await server.makeDatabase()))
+        let (reader, writer) = (try await Self.open(configuration), try await Self.open(configuration))
+        var news = Self.watchChanges(reader).makeAsyncIterator()
+        #expect(await news.next() == .following)
+        try await writer.commit([.insert(Self.record)])
+        #expect(await news.next() == .changed([.written(Self.id, version: 1)]))
+        for version in Int64(2)...100 {
+            let next = StoredRecord(id: Self.id, version: version, sealed: [1])
+            async let commit: Void = writer.commit([.replace(next, version: version - 1), .append(Self.entry)])
+            #expect(await news.next() == .changed([.written(Self.id, version: version), .logGrown(Self.alpha)]))
+            #expect(try await reader.read(Self.id)?.version == version)
+            try await commit
+        }
+        await reader.close()
+        await writer.close()
     }
 
     @Test func `is silent where it is switched off, and then others are not told`() async throws {

@@ -83,6 +83,9 @@ internal import Testing
             Use(
                 testDescription: "remove tenant's records", statement: Statements.removeTenantRecords,
                 parameters: [.text("t7"), .text("tenant")]),
+            Use(
+                testDescription: "notify", statement: Statements.notifyUnless,
+                parameters: [.text("notice")] + names + [.integer(1)]),
             Use(testDescription: "log", statement: Statements.log, parameters: []),
             Use(testDescription: "number", statement: Statements.number, parameters: [.integer(1000)]),
             Use(
@@ -111,13 +114,13 @@ internal import Testing
         ]
         for (name, change, parameters) in changes {
             uses.append(Use(testDescription: name, statement: Statements.alone(change), parameters: parameters))
-            let shape = Statements.CommitShape(change: change, hasRequirement: true, entryCount: 1, hasNotice: true)
+            let shape = Statements.CommitShape(change: change, hasRequirement: true, entryCount: 1)
             guard let statement = Statements.complete(shape) else { continue }
             let entry: [PostgresValue] = [.text("t7"), .text("k7"), .integer(1), .integer(1), .bytes([1])]
             uses.append(
                 Use(
-                    testDescription: name + " under a tenant, with an entry and a notice", statement: statement,
-                    parameters: parameters + [.text("tenant"), .text("t7"), .text("")] + entry + [.text("notice")]))
+                    testDescription: name + " under a tenant with an entry", statement: statement,
+                    parameters: parameters + [.text("tenant"), .text("t7"), .text("")] + entry))
         }
         return uses
     }()

@@ -57,7 +57,18 @@ struct `The program and its database` {
             print("the program's recovery after \(what): \(start.duration(to: .now))")
             let renewed = try await call(.get, "/credentials?policy=local_force_refresh")
             #expect(renewed.status == 200, "\(renewed.text)")
-            #expect(try await call(.get, "/readyz").status == 200)
+            try await expectReadiness(200)
+        }
+
+        /// What the broker has found out of its store is good for a second.
+        func expectReadiness(_ status: Int) async throws {
+            let start = MonotonicInstant.now
+            while try await call(.get, "/readyz").status != status {
+                guard start.duration(to: .now) < recovery else {
+                    Issue.record("/readyz does not answer with \(status)")
+                    return
+                }
+            }
         }
     }
 
@@ -92,7 +103,7 @@ struct `The program and its database` {
                     try await setting.expectUnavailable(.post, "/login/initialize", body: "{}")
                     try await setting.expectUnavailable(.get, "/credentials?storage_key=never-read")
                     try await setting.expectUnavailable(.put, "/tenants/t2", body: #"{"client_id": "c2"}"#)
-                    #expect(try await setting.call(.get, "/readyz").status == 503)
+                    try await setting.expectReadiness(503)
                     #expect(try await setting.call(.get, "/livez").status == 200)
                 }
                 try setting.server.start()
@@ -106,12 +117,14 @@ struct `The program and its database` {
         async throws
     {
         try await Self.run { setting in
+            let usual = try await setting.call(.get, "/credentials?storage_key=nobody")
             try await setting.server.setReadOnly(true)
-            for _ in 0..<3 {
+            for round in 0..<3 {
                 try await setting.expectCredentials()
-                #expect(try await setting.call(.get, "/credentials?storage_key=never-read").status == 404)
+                let read = try await setting.call(.get, "/credentials?storage_key=never-read-\(round)")
+                #expect(read.status == usual.status, "\(usual.text) \(read.text)")
                 try await setting.expectUnavailable(.post, "/login/initialize", body: "{}")
-                #expect(try await setting.call(.get, "/readyz").status == 503)
+                try await setting.expectReadiness(503)
             }
             try await setting.server.setReadOnly(false)
             try await setting.expectRecovery("a read-only database")

@@ -111,7 +111,16 @@ package final class PostgresServer: Sendable {
         let text = Self.text(of: "\(data)/postmaster.pid").split(separator: "\n").first ?? ""
         guard let process = pid_t(text) else { throw Failure(description: "the server does not run") }
         let children = Self.text(of: "/proc/\(process)/task/\(process)/children").split(separator: " ")
-        for child in [process] + children.compactMap({ pid_t($0) }) { _ = Glibc.kill(child, SIGKILL) }
+        let processes = [process] + children.compactMap { pid_t($0) }
+        for child in processes { _ = Glibc.kill(child, SIGKILL) }
+        while processes.contains(where: { Self.isRunning($0) }) { sched_yield() }
+        // Where nobody reaps orphans, the dead process would be taken for one that still serves the data.
+        for name in ["data/postmaster.pid", ".s.PGSQL.\(port).lock"] { _ = unsafe unlink("\(socketDirectory)/\(name)") }
+    }
+
+    private static func isRunning(_ process: pid_t) -> Bool {
+        let state = text(of: "/proc/\(process)/stat").split(separator: ")").last?.split(separator: " ").first
+        return state.map { $0 != "Z" && $0 != "X" } ?? false
     }
 
     /// Makes a standby take writes.

@@ -7,7 +7,8 @@ internal import OAuth
 enum CommitNotice {
     /// NOTIFY takes fewer than 8000 octets.
     private static let limit = 7900
-    private static let anything = "*"
+    /// What stands for more than one notification can say.
+    static let anything = "*"
 
     /// Nil where there is nothing to tell: leases that are taken and due marks that move are of no interest to others.
     static func text(_ changes: [RecordChange]) -> String? {

@@ -29,7 +29,8 @@ package struct PostgresRecordStore: RecordStore {
 
     private let pool: PostgresPool
     private let feed: CommitFeed
-    private let notifies: Bool
+    /// Nil where others are not told.
+    private let notifier: CommitNotifier?
     private let timeout: Duration
     private let report: @Sendable (PostgresError) -> Void
 
@@ -64,11 +65,11 @@ package struct PostgresRecordStore: RecordStore {
     ) async throws(StoreError) -> PostgresRecordStore {
         let pool = PostgresPool(configuration, on: loop, resolver: resolver)
         let source: PostgresConfiguration?
-        var notifies = true
+        var notifier: CommitNotifier? = CommitNotifier(pool, timeout: configuration.statementTimeout)
         switch listening {
         case .automatic: source = configuration.usesPooler ? nil : configuration
         case .through(let direct): source = direct
-        case .off: (source, notifies) = (nil, false)
+        case .off: (source, notifier) = (nil, nil)
         }
         let feed = CommitFeed(report: report) { hear in
             source.map { source in
@@ -82,7 +83,7 @@ package struct PostgresRecordStore: RecordStore {
             }
         }
         let store = PostgresRecordStore(
-            revalidateAfter: revalidateAfter, pool: pool, feed: feed, notifies: notifies,
+            revalidateAfter: revalidateAfter, pool: pool, feed: feed, notifier: notifier,
             timeout: configuration.statementTimeout, report: report)
         do throws(StoreError) {
             try await store.migrate()
@@ -94,13 +95,13 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     private init(
-        revalidateAfter: Duration?, pool: PostgresPool, feed: CommitFeed, notifies: Bool, timeout: Duration,
+        revalidateAfter: Duration?, pool: PostgresPool, feed: CommitFeed, notifier: CommitNotifier?, timeout: Duration,
         report: @escaping @Sendable (PostgresError) -> Void
     ) {
         self.revalidateAfter = revalidateAfter
         self.pool = pool
         self.feed = feed
-        self.notifies = notifies
+        self.notifier = notifier
         self.timeout = timeout
         self.report = report
     }
@@ -301,6 +302,7 @@ package struct PostgresRecordStore: RecordStore {
 
     package func close() async {
         await feed.close()
+        await notifier?.close()
         await pool.close()
     }
 
@@ -330,7 +332,8 @@ package struct PostgresRecordStore: RecordStore {
 
     private func settle(_ changes: [RecordChange]) async throws(StoreError) {
         let changes = Self.inLockOrder(changes)
-        let commit = PostgresCommit(changes, notice: notifies ? CommitNotice.text(changes) : nil)
+        let notice = notifier == nil ? nil : CommitNotice.text(changes)
+        let commit = PostgresCommit(changes, notice: notice)
         // Requirements, the removal of all that a tenant has, and claims come to the same when they are done twice.
         let isRepeatable = changes.allSatisfy { change in
             switch change {
@@ -353,6 +356,7 @@ package struct PostgresRecordStore: RecordStore {
             case .failure(let error):
                 guard error.leavesOutcomeUnknown else { throw storeError(error) }
                 report(error)
+                if notice != nil { notifier?.doubt() }
                 if !isRepeatable { return try await resolve(changes) }
             }
         }
@@ -383,17 +387,41 @@ package struct PostgresRecordStore: RecordStore {
     /// Makes the changes; false when one of them is in conflict, and then none is made.
     private func apply(_ commit: PostgresCommit, until deadline: MonotonicInstant) async throws(PostgresError) -> Bool {
         switch commit {
-        case .statement(let command):
+        case .alone(let command):
             return try await pool.execute(command.statement, command.parameters, until: deadline).affectedRows == 1
-        case .whole(let commands):
-            _ = try await whole(commands, until: deadline)
-            return true
-        case .parts(let first, let decisive, let last):
-            let results = try await transaction(first, until: deadline) { results throws(PostgresError) in
-                decisive.allSatisfy { results[$0].affectedRows == 1 } ? last : nil
+        case .inOne(let commands, let decisive, let end):
+            let results = try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
+                try await Self.rollingBack(connection, until: deadline) { () async throws(PostgresError) in
+                    try await self.conclude(commands, end: end, on: connection, until: deadline)
+                }
             }
-            return results != nil
+            return decisive.map { results[$0].affectedRows == 1 } ?? true
+        case .inTwo(let first, let decisive, let last, let end):
+            return try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
+                try await Self.rollingBack(connection, until: deadline) { () async throws(PostgresError) in
+                    let results = try await connection.pipeline(first, until: deadline)
+                    guard decisive.allSatisfy({ results[$0].affectedRows == 1 }) else {
+                        _ = try await connection.execute(Statements.rollback, until: deadline)
+                        return false
+                    }
+                    _ = try await self.conclude(last, end: end, on: connection, until: deadline)
+                    return true
+                }
+            }
         }
+    }
+
+    /// Runs the end of a transaction, with its COMMIT at `end` and what is to be told behind that.
+    private func conclude(
+        _ commands: [PostgresCommand], end: Int, on connection: PostgresConnection, until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> [PostgresResult] {
+        let (results, failure) = await connection.outcome(of: commands, until: deadline)
+        if let failure {
+            guard results.count > end else { throw failure }
+            report(failure)
+            notifier?.doubt()
+        }
+        return results
     }
 
     /// Runs all of a transaction in one round trip.

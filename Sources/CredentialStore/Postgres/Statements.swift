@@ -114,12 +114,11 @@ enum Statements {
             trusted: change.sql.replacing(condition, with: ""), isPrepared: true)
     }
 
-    /// One statement, hence one round trip and a transaction by itself: the change, provided that the record exists
-    /// which a requirement names, and, provided that the change took place, entries of the log and what is told to the
-    /// other replicas. It returns one row, or none and is in conflict.
+    /// All of a commit in one statement: the change, provided that the record exists which a requirement names, and,
+    /// provided that the change took place, entries of the log. It returns one row, or none and is in conflict.
     ///
-    /// The parameters are those of the change, of the requirement, of each entry and, where there is one, the notice.
-    /// Nil for a shape of more than four entries.
+    /// The parameters are those of the change, of the requirement and of each entry. Nil for a shape of more than four
+    /// entries.
     static func complete(_ shape: CommitShape) -> PostgresStatement? { completeStatements[shape] }
 
     struct CommitShape: Hashable {
@@ -127,16 +126,15 @@ enum Statements {
         var hasRequirement = false
         /// 0 to 4: commits with more entries are rare.
         var entryCount = 0
-        var hasNotice = false
     }
 
     private static let completeStatements: [CommitShape: PostgresStatement] = {
         var statements: [CommitShape: PostgresStatement] = [:]
         for change in changes {
-            for (hasRequirement, hasNotice) in [(false, false), (false, true), (true, false), (true, true)] {
+            for hasRequirement in [false, true] {
                 for entryCount in 0...4 {
                     let shape = CommitShape(
-                        change: change, hasRequirement: hasRequirement, entryCount: entryCount, hasNotice: hasNotice)
+                        change: change, hasRequirement: hasRequirement, entryCount: entryCount)
                     statements[shape] = makeComplete(shape)
                 }
             }
@@ -173,9 +171,8 @@ enum Statements {
                 )
                 """)
         }
-        let end = shape.hasNotice ? "\(notify(next())) FROM changed" : "SELECT 1 FROM changed"
         return PostgresStatement(
-            trusted: "WITH \(parts.joined(separator: ", ")) \(end)", isPrepared: true)
+            trusted: "WITH \(parts.joined(separator: ", ")) SELECT 1 FROM changed", isPrepared: true)
     }
 
     /// The time of the statement, and not of the row's reading, which could not be looked up in an index.
@@ -297,9 +294,15 @@ enum Statements {
     // MARK: What replicas tell each other
 
     /// The server tells it when the transaction commits, to whoever listens then.
-    static let notify = PostgresStatement(trusted: notify("$1"), isPrepared: true)
+    static let notify = PostgresStatement(trusted: "SELECT pg_notify('\(channel)', $1)", isPrepared: true)
 
-    private static func notify(_ payload: String) -> String { "SELECT pg_notify('\(channel)', \(payload))" }
+    /// The same, unless the record of $2 to $4 is there with a version before $5.
+    static let notifyUnless = PostgresStatement(
+        trusted: """
+            SELECT pg_notify('\(channel)', $1) WHERE NOT EXISTS (
+                SELECT 1 FROM token_broker_records WHERE kind = $2 AND tenant = $3 AND key = $4 AND version < $5
+            )
+            """, isPrepared: true)
 
     static let channel = "token_broker"
 
