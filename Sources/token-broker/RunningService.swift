@@ -102,7 +102,8 @@ struct RunningService {
         broker.start()
         log.info("listening", [.address(server.address)])
         return RunningService(
-            configuration: configuration, broker: broker, vault: vault, journal: journal, client: client, server: server,
+            configuration: configuration, broker: broker, vault: vault, journal: journal, client: client,
+            server: server,
             log: log, output: output)
     }
 
@@ -178,7 +179,8 @@ struct RunningService {
             guard let keys = configuration.masterKeys, let adminKey = configuration.adminKey,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
-            let store = try await connect(configuration, migrates: configuration.migratesSchema, loop, resolver, log, time)
+            let store = try await connect(
+                configuration, migrates: configuration.migratesSchema, loop, resolver, log, time)
             return (Vault(store: store, keyring: keyring), keyring, adminKey)
         }
     }
