@@ -40,9 +40,6 @@ extension CredentialsProvider {
         case storeAway
     }
 
-    /// The longest pause between two tries to store what is in the journal.
-    private static let longestJournalPause: Duration = .seconds(2)
-
     func publish(
         _ renewal: Renewal, _ record: CredentialRecord, aside: CredentialsRecords.AsideChange = .none,
         events: @escaping CredentialsRecords.Events
@@ -232,7 +229,7 @@ extension CredentialsProvider {
                     return await forgetJournalled(id)
                 case .again(let remaining): pause = min(remaining, Self.lookInterval)
                 case .storeAway:
-                    pause = min(CredentialsRecords.pause(beforeTry: publication.tries), Self.longestJournalPause)
+                    pause = CredentialsRecords.pauseWithGrant(beforeTry: publication.tries)
                 }
             } catch {
                 // An operator must look; what is in the journal stays there.

@@ -59,13 +59,12 @@ extension CredentialsProvider {
                 await settleAbandoned(standing.lease, renewal)
                 return .success(.overtaken)
             }
-            guard let lease = standing.lease, !lease.hasRunOut, renewal.grant != nil else {
-                return await carryOut(decision, renewal)
-            }
+            guard let lease = standing.lease, !lease.hasRunOut || !records.mayTakeOver(lease), renewal.grant != nil
+            else { return await carryOut(decision, renewal) }
             // Another replica renews. It ends by telling so, or its lease runs out.
             if urgency == .background { return .success(.overtaken) }
             waitedSince = waitedSince ?? time.monotonic
-            let pause = min(Self.lookInterval, lease.remaining)
+            let pause = lease.hasRunOut ? Self.lookInterval : min(Self.lookInterval, lease.remaining)
             await records.changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
             if Task.isCancelled {
                 return .failure(BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1))

@@ -23,6 +23,12 @@ final class CredentialsRecords: Sendable {
     /// What was granted and could not be stored yet. It is what callers are to have.
     private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
     private let unpublishedCount = Atomic<Int>(0)
+    /// When the store did not answer last, in nanoseconds of the monotonic clock.
+    private let lastFailure = Atomic<Int64>(Int64.min)
+
+    /// What holders need to come back to a store that was away: a second between their tries, two between those of the
+    /// connections below them, and something for the commit.
+    private static let respite: Duration = .seconds(5)
 
     init(
         vault: Vault, tenants: TenantDirectory, bus: EventBus, time: any Time, log: Log, schedule: ExpirySchedule,
@@ -152,7 +158,10 @@ final class CredentialsRecords: Sendable {
             try await vault.commit(prepared.changes)
         } catch {
             // The change may have arrived all the same.
-            if error == .unavailable { cache.remove(id) }
+            if error == .unavailable {
+                cache.remove(id)
+                noteFailure()
+            }
             throw error
         }
         cache.put(id, prepared.snapshot, ticket)
@@ -253,7 +262,7 @@ final class CredentialsRecords: Sendable {
     func waitForStore(beforeTry tries: Int, _ id: CredentialsID) async throws(BrokerError) {
         report(.unavailable, id)
         do {
-            try await time.sleep(for: Self.pause(beforeTry: tries))
+            try await time.sleep(for: Self.pauseWithGrant(beforeTry: tries))
         } catch {
             throw BrokerError(StoreError.unavailable)
         }
@@ -264,7 +273,27 @@ final class CredentialsRecords: Sendable {
         min(.milliseconds(100 << min(tries, 6)), .seconds(5))
     }
 
+    /// The same for whoever holds what a provider has granted, but a second at most: see `mayTakeOver`.
+    static func pauseWithGrant(beforeTry tries: Int) -> Duration {
+        min(pause(beforeTry: tries), .seconds(1))
+    }
+
+    /// Whether a lease that has run out may be taken over. Not right after the store was away: the holder may live, and
+    /// have in its hands what the refresh token was exchanged for. It comes to store that within seconds of the store's
+    /// return, and to present the spent refresh token before that would end the session.
+    func mayTakeOver(_ lease: Lease) -> Bool {
+        if lease.wasGivenUp { return true }
+        let failure = MonotonicInstant(nanoseconds: lastFailure.load(ordering: .relaxed))
+        return failure.advanced(by: Self.respite) <= time.monotonic
+    }
+
+    /// The store did not answer just now.
+    func noteFailure() {
+        lastFailure.store(time.monotonic.nanoseconds, ordering: .relaxed)
+    }
+
     func report(_ error: StoreError, _ id: CredentialsID) {
+        if error == .unavailable { noteFailure() }
         log.error("store_failed", LogField.credentials(id) + [.store(error)])
     }
 
