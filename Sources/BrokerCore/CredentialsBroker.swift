@@ -19,8 +19,10 @@ package final class CredentialsBroker: Sendable {
         package var eventLimit = 1_000_000
         /// How many may listen to one tenant's events in this process, and as many to those of all tenants.
         package var listenersPerTenant = 2000
-        /// How many sets of credentials are kept in memory.
-        package var cacheCapacity = 100_000
+        /// What the credentials that are kept in memory may take of it, in bytes.
+        package var cacheBytes = 256 << 20
+        /// The longest that one call to a provider takes, which the transport must see to. A lease lasts a little longer.
+        package var providerTimeout: Duration = .seconds(10)
         /// How many token requests a provider is to answer at once.
         package var providerBudget = ProviderBudget.Limits()
 
@@ -37,24 +39,27 @@ package final class CredentialsBroker: Sendable {
     package let deviceLogins: DeviceFlow
     package let events: EventFeed
     package let expiryNotices: ExpiryNotices
+    package let bus: EventBus
+    private let leaseRecovery: LeaseRecovery
     private let settings: Settings
     private let vault: Vault
     private let servers: ProviderServers
     private let housekeeping = Mutex<Task<Void, Never>?>(nil)
 
     package init(
-        settings: Settings, vault: Vault, transport: any ProviderTransport, time: any Time, log: Log
+        settings: Settings, vault: Vault, journal: Journal? = nil, transport: any ProviderTransport, time: any Time,
+        log: Log
     ) {
         self.settings = settings
         self.vault = vault
         self.time = time
         self.log = log
         metrics = Metrics()
-        let bus = EventBus()
+        bus = EventBus(trust: Trust(validity: vault.revalidateAfter))
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant)
         expiryNotices = ExpiryNotices(vault: vault, bus: bus, time: time, log: log)
-        tenants = TenantDirectory(vault: vault, time: time)
+        tenants = TenantDirectory(vault: vault, bus: bus, time: time)
         servers = ProviderServers(
             transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
             metrics: metrics, log: log)
@@ -64,19 +69,28 @@ package final class CredentialsBroker: Sendable {
         credentials = CredentialsProvider(
             vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
             metrics: metrics, log: log, quarantine: settings.quarantine, expiryNotice: settings.expiryNotice,
-            cacheCapacity: settings.cacheCapacity)
+            cacheBytes: settings.cacheBytes, callLimit: settings.providerTimeout, journal: journal)
+        leaseRecovery = LeaseRecovery(vault: vault, credentials: credentials, time: time, log: log)
         logins = LoginFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
             publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
         deviceLogins = DeviceFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus, time: time,
             metrics: metrics, log: log)
+        ChangeFeed(bus: bus, time: time, log: log).listen(to: vault)
+    }
+
+    /// Takes up what an earlier process could not store. To be done before anybody is served.
+    /// - Throws: `storage_unavailable` and `internal_error` where the journal cannot be read.
+    package func takeUpJournal() async throws(BrokerError) {
+        try await credentials.takeUpJournal()
     }
 
     /// Begins the work that nobody asks for: removing what has expired, polling for device logins, telling of tokens
-    /// that are about to expire.
+    /// that are about to expire, finishing renewals whose process has died.
     package func start() {
         deviceLogins.start()
+        leaseRecovery.start()
         expiryNotices.start()
         let task = Task { [settings, vault, time, log] in
             while !Task.isCancelled {
@@ -112,6 +126,7 @@ package final class CredentialsBroker: Sendable {
         }
         housekeeping?.cancel()
         expiryNotices.stop()
+        leaseRecovery.stop()
         let cutOff = limit.map { limit in
             Task {
                 do {
@@ -125,6 +140,7 @@ package final class CredentialsBroker: Sendable {
         events.beginDraining()
         await deviceLogins.idle()
         await logins.idle()
+        await leaseRecovery.idle()
         await credentials.idle()
         await expiryNotices.idle()
         await events.idle()

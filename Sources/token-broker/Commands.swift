@@ -49,6 +49,8 @@ enum Command: Equatable {
                                                  pooler; without one, and with off (for servers without LISTEN, the
                                                  same for all replicas), the broker looks every few seconds
           TOKEN_BROKER_DATA_DIR                  directory of the embedded store; default /var/lib/token-broker
+          TOKEN_BROKER_JOURNAL_DIR               with DATABASE_URL: a directory of this replica's own, in which it keeps
+                                                 new credentials that the database cannot take; without it, in memory
           TOKEN_BROKER_MASTER_KEYS *             id:base64 of 32 bytes, comma-separated; the first seals, all open;
                                                  the embedded store makes one for itself (master.keys)
           TOKEN_BROKER_ADMIN_KEY *               the operator's API key; the embedded store makes one (admin.key)
@@ -57,6 +59,7 @@ enum Command: Equatable {
           TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
           TOKEN_BROKER_EVENT_LOOPS               event loops of the server, 1 to 256; default one per core
           TOKEN_BROKER_MAX_CONNECTIONS           connections at once, 1 to 1000000; default 10000
+          TOKEN_BROKER_PROVIDER_TIMEOUT          seconds that one call to a provider may take, 1 to 20; default 10
           TOKEN_BROKER_PROVIDER_CONCURRENCY      renewals at one provider at once, 1 to 1024; default 16
           TOKEN_BROKER_QUARANTINE_DAYS           days that credentials ended by a provider are kept aside, 0 to 3650;
                                                  default 7
@@ -65,6 +68,9 @@ enum Command: Equatable {
           TOKEN_BROKER_EVENT_DAYS                days that events are kept, 1 to 365; default 7
           TOKEN_BROKER_EVENT_LIMIT               commits whose events are kept at most, 1000 to 1000000000;
                                                  default 1000000
+          TOKEN_BROKER_CACHE_MEGABYTES           memory for credentials that were read, 1 to 1048576; default 256
+          TOKEN_BROKER_CACHE_SECONDS             how long what was read from PostgreSQL is believed while nobody tells
+                                                 of changes, 0 to 3600; 0 asks every time; default 5
           TOKEN_BROKER_SHUTDOWN_GRACE            seconds that SIGTERM leaves for what is under way, 1 to 3600;
                                                  default 25
         """

@@ -26,16 +26,21 @@ struct Configuration: Sendable {
     var store: Store
     var masterKeys: SecretBytes?
     var adminKey: SecretBytes?
+    /// Where a shared store's replica keeps what the store could not take; nil keeps it in memory.
+    var journalDirectory: String?
     var trustedCAFile: String?
     var allowsInsecureProviders: Bool
     var logLevel: LogLevel
     var eventLoops: Int?
     var maximumConnections: Int
     var providerConcurrency: Int
+    var providerTimeout: Duration
     var quarantine: Duration
     var expiryNotice: Duration
     var eventRetention: Duration
     var eventLimit: Int
+    var cacheBytes: Int
+    var cacheValidity: Duration
     var shutdownGrace: Duration
     /// Variables with our prefix that mean nothing: worth a warning, no fault, since orchestrators add their own.
     var unknownVariables: [String]
@@ -57,6 +62,7 @@ struct Configuration: Sendable {
 
         let databaseURL = reader.secret("DATABASE_URL")
         let directory = reader.value("DATA_DIR")
+        journalDirectory = reader.value("JOURNAL_DIR")
         masterKeys = reader.secret("MASTER_KEYS").map { SecretBytes(utf8: $0) }
         adminKey = reader.secret("ADMIN_KEY").map { SecretBytes(utf8: $0) }
         if let masterKeys {
@@ -89,6 +95,9 @@ struct Configuration: Sendable {
             if adminKey == nil { reader.fault("ADMIN_KEY", "is required with DATABASE_URL") }
         } else {
             store = .files(directory: directory ?? "/var/lib/token-broker")
+            if journalDirectory != nil {
+                reader.fault("JOURNAL_DIR", "is for DATABASE_URL; the embedded store needs none")
+            }
         }
 
         trustedCAFile = reader.value("TRUSTED_CA_FILE")
@@ -99,11 +108,14 @@ struct Configuration: Sendable {
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
+        providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", 1...20) ?? 10))
         providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", 1...1024) ?? ProviderBudget.Limits().places
         quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
         expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", 0...86_400) ?? 300))
         eventRetention = .seconds(Int64(reader.integer("EVENT_DAYS", 1...365) ?? 7) * 86_400)
         eventLimit = reader.integer("EVENT_LIMIT", 1000...1_000_000_000) ?? 1_000_000
+        cacheBytes = (reader.integer("CACHE_MEGABYTES", 1...1_048_576) ?? 256) << 20
+        cacheValidity = .seconds(Int64(reader.integer("CACHE_SECONDS", 0...3600) ?? 5))
         shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", 1...3600) ?? 25))
         unknownVariables = reader.unknownNames
         if !reader.faults.isEmpty { throw Faults(lines: reader.faults) }
