@@ -118,5 +118,12 @@ let package = Package(
         tests(
             "IntegrationTests",
             ["DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"]),
+        // Replicas as processes, under faults: what is promised of many brokers at one database.
+        .testTarget(
+            name: "ChaosTests",
+            dependencies: [
+                "BrokerTesting", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography",
+            ],
+            path: "Tests/ChaosTests", exclude: ["run"], swiftSettings: strict),
     ]
 )

@@ -21,6 +21,8 @@ package final class CredentialsBroker: Sendable {
         package var listenersPerTenant = 2000
         /// What the credentials that are kept in memory may take of it, in bytes.
         package var cacheBytes = 256 << 20
+        /// The longest that one call to a provider takes, which the transport must see to. A lease lasts a little longer.
+        package var providerTimeout: Duration = .seconds(10)
         /// How many token requests a provider is to answer at once.
         package var providerBudget = ProviderBudget.Limits()
 
@@ -36,15 +38,17 @@ package final class CredentialsBroker: Sendable {
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
     package let events: EventFeed
-    package let expiryNotices: ExpiryNotices
+    package let expiryJob: ExpiryJob
     package let bus: EventBus
+    private let leaseRecovery: LeaseRecovery
     private let settings: Settings
     private let vault: Vault
     private let servers: ProviderServers
     private let housekeeping = Mutex<Task<Void, Never>?>(nil)
 
     package init(
-        settings: Settings, vault: Vault, transport: any ProviderTransport, time: any Time, log: Log
+        settings: Settings, vault: Vault, journal: Journal? = nil, transport: any ProviderTransport, time: any Time,
+        log: Log
     ) {
         self.settings = settings
         self.vault = vault
@@ -54,8 +58,8 @@ package final class CredentialsBroker: Sendable {
         bus = EventBus(trust: Trust(validity: vault.revalidateAfter))
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant)
-        expiryNotices = ExpiryNotices(vault: vault, bus: bus, time: time, log: log)
         tenants = TenantDirectory(vault: vault, bus: bus, time: time)
+        let schedule = ExpirySchedule(notice: settings.expiryNotice)
         servers = ProviderServers(
             transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
             metrics: metrics, log: log)
@@ -64,8 +68,12 @@ package final class CredentialsBroker: Sendable {
             transport: transport, budget: budget, time: time, metrics: metrics, log: log)
         credentials = CredentialsProvider(
             vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
-            metrics: metrics, log: log, quarantine: settings.quarantine, expiryNotice: settings.expiryNotice,
-            cacheBytes: settings.cacheBytes)
+            metrics: metrics, log: log, quarantine: settings.quarantine, schedule: schedule,
+            cacheBytes: settings.cacheBytes, callLimit: settings.providerTimeout, journal: journal)
+        expiryJob = ExpiryJob(
+            vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,
+            budget: settings.providerBudget, time: time, metrics: metrics, log: log)
+        leaseRecovery = LeaseRecovery(vault: vault, credentials: credentials, time: time, log: log)
         logins = LoginFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
             publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
@@ -75,11 +83,18 @@ package final class CredentialsBroker: Sendable {
         ChangeFeed(bus: bus, time: time, log: log).listen(to: vault)
     }
 
-    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, telling of tokens
-    /// that are about to expire.
+    /// Takes up what an earlier process could not store. To be done before anybody is served.
+    /// - Throws: `storage_unavailable` and `internal_error` where the journal cannot be read.
+    package func takeUpJournal() async throws(BrokerError) {
+        try await credentials.takeUpJournal()
+    }
+
+    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, looking after
+    /// tokens that are about to expire, finishing renewals whose process has died.
     package func start() {
         deviceLogins.start()
-        expiryNotices.start()
+        leaseRecovery.start()
+        expiryJob.start()
         let task = Task { [settings, vault, time, log] in
             while !Task.isCancelled {
                 await Self.removeExpired(vault, time, log)
@@ -113,7 +128,8 @@ package final class CredentialsBroker: Sendable {
             return task
         }
         housekeeping?.cancel()
-        expiryNotices.stop()
+        expiryJob.stop()
+        leaseRecovery.stop()
         let cutOff = limit.map { limit in
             Task {
                 do {
@@ -127,8 +143,9 @@ package final class CredentialsBroker: Sendable {
         events.beginDraining()
         await deviceLogins.idle()
         await logins.idle()
+        await leaseRecovery.idle()
         await credentials.idle()
-        await expiryNotices.idle()
+        await expiryJob.idle()
         await events.idle()
         // A store that is closed does not answer who is still at work.
         await housekeeping?.value

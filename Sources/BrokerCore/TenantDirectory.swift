@@ -56,6 +56,9 @@ package final class TenantDirectory: Sendable {
         }
     }
 
+    /// The tenant as it was read last, however long ago; nil where that is forgotten.
+    func inMemory(_ name: TenantName) -> Tenant? { cache.any(name) }
+
     /// The tenant as it stands in the store, whatever is in memory.
     package func currentTenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {
         do throws(StoreError) {

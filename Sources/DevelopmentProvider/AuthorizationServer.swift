@@ -67,9 +67,9 @@ struct AuthorizationServer: Sendable {
     private var devices = BoundedTable<String, DeviceAuthorization>(capacity: 20_000)
     /// Device codes' digests by user code.
     private var userCodes = BoundedTable<String, String>(capacity: 20_000)
-    private var families = BoundedTable<Int, Family>(capacity: 50_000)
-    private var refreshTokens = BoundedTable<String, RefreshTokenRecord>(capacity: 200_000)
-    private var accessTokens = BoundedTable<String, AccessTokenRecord>(capacity: 200_000)
+    private var families: BoundedTable<Int, Family>
+    private var refreshTokens: BoundedTable<String, RefreshTokenRecord>
+    private var accessTokens: BoundedTable<String, AccessTokenRecord>
     private var lastFamily = 0
 
     /// Tokens of one family that are remembered. An older one is unknown when it comes back, so no reuse is seen.
@@ -77,6 +77,9 @@ struct AuthorizationServer: Sendable {
 
     init(configuration: ProviderConfiguration) {
         self.configuration = configuration
+        families = BoundedTable(capacity: max(1, configuration.capacity / 4))
+        refreshTokens = BoundedTable(capacity: configuration.capacity)
+        accessTokens = BoundedTable(capacity: configuration.capacity)
     }
 
     // MARK: Authorization codes
@@ -285,6 +288,14 @@ struct AuthorizationServer: Sendable {
             scope: scope, user: nil)
     }
 
+    // MARK: Sessions without a login
+
+    /// What a login of that user would end in.
+    mutating func openSession(user: ProviderUser, client: ProviderClient, now: Int64) -> Grant {
+        let family = openFamily(user: user, client: client, origin: .control, now: now)
+        return issue(client: client, scope: client.scopes ?? [], user: user, family: family, now: now)
+    }
+
     // MARK: Tokens
 
     private mutating func openFamily(
@@ -400,10 +411,11 @@ struct AuthorizationServer: Sendable {
         }
     }
 
-    func ledger() -> Ledger {
+    /// - Parameter userID: nil for all users.
+    func ledger(userID: Int64? = nil) -> Ledger {
         var users: [Ledger.UserEntry] = []
         var places: [ProviderUser: Int] = [:]
-        for (_, family) in families.all {
+        for (_, family) in families.all where userID == nil || family.user.id == userID {
             let entry = Ledger.FamilyEntry(
                 family: family, refreshTokens: family.refreshTokens.compactMap { refreshTokens[$0] })
             if let place = places[family.user] {
@@ -414,6 +426,26 @@ struct AuthorizationServer: Sendable {
             }
         }
         return Ledger(users: users, events: events)
+    }
+
+    func ledgerSummary() -> LedgerSummary {
+        var summary = LedgerSummary()
+        var users: Set<Int64> = []
+        for (_, family) in families.all {
+            users.insert(family.user.id)
+            summary.families += 1
+            if family.revocation == nil { summary.familiesAlive += 1 }
+        }
+        summary.users = users.count
+        for (_, token) in refreshTokens.all {
+            summary.refreshTokens += 1
+            summary.presentations += token.presentations
+            if token.presentations > 1 { summary.presentedAgain += 1 }
+        }
+        summary.rotations = events.rotations
+        summary.graceReplays = events.graceReplays
+        summary.reuseDetections = events.reuseDetections
+        return summary
     }
 
     // MARK: Scopes and times

@@ -44,6 +44,16 @@ struct ControlInterface {
         case (["faults"], .delete):
             provider.removeFaults()
             return done
+        case (["random_faults"], .get):
+            var writer = JSONWriter()
+            Self.write(provider.randomFaults, to: &writer)
+            return .json(.ok, writer.bytes)
+        case (["random_faults"], .put):
+            provider.disturbAtRandom(try Self.randomFaults(try Members(request)))
+            return done
+        case (["random_faults"], .delete):
+            provider.disturbAtRandom(nil)
+            return done
         case (["requests"], .get):
             return .json(.ok) { writer in
                 writer.name("counters")
@@ -58,6 +68,17 @@ struct ControlInterface {
             var writer = JSONWriter()
             provider.ledger.write(to: &writer)
             return .json(.ok, writer.bytes)
+        case (["ledger", "summary"], .get):
+            var writer = JSONWriter()
+            provider.ledgerSummary.write(to: &writer)
+            return .json(.ok, writer.bytes)
+        case (_, .get) where segments.count == 3 && segments.prefix(2) == ["ledger", "users"]:
+            guard let user = Int64(segments[2]), user > 0 else { throw Complaint("That is no user's number.") }
+            var writer = JSONWriter()
+            provider.ledger(userID: user).write(to: &writer)
+            return .json(.ok, writer.bytes)
+        case (["sessions"], .post):
+            return try openSessions(try Members(request))
         case (["revoke"], .post):
             var members = try Members(request)
             guard let user = try members.userID() else { throw Complaint("user_id or user is missing.") }
@@ -86,11 +107,74 @@ struct ControlInterface {
             return Self.introspection(provider.introspect(accessToken: token))
         case ([], _): return .methodNotAllowed("DELETE")
         case (["faults"], _): return .methodNotAllowed("GET, POST, DELETE")
+        case (["random_faults"], _): return .methodNotAllowed("GET, PUT, DELETE")
         case (["requests"], _): return .methodNotAllowed("GET, DELETE")
-        case (["ledger"], _): return .methodNotAllowed("GET")
-        case (["revoke"], _), (["expire"], _), (["advance"], _), (["introspect"], _):
+        case (["ledger"], _), (["ledger", "summary"], _): return .methodNotAllowed("GET")
+        case (["sessions"], _), (["revoke"], _), (["expire"], _), (["advance"], _), (["introspect"], _):
             return .methodNotAllowed("POST")
         default: throw Complaint("Nothing is here.", status: .notFound)
+        }
+    }
+
+    /// One session of `user`, or `count` sessions of users whose names are `prefix` and a number from `first` on.
+    private func openSessions(_ members: Members) throws(Complaint) -> Response {
+        var members = members
+        let client = try members.string("client_id")
+        var users: [String] = []
+        if let user = try members.string("user") {
+            users = [user]
+        } else if let prefix = try members.string("prefix") {
+            let first = try members.integer("first", in: 1...1_000_000_000) ?? 1
+            guard let count = try members.integer("count", in: 1...100_000) else {
+                throw Complaint("count is missing.")
+            }
+            users = (first..<first + count).map { "\(prefix)\($0)" }
+        } else {
+            throw Complaint("user is missing, and so is prefix.")
+        }
+        try members.end()
+        guard let sessions = provider.openSessions(users: users, clientID: client) else {
+            throw Complaint("There is no such client.", status: .notFound)
+        }
+        return .json(.ok) { writer in
+            writer.name("sessions")
+            writer.array { writer in for session in sessions { session.write(to: &writer) } }
+        }
+    }
+
+    private static func randomFaults(_ members: Members) throws(Complaint) -> RandomFaults {
+        var members = members
+        guard let seed = try members.integer("seed", in: 0 ... .max) else { throw Complaint("seed is missing.") }
+        guard let endpoint = try members.choice("endpoint", of: Endpoint.self) else {
+            throw Complaint("endpoint is missing.")
+        }
+        var faults = RandomFaults(seed: UInt64(seed), endpoint: endpoint)
+        faults.grant = try members.choice("grant", of: GrantType.self)
+        for mode in Fault.Mode.allCases {
+            faults.perMille[mode] = try members.integer(mode.rawValue + "_per_mille", in: 0...1000).map(Int.init)
+        }
+        faults.delayedPerMille = Int(try members.integer("delay_per_mille", in: 0...1000) ?? 0)
+        faults.answerDelayedPerMille = Int(try members.integer("answer_delay_per_mille", in: 0...1000) ?? 0)
+        if let longest = try members.integer("longest_delay_ms", in: 0...3_600_000) {
+            faults.longestDelay = .milliseconds(longest)
+        }
+        try members.end()
+        guard faults.total <= 1000 else { throw Complaint("More than all requests would be disturbed.") }
+        return faults
+    }
+
+    private static func write(_ faults: RandomFaults?, to writer: inout JSONWriter) {
+        writer.object { writer in
+            guard let faults else { return }
+            writer.member("seed", String(faults.seed))
+            writer.member("endpoint", faults.endpoint.rawValue)
+            writer.memberIfPresent("grant", faults.grant?.rawValue)
+            for mode in Fault.Mode.allCases {
+                writer.member(mode.rawValue + "_per_mille", faults.perMille[mode] ?? 0)
+            }
+            writer.member("delay_per_mille", faults.delayedPerMille)
+            writer.member("answer_delay_per_mille", faults.answerDelayedPerMille)
+            writer.member("longest_delay_ms", Int64(faults.longestDelay / .milliseconds(1)))
         }
     }
 

@@ -11,8 +11,9 @@ internal import Synchronization
 package final class DevelopmentProvider: RequestHandler {
     private struct State: Sendable {
         var server: AuthorizationServer
-        var log = RequestLog()
+        var log: RequestLog
         var faults: [Fault] = []
+        var random: (faults: RandomFaults, generator: SplitMix64)?
         var offset: Int64 = 0
         var lastWait = 0
     }
@@ -31,7 +32,10 @@ package final class DevelopmentProvider: RequestHandler {
         _ configuration: ProviderConfiguration, now: @escaping @Sendable () -> Int64 = { systemTime() },
         clock: any Clock<Duration> = ContinuousClock()
     ) {
-        state = Mutex(State(server: AuthorizationServer(configuration: configuration)))
+        state = Mutex(
+            State(
+                server: AuthorizationServer(configuration: configuration),
+                log: RequestLog(capacity: configuration.capacity / 10)))
         time = now
         self.clock = clock
     }
@@ -70,15 +74,45 @@ package final class DevelopmentProvider: RequestHandler {
 
     package func removeFaults() { state.withLock { $0.faults = [] } }
 
-    /// The newest 20 000 requests at the endpoints, oldest first.
+    /// Disturbs requests by lot from now on; nil ends that. A seed begins anew with each call.
+    package func disturbAtRandom(_ faults: RandomFaults?) {
+        state.withLock { $0.random = faults.map { ($0, SplitMix64(seed: $0.seed)) } }
+    }
+
+    package var randomFaults: RandomFaults? { state.withLock { $0.random?.faults } }
+
+    /// The newest requests at the endpoints, as many as a tenth of the capacity, oldest first.
     package var requests: [RequestRecord] { state.withLock { $0.log.all } }
 
     package var counters: RequestCounters { state.withLock { $0.log.counters } }
 
     /// Forgets the requests and counts from zero. Sessions stay.
-    package func resetRequests() { state.withLock { $0.log.reset() } }
+    package func resetRequests() {
+        state.withLock { $0.log.reset(capacity: $0.server.configuration.capacity / 10) }
+    }
 
     package var ledger: Ledger { state.withLock { $0.server.ledger() } }
+
+    /// What the ledger says of one user.
+    package func ledger(userID: Int64) -> Ledger { state.withLock { $0.server.ledger(userID: userID) } }
+
+    package var ledgerSummary: LedgerSummary { state.withLock { $0.server.ledgerSummary() } }
+
+    /// Opens a session for each of the users, as if they had logged in. Nil when there is no such client.
+    /// - Parameter clientID: nil for the first client.
+    package func openSessions(users: [String], clientID: String? = nil) -> [OpenedSession]? {
+        state.withLock { state in
+            let configuration = state.server.configuration
+            guard let client = clientID.map(configuration.client) ?? configuration.clients.first else { return nil }
+            return users.map { name in
+                let user = ProviderUser(name)
+                let grant = state.server.openSession(user: user, client: client, now: now(state))
+                return OpenedSession(
+                    user: user, accessToken: grant.accessToken, expiresIn: grant.lifetime.components.seconds,
+                    refreshToken: grant.refreshToken)
+            }
+        }
+    }
 
     /// Returns once `count` requests have arrived at `endpoint`, or there with `grant`, since the last reset; they may
     /// not have been answered yet.
@@ -121,8 +155,9 @@ package final class DevelopmentProvider: RequestHandler {
     package func reset() {
         state.withLock { state in
             state.server = AuthorizationServer(configuration: state.server.configuration)
-            state.log.reset()
+            state.log.reset(capacity: state.server.configuration.capacity / 10)
             state.faults = []
+            state.random = nil
         }
     }
 
@@ -193,7 +228,7 @@ package final class DevelopmentProvider: RequestHandler {
             // The client went away during the delay: there is nobody to answer.
             response = .aborted
         }
-        state.withLock { $0.log.finish(number, response) }
+        state.withLock { $0.log.finish(number, response, now: now($0)) }
         return response
     }
 
@@ -202,7 +237,13 @@ package final class DevelopmentProvider: RequestHandler {
             let number = state.log.begin(request, endpoint: endpoint, received: received, now: now(state))
             let grant = state.log.grant(number)
             guard let index = state.faults.firstIndex(where: { $0.concerns(endpoint, grant: grant) }) else {
-                return (number, nil)
+                guard var random = state.random, random.faults.concerns(endpoint, grant: grant) else {
+                    return (number, nil)
+                }
+                let fault = random.faults.draw(using: &random.generator)
+                state.random = random
+                if let fault { state.log.disturb(number, fault.mode) }
+                return (number, fault)
             }
             let fault = state.faults[index]
             state.faults[index].times -= 1

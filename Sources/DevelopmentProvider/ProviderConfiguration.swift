@@ -39,6 +39,9 @@ package struct ProviderConfiguration: Sendable {
     /// `authorization_response_iss_parameter_supported` in the metadata.
     package var announcesResponseIssuer = true
     package var responseIssuer: ResponseIssuer
+    /// How many tokens of each kind are remembered, a quarter as many sessions and a tenth as many requests; what is
+    /// oldest is forgotten first. Counts from the start or from a reset.
+    package var capacity = 200_000
 
     /// The profile's defaults. TIDAL: tokens for four hours, device codes for five minutes at two seconds, and polls
     /// are not measured. RFC: one hour, ten minutes, five seconds. Neither rotates.

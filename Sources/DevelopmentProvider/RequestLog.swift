@@ -11,13 +11,17 @@ struct RequestLog: Sendable {
     }
 
     private(set) var counters = RequestCounters()
-    private var records = BoundedTable<Int, RequestRecord>(capacity: maximumRecords)
+    private var records: BoundedTable<Int, RequestRecord>
     private var lastNumber = 0
     private var waiters: [Int: Waiter] = [:]
 
-    private static let maximumRecords = 20_000
     private static let maximumParameters = 64
     private static let maximumLength = 512
+
+    /// - Parameter capacity: how many requests are kept.
+    init(capacity: Int) {
+        records = BoundedTable(capacity: max(1, capacity))
+    }
 
     var all: [RequestRecord] { records.all.map(\.value) }
 
@@ -54,7 +58,8 @@ struct RequestLog: Sendable {
         counters.faults += 1
     }
 
-    mutating func finish(_ number: Int, _ response: Response) {
+    mutating func finish(_ number: Int, _ response: Response, now: Int64) {
+        records[number]?.finishedAt = now
         if response.abortsConnection {
             records[number]?.outcome = .dropped
             counters.dropped += 1
@@ -69,9 +74,9 @@ struct RequestLog: Sendable {
         records[number]?.refresh = refresh
     }
 
-    mutating func reset() {
+    mutating func reset(capacity: Int) {
         counters = RequestCounters()
-        records = BoundedTable(capacity: Self.maximumRecords)
+        records = BoundedTable(capacity: max(1, capacity))
     }
 
     // MARK: Waiting

@@ -27,6 +27,8 @@ package struct RequestRecord: Sendable, Equatable {
     package let accept: String?
     package let userAgent: String?
     package internal(set) var outcome = Outcome.inFlight
+    /// When the answer was given to the connection or the connection given up, by the provider's clock; nil before.
+    package internal(set) var finishedAt: Int64?
     /// The `error` that was answered or sent to the redirect URI.
     package internal(set) var error: String?
     /// The fault that disturbed it.
@@ -58,6 +60,7 @@ package struct RequestRecord: Sendable, Equatable {
                 writer.member("status", status)
             case .dropped: writer.member("outcome", "dropped")
             }
+            writer.memberIfPresent("finished_at_ms", finishedAt)
             writer.memberIfPresent("error", error)
             writer.memberIfPresent("fault", fault?.rawValue)
             if let refresh {

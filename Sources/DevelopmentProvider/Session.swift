@@ -15,6 +15,8 @@ package struct Family: Sendable, Equatable {
     package enum Origin: String, Sendable {
         case authorizationCode = "authorization_code"
         case deviceCode = "device_code"
+        /// The control interface.
+        case control
     }
 
     package enum RevocationCause: String, Sendable {

@@ -6,14 +6,22 @@ package import Reactor
 /// same name joins it, so that a resolver which hangs has one call per name in it and not one per attempt.
 package actor HostLookup {
     private let loop: EventLoop
-    private let resolver: NameResolver
+    private let resolve: @Sendable (String) async throws(ResolutionError) -> [String]
     private var waiters: [String: [Suspension<[String]>]] = [:]
 
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
     package init(resolver: NameResolver, on loop: EventLoop) {
-        self.resolver = resolver
+        self.init(on: loop) { host throws(ResolutionError) in
+            try await resolver.addresses(of: host, port: 0).map(\.host)
+        }
+    }
+
+    /// - Parameter resolve: gives the numeric addresses of a name.
+    package init(on loop: EventLoop, _ resolve: @escaping @Sendable (String) async throws(ResolutionError) -> [String])
+    {
         self.loop = loop
+        self.resolve = resolve
     }
 
     /// The numeric addresses of `host`, in the resolver's order.
@@ -31,7 +39,7 @@ package actor HostLookup {
     private func ask(_ host: String) async {
         let outcome: Suspension<[String]>.Outcome
         do throws(ResolutionError) {
-            outcome = .success(try await resolver.addresses(of: host, port: 0).map(\.host))
+            outcome = .success(try await resolve(host))
         } catch {
             let reason = error == .notFound ? "is unknown" : "could not be looked up"
             outcome = .failure(.connectionFailed(sqlstate: nil, detail: "the host \"\(host)\" \(reason)"))

@@ -48,7 +48,8 @@ struct PoolState {
     private var connections: [Int: Connection] = [:]
     /// Ready to be lent; the last one was used last and is the likeliest to be alive and warm.
     private var idle: [Int] = []
-    private var opening: Set<Int> = []
+    /// With the generation in which the attempt began.
+    private var opening: [Int: Int] = [:]
     private var waiting: [Int] = []
     private var lastID = 0
     private var generation = 0
@@ -81,16 +82,17 @@ struct PoolState {
     }
 
     mutating func opened(_ connection: Int, at now: MonotonicInstant) -> [Action] {
-        opening.remove(connection)
+        let begun = opening.removeValue(forKey: connection)
         failures = 0
-        if isClosing { return [.discard(connection: connection)] + settle(at: now) }
+        // An attempt that began before the server became suspect can have reached what the server was then.
+        if isClosing || begun != generation { return [.discard(connection: connection)] + settle(at: now) }
         connections[connection] = Connection(opened: now, generation: generation)
         idle.append(connection)
         return settle(at: now)
     }
 
     mutating func openingFailed(_ connection: Int, at now: MonotonicInstant) -> [Action] {
-        opening.remove(connection)
+        opening[connection] = nil
         retryAt = now.advanced(by: Self.pause(afterFailures: failures))
         failures += 1
         return settle(at: now)
@@ -125,6 +127,15 @@ struct PoolState {
         return [.discard(connection: connection)] + settle(at: now)
     }
 
+    /// When `look` is due, unless something else happens before: those that wait for the connections that there are get
+    /// another one as soon as one may be tried for.
+    var nextLook: MonotonicInstant? {
+        let mayOpen = opening.isEmpty && connections.count < limits.connections
+        return !waiting.isEmpty && failures > 0 && mayOpen && !isClosing ? retryAt : nil
+    }
+
+    mutating func look(at now: MonotonicInstant) -> [Action] { settle(at: now) }
+
     /// No new borrowers; those that have a connection keep it until they return it.
     mutating func close(at now: MonotonicInstant) -> [Action] {
         isClosing = true
@@ -157,7 +168,7 @@ struct PoolState {
             failures == 0 || (opening.isEmpty && now >= retryAt)
         {
             lastID += 1
-            opening.insert(lastID)
+            opening[lastID] = generation
             actions.append(.open(connection: lastID))
         }
         if lentCount == 0, opening.isEmpty {

@@ -54,12 +54,16 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
 
     let targets: [Target]
     private let options: [PostgresOption]
+    /// Whether the connection string leaves open what kind of server it is for.
+    private let wantsAnySession: Bool
 
     /// Reads a connection URI (`postgresql://user@host/database?sslmode=verify-full`) or libpq's keywords. What it
     /// leaves open comes from libpq's environment variables and defaults, as in every program that uses libpq.
     ///
     /// Set unless given: `application_name` token-broker; `target_session_attrs` read-write when there are several
-    /// hosts; `gssencmode` disable, because Kerberos would block the event loop. `client_encoding` is always UTF8.
+    /// hosts, and primary when there is one that is no pooler: what a standby has is what was true a moment ago; `gssencmode` disable, because Kerberos would block the event loop; and for connections whose peer has gone
+    /// without a word, `keepalives_idle` 10, `keepalives_interval` 5, `keepalives_count` 3 (seconds) and
+    /// `tcp_user_timeout` 10000 (milliseconds). `client_encoding` is always UTF8.
     /// - Throws: `.misconfigured`. The text never quotes the string, which may hold a password.
     package init(_ connectionString: String) throws(PostgresError) {
         guard let given = PostgresHandle.parse(connectionString) else {
@@ -86,9 +90,11 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         settings["client_encoding"] = "UTF8"
         let defaults = [
             ("application_name", "token-broker"), ("gssencmode", "disable"),
-            ("target_session_attrs", targets.count > 1 ? "read-write" : "any"),
+            ("keepalives_idle", "10"), ("keepalives_interval", "5"), ("keepalives_count", "3"),
+            ("tcp_user_timeout", "10000"),
         ]
         for (keyword, value) in defaults where settings[keyword] == nil { settings[keyword] = value }
+        wantsAnySession = settings["target_session_attrs"] == nil
         options = settings.map { PostgresOption(keyword: $0.key, value: $0.value) }
     }
 
@@ -105,6 +111,11 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
             } else {
                 options.append(PostgresOption(keyword: "options", value: ours))
             }
+        }
+        if wantsAnySession {
+            // A pooler answers for a server that it may have known before that was promoted or demoted.
+            let kind = targets.count > 1 ? "read-write" : usesPooler ? "any" : "primary"
+            options.append(PostgresOption(keyword: "target_session_attrs", value: kind))
         }
         options.append(PostgresOption(keyword: "host", value: target.host))
         options.append(PostgresOption(keyword: "hostaddr", value: target.address))

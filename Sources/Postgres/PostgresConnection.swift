@@ -75,7 +75,14 @@ package actor PostgresConnection {
         {
             let isOutsideTransaction = handle.isIdle
             do throws(PostgresError) {
-                return try await executePrepared(statement, parameters, until: deadline)
+                // At its first use the statement is prepared in the same round trip.
+                guard prepared.contains(statement.name) else {
+                    var results: [PostgresResult] = []
+                    try await run([PostgresCommand(statement, parameters)], &results, until: deadline)
+                    return results[0]
+                }
+                guard handle.sendPrepared(statement.name, parameters) else { throw lost() }
+                return try await finish(until: deadline)
             } catch .server(let sqlstate) where Self.preparationFaults.contains(sqlstate) {
                 preparesStatements = false
                 prepared = []
@@ -87,6 +94,75 @@ package actor PostgresConnection {
         guard handle.send(statement.sql, parameters) else { throw lost() }
         return try await finish(until: deadline)
     }
+
+    /// Runs several statements in one round trip, and waits for the outcome of all of them: the result of each, in their
+    /// order.
+    ///
+    /// Outside a transaction they are one: either all take effect or, where one fails, none (PostgreSQL, "Pipelining").
+    /// BEGIN, COMMIT and ROLLBACK can be among them; what they leave open stays open. Each statement sees what the ones
+    /// before it have done.
+    /// - Throws: what the first statement met that failed; those behind it were not run. `.server` with the fault of a
+    ///   prepared statement (26000, 42P05, 0A000) comes once: from then on the connection prepares nothing, so that
+    ///   repeating the whole transaction helps.
+    /// - Precondition: no other statement is in flight.
+    package func pipeline(
+        _ commands: [PostgresCommand], until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> [PostgresResult] {
+        let (results, failure) = await outcome(of: commands, until: deadline)
+        if let failure { throw failure }
+        return results
+    }
+
+    /// Like `pipeline`, but tells what the statements returned that were run before the first failure: where a COMMIT is
+    /// among them, it took place, whatever was met behind it.
+    package func outcome(
+        of commands: [PostgresCommand], until deadline: MonotonicInstant
+    ) async -> (results: [PostgresResult], failure: PostgresError?) {
+        precondition(!isExecuting, "two statements at once on one PostgreSQL connection")
+        isExecuting = true
+        defer { isExecuting = false }
+        guard handle.socket >= 0 else { return ([], .closed) }
+        var results: [PostgresResult] = []
+        do throws(PostgresError) {
+            try await run(commands, &results, until: deadline)
+            return (results, nil)
+        } catch {
+            if let sqlstate = error.sqlstate, preparesStatements, Self.preparationFaults.contains(sqlstate) {
+                preparesStatements = false
+                prepared = []
+            }
+            return (results, error)
+        }
+    }
+
+    /// Waits until a notification has arrived, or until `deadline`, and takes all that have: none at the deadline, which
+    /// costs the connection nothing. They stand in the order in which they were sent.
+    /// - Precondition: no statement is in flight. Notifications that come while one is are kept for the next call.
+    package func notifications(
+        until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> [PostgresNotification] {
+        precondition(!isExecuting, "a PostgreSQL connection is listened to under a statement")
+        isExecuting = true
+        defer { isExecuting = false }
+        guard handle.socket >= 0 else { throw .closed }
+        while true {
+            guard handle.consumeInput() else { throw lost() }
+            var notifications: [PostgresNotification] = []
+            while let notification = handle.takeNotification() { notifications.append(notification) }
+            if !notifications.isEmpty { return notifications }
+            do throws(WaitInterrupted) {
+                _ = try await loop.ready(handle.socket, .readable, until: deadline)
+            } catch .deadlineExceeded {
+                return []
+            } catch {
+                handle.finish()
+                throw error == .cancelled ? .cancelled : .connectionLost
+            }
+        }
+    }
+
+    /// Whether a transaction is open, be it one that an error has ended.
+    package var isInTransaction: Bool { handle.isConnected && !handle.isIdle }
 
     /// Whether the next borrower may have it: connected, nothing in flight, no transaction open.
     var isReusable: Bool { !isExecuting && handle.isConnected && handle.isIdle }
@@ -183,16 +259,80 @@ package actor PostgresConnection {
 
     // MARK: Executing
 
-    private func executePrepared(
-        _ statement: PostgresStatement, _ parameters: [PostgresValue], until deadline: MonotonicInstant
-    ) async throws(PostgresError) -> PostgresResult {
-        if !prepared.contains(statement.name) {
-            guard handle.sendPrepare(statement.name, statement.sql, parameters) else { throw lost() }
-            _ = try await finish(until: deadline)
-            prepared.insert(statement.name)
+    private func run(
+        _ commands: [PostgresCommand], _ results: inout [PostgresResult], until deadline: MonotonicInstant
+    ) async throws(PostgresError) {
+        guard handle.beginPipeline() else { throw lost() }
+        var steps: [PipelineStep] = []
+        for command in commands { try queue(command, &steps) }
+        guard handle.sendSync() else { throw lost() }
+        try await flush(until: deadline)
+        let failure = try await finish(steps, &results, until: deadline)
+        guard handle.endPipeline() else { throw lost() }
+        if let failure { throw failure }
+    }
+
+    /// One thing sent in a pipeline, for which results come back.
+    private enum PipelineStep {
+        /// The preparation of the statement of that name.
+        case preparation(String)
+        case statement
+    }
+
+    private func queue(_ command: PostgresCommand, _ steps: inout [PipelineStep]) throws(PostgresError) {
+        let statement = command.statement
+        guard statement.isPrepared, preparesStatements,
+            prepared.contains(statement.name) || prepared.count < Self.preparedLimit
+        else {
+            guard handle.send(statement.sql, command.parameters) else { throw lost() }
+            return steps.append(.statement)
         }
-        guard handle.sendPrepared(statement.name, parameters) else { throw lost() }
-        return try await finish(until: deadline)
+        // The same statement may come several times in one pipeline.
+        let isUnderWay = steps.contains { step in
+            if case .preparation(statement.name) = step { return true }
+            return false
+        }
+        if !prepared.contains(statement.name), !isUnderWay {
+            guard handle.sendPrepare(statement.name, statement.sql, command.parameters) else { throw lost() }
+            steps.append(.preparation(statement.name))
+        }
+        guard handle.sendPrepared(statement.name, command.parameters) else { throw lost() }
+        steps.append(.statement)
+    }
+
+    /// Receives the results of a pipeline up to its end. The failure that is returned left the connection usable.
+    private func finish(
+        _ steps: [PipelineStep], _ results: inout [PostgresResult], until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> PostgresError? {
+        var failure: PostgresError?
+        var finished = 0
+        while true {
+            let outcome = failure.map { Result<PostgresResult, PostgresError>.failure($0) } ?? .failure(.connectionLost)
+            guard let result = try await nextResult(until: deadline, after: outcome) else {
+                // No more of this step: the next one follows, at last the mark, which itself can fail. A broken
+                // connection says "no more" without end.
+                finished += 1
+                guard finished <= steps.count + 1, handle.isConnected else { throw lost(after: outcome) }
+                continue
+            }
+            switch result.status {
+            case .succeeded where failure == nil && finished < steps.count:
+                switch steps[finished] {
+                case .preparation(let name): prepared.insert(name)
+                case .statement: results.append(PostgresResult(copying: result))
+                }
+            case .failed:
+                // libpq names no state for what it met itself: the connection has ended.
+                guard let sqlstate = result.sqlstate else { throw lost(after: outcome) }
+                failure = failure ?? .server(sqlstate: sqlstate)
+            case .passedOver: continue
+            case .pipelineEnd:
+                return failure
+            case .succeeded, .unusable:
+                handle.finish()
+                throw .unexpectedResult("neither rows nor the end of a command")
+            }
+        }
     }
 
     /// Sends what is queued and receives every result of the command in flight.
@@ -201,11 +341,7 @@ package actor PostgresConnection {
         var outcome: Result<PostgresResult, PostgresError> = .failure(.unexpectedResult("no result"))
         // To the end, since the server says "done" before it commits: an error can still follow.
         while true {
-            while handle.isBusy {
-                _ = try await ready(.readable, until: deadline)
-                guard handle.consumeInput() else { throw lost(after: outcome) }
-            }
-            guard let result = handle.takeResult() else { break }
+            guard let result = try await nextResult(until: deadline, after: outcome) else { break }
             switch result.status {
             case .succeeded:
                 if case .failure(.server) = outcome { continue }
@@ -214,12 +350,23 @@ package actor PostgresConnection {
                 // libpq names no state for what it met itself: the connection has ended.
                 guard let sqlstate = result.sqlstate else { throw lost(after: outcome) }
                 outcome = .failure(.server(sqlstate: sqlstate))
-            case .unusable:
+            case .passedOver, .pipelineEnd, .unusable:
                 handle.finish()
                 throw .unexpectedResult("neither rows nor the end of a command")
             }
         }
         return try outcome.get()
+    }
+
+    /// The next result of the command in flight, when it has arrived; nil when there are no more.
+    private func nextResult(
+        until deadline: MonotonicInstant, after outcome: Result<PostgresResult, PostgresError>
+    ) async throws(PostgresError) -> ResultHandle? {
+        while handle.isBusy {
+            _ = try await ready(.readable, until: deadline)
+            guard handle.consumeInput() else { throw lost(after: outcome) }
+        }
+        return handle.takeResult()
     }
 
     /// libpq, "Asynchronous command processing": while the socket does not take all, read as well, for the server may

@@ -131,6 +131,26 @@ internal import CPostgres
         return unsafe ResultHandle(adopting: result)
     }
 
+    /// Begins a pipeline: what is sent from here on is answered in its order, and nothing need be answered before more
+    /// is sent. Only while nothing is in flight.
+    func beginPipeline() -> Bool { unsafe PQenterPipelineMode(connection) == 1 }
+
+    /// Marks the end of the pipeline. There the server commits what is not in a transaction of its own, and there it
+    /// takes up its work again after an error.
+    func sendSync() -> Bool { unsafe PQpipelineSync(connection) == 1 }
+
+    /// Once the result of the mark was taken.
+    func endPipeline() -> Bool { unsafe PQexitPipelineMode(connection) == 1 }
+
+    /// The next notification that has arrived, in the order in which they were sent; nil when there is none.
+    func takeNotification() -> PostgresNotification? {
+        guard let notification = unsafe PQnotifies(connection) else { return nil }
+        defer { unsafe PQfreemem(notification) }
+        return unsafe PostgresNotification(
+            channel: String(cString: notification.pointee.relname),
+            payload: notification.pointee.extra.map { unsafe String(cString: $0) } ?? "")
+    }
+
     /// Reads a connection string, URI or keywords; nil when libpq cannot. Its message is not handed on, since it
     /// quotes the string.
     static func parse(_ connectionString: String) -> [PostgresOption]? {

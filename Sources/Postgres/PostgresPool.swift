@@ -3,15 +3,26 @@ package import Reactor
 /// A few connections to one PostgreSQL, opened when they are first needed and shared by many callers.
 ///
 /// Its borrowers wait in a bounded queue and for a bounded time. A connection that has met an error, a deadline or a
-/// cancellation, or that was left inside a transaction, is not lent again; when the error says that the server itself
+/// cancellation, or that was left inside a transaction, is not lent again, and one that has lain idle for a while is
+/// not without a round trip; when the error says that the server itself
 /// has gone or was demoted, none of the connections made before is. After a failure to connect, callers are refused
 /// at once until a pause is over, and then one of them finds out whether the server is back.
 package actor PostgresPool {
+    /// A connection that has lain idle for longer shows that it still works before it is lent.
+    package static let trustedIdleness: Duration = .seconds(10)
+    /// The longest that it may take to show that.
+    private static let validationLimit: Duration = .seconds(1)
+    private static let validation = PostgresStatement("SELECT 1")
+
     private let configuration: PostgresConfiguration
     private let loop: EventLoop
     private let lookup: HostLookup
+    private let trustedIdleness: Duration
     private var state: PoolState
     private var connections: [Int: PostgresConnection] = [:]
+    /// When the server was last heard on each.
+    private var lastHeard: [Int: MonotonicInstant] = [:]
+    private var nextLook: ScheduledAction?
     private var openings: [Int: Task<Void, Never>] = [:]
     private var waiters: [Int: Suspension<Int>] = [:]
     private var lastWaiter = 0
@@ -24,9 +35,18 @@ package actor PostgresPool {
 
     /// Opens nothing yet.
     package init(_ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver) {
+        self.init(configuration, on: loop, lookup: HostLookup(resolver: resolver, on: loop))
+    }
+
+    /// With look-ups of the caller's.
+    package init(
+        _ configuration: PostgresConfiguration, on loop: EventLoop, lookup: HostLookup,
+        trustedIdleness: Duration = PostgresPool.trustedIdleness
+    ) {
         self.configuration = configuration
         self.loop = loop
-        lookup = HostLookup(resolver: resolver, on: loop)
+        self.lookup = lookup
+        self.trustedIdleness = trustedIdleness
         state = PoolState(
             PoolState.Limits(
                 connections: max(1, configuration.maximumConnections), waiters: max(0, configuration.maximumWaiters),
@@ -42,7 +62,7 @@ package actor PostgresPool {
         until deadline: MonotonicInstant,
         _ body: @Sendable (PostgresConnection) async throws(PostgresError) -> Value
     ) async throws(PostgresError) -> Value {
-        let (id, connection) = try await borrow(until: deadline)
+        let (id, connection) = try await borrowValid(until: deadline)
         do throws(PostgresError) {
             let value = try await body(connection)
             takeBack(id, connection, after: nil)
@@ -73,6 +93,25 @@ package actor PostgresPool {
 
     // MARK: Lending
 
+    /// What has died without a word is found out here, at the cost of a moment, and not by the borrower's deadline.
+    private func borrowValid(
+        until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> (Int, PostgresConnection) {
+        while true {
+            let (id, connection) = try await borrow(until: deadline)
+            guard let heard = lastHeard[id], heard.advanced(by: trustedIdleness) < .now else { return (id, connection) }
+            do throws(PostgresError) {
+                _ = try await connection.execute(
+                    Self.validation, until: min(deadline, .after(Self.validationLimit)))
+                lastHeard[id] = .now
+                return (id, connection)
+            } catch {
+                takeBack(id, connection, after: error)
+                if error == .cancelled || deadline <= .now { throw error }
+            }
+        }
+    }
+
     private func borrow(until deadline: MonotonicInstant) async throws(PostgresError) -> (Int, PostgresConnection) {
         lastWaiter += 1
         let waiter = lastWaiter
@@ -100,20 +139,36 @@ package actor PostgresPool {
             } else {
                 .broken
             }
+        if error == nil { lastHeard[id] = .now }
         perform(state.returned(id, condition, at: .now))
     }
 
     private func perform(_ actions: [PoolState.Action]) {
+        defer { scheduleLook() }
         for action in actions {
             switch action {
             case .lend(let id, let waiter): lend(id, to: waiter)
             case .open(let id): openings[id] = Task { await self.open(id) }
-            case .discard(let id): connections.removeValue(forKey: id)?.assumeIsolated { $0.close() }
+            case .discard(let id):
+                lastHeard[id] = nil
+                connections.removeValue(forKey: id)?.assumeIsolated { $0.close() }
             case .refuse(let waiter, let refusal): waiters[waiter]?.resume(.failure(error(for: refusal)))
             case .drained:
                 isDrained = true
                 for closer in closers { closer.resume() }
                 closers = []
+            }
+        }
+    }
+
+    private func scheduleLook() {
+        if let nextLook { loop.cancel(nextLook) }
+        nextLook = state.nextLook.map { due in
+            loop.schedule(at: due) { [weak self] in
+                self?.assumeIsolated { pool in
+                    pool.nextLook = nil
+                    pool.perform(pool.state.look(at: .now))
+                }
             }
         }
     }
@@ -133,6 +188,7 @@ package actor PostgresPool {
     private func open(_ id: Int) async {
         do throws(PostgresError) {
             connections[id] = try await PostgresConnection.open(configuration, on: loop, lookup: lookup)
+            lastHeard[id] = .now
             openings[id] = nil
             perform(state.opened(id, at: .now))
         } catch {

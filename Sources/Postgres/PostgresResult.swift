@@ -94,6 +94,10 @@ package struct PostgresResult: Sendable, Equatable {
     enum Status {
         case succeeded
         case failed
+        /// Not run, because an earlier statement of the pipeline failed.
+        case passedOver
+        /// The mark at the end of a pipeline.
+        case pipelineEnd
         /// Neither rows nor a command's end: an empty command, COPY, or an answer that libpq cannot read.
         case unusable
     }
@@ -111,6 +115,8 @@ package struct PostgresResult: Sendable, Equatable {
         switch unsafe PQresultStatus(result) {
         case PGRES_COMMAND_OK, PGRES_TUPLES_OK: .succeeded
         case PGRES_FATAL_ERROR: .failed
+        case PGRES_PIPELINE_ABORTED: .passedOver
+        case PGRES_PIPELINE_SYNC: .pipelineEnd
         default: .unusable
         }
     }

@@ -26,6 +26,20 @@ package struct PostgresStatement: Sendable, Hashable, CustomStringConvertible {
     package var description: String { "an SQL statement" }
 }
 
+/// A statement with its parameters.
+package struct PostgresCommand: Sendable, CustomStringConvertible {
+    package let statement: PostgresStatement
+    package let parameters: [PostgresValue]
+
+    package init(_ statement: PostgresStatement, _ parameters: [PostgresValue] = []) {
+        self.statement = statement
+        self.parameters = parameters
+    }
+
+    /// Neither the statement nor its values.
+    package var description: String { "an SQL command" }
+}
+
 /// A parameter of a statement: its type is always known, so that NULL has one, too.
 package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
     /// `text`. The server refuses U+0000 in it (SQLSTATE 22021).

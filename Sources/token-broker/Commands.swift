@@ -1,6 +1,8 @@
 /// What the command line asks for.
 enum Command: Equatable {
     case serve
+    /// Brings the database's schema up to date and ends.
+    case migrate
     case help
     case version
     case checkConfiguration
@@ -12,6 +14,7 @@ enum Command: Equatable {
     init?(arguments: [String]) {
         switch arguments {
         case [], ["serve"]: self = .serve
+        case ["migrate"]: self = .migrate
         case ["--help"], ["-h"], ["help"]: self = .help
         case ["--version"]: self = .version
         case ["config", "check"]: self = .checkConfiguration
@@ -32,17 +35,36 @@ enum Command: Equatable {
 
         commands
           serve               run the service (the default)
+          migrate             bring the database's schema up to date and end; needs its URL and no keys
           config check        check the configuration, say everything that is wrong with it, and end
           keys generate [ID]  print a new entry for TOKEN_BROKER_MASTER_KEYS (ID: k1 unless given)
           healthcheck         ask the service on this machine for /livez; exit 0 when it answers
           --help, --version
+
+        exit status
+          0    done
+          1    it cannot be done now: a sentence on standard error says why
+          64   there is no such command
+          71   the system refuses what every process may do
+          78   the configuration is wrong: standard error says all that is
+          130  ended by a signal before it was done
 
         environment (each variable marked * can be given as NAME_FILE, the path of a file that holds the value)
           TOKEN_BROKER_LISTEN                    address and port to listen on; default 127.0.0.1:8080
           TOKEN_BROKER_PUBLIC_BASE_URL           where browsers reach the broker; default http://<listen>
           TOKEN_BROKER_DATABASE_URL *            PostgreSQL, as a libpq URI; without it, the embedded file store
           TOKEN_BROKER_DATABASE_CONNECTIONS      connections to PostgreSQL, 1 to 64; default 4
+          TOKEN_BROKER_DATABASE_POOLER           true where DATABASE_URL leads to PgBouncer in transaction mode; default
+                                                 false
+          TOKEN_BROKER_DATABASE_LISTEN_URL *     where the broker hears of other replicas' changes, as a libpq URI that
+                                                 no pooler is behind; default DATABASE_URL unless that leads to a
+                                                 pooler; without one, and with off (for servers without LISTEN, the
+                                                 same for all replicas), the broker looks every few seconds
+          TOKEN_BROKER_MIGRATE                   false: serve does not change the database's schema, and does not start
+                                                 before token-broker migrate has; default true
           TOKEN_BROKER_DATA_DIR                  directory of the embedded store; default /var/lib/token-broker
+          TOKEN_BROKER_JOURNAL_DIR               with DATABASE_URL: a directory of this replica's own, in which it keeps
+                                                 new credentials that the database cannot take; without it, in memory
           TOKEN_BROKER_MASTER_KEYS *             id:base64 of 32 bytes, comma-separated; the first seals, all open;
                                                  the embedded store makes one for itself (master.keys)
           TOKEN_BROKER_ADMIN_KEY *               the operator's API key; the embedded store makes one (admin.key)
@@ -51,6 +73,7 @@ enum Command: Equatable {
           TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
           TOKEN_BROKER_EVENT_LOOPS               event loops of the server, 1 to 256; default one per core
           TOKEN_BROKER_MAX_CONNECTIONS           connections at once, 1 to 1000000; default 10000
+          TOKEN_BROKER_PROVIDER_TIMEOUT          seconds that one call to a provider may take, 1 to 20; default 10
           TOKEN_BROKER_PROVIDER_CONCURRENCY      renewals at one provider at once, 1 to 1024; default 16
           TOKEN_BROKER_QUARANTINE_DAYS           days that credentials ended by a provider are kept aside, 0 to 3650;
                                                  default 7

@@ -13,7 +13,7 @@ struct Configuration: Sendable {
     enum Store: Sendable {
         /// A directory; keys that are not configured are made there on first start.
         case files(directory: String)
-        case postgres(PostgresConfiguration)
+        case postgres(PostgresConfiguration, PostgresRecordStore.Listening)
     }
 
     /// Everything that is wrong, one line each, with the variable's name and without its value.
@@ -24,14 +24,19 @@ struct Configuration: Sendable {
     var listen: SocketAddress
     var publicBaseURL: String
     var store: Store
+    /// Whether `serve` brings the database's schema up to date by itself.
+    var migratesSchema: Bool
     var masterKeys: SecretBytes?
     var adminKey: SecretBytes?
+    /// Where a shared store's replica keeps what the store could not take; nil keeps it in memory.
+    var journalDirectory: String?
     var trustedCAFile: String?
     var allowsInsecureProviders: Bool
     var logLevel: LogLevel
     var eventLoops: Int?
     var maximumConnections: Int
     var providerConcurrency: Int
+    var providerTimeout: Duration
     var quarantine: Duration
     var expiryNotice: Duration
     var eventRetention: Duration
@@ -42,7 +47,9 @@ struct Configuration: Sendable {
     /// Variables with our prefix that mean nothing: worth a warning, no fault, since orchestrators add their own.
     var unknownVariables: [String]
 
-    init(environment: [String: String]) throws(Faults) {
+    /// - Parameter command: what the configuration is for. `migrate` needs a database and no keys: whoever changes the
+    ///   schema need not be able to open what is stored.
+    init(environment: [String: String], for command: Command) throws(Faults) {
         var reader = EnvironmentReader(environment)
         let listen =
             reader.value("LISTEN").map { Self.address($0) } ?? SocketAddress(numericHost: "127.0.0.1", port: 8080)
@@ -59,6 +66,7 @@ struct Configuration: Sendable {
 
         let databaseURL = reader.secret("DATABASE_URL")
         let directory = reader.value("DATA_DIR")
+        journalDirectory = reader.value("JOURNAL_DIR")
         masterKeys = reader.secret("MASTER_KEYS").map { SecretBytes(utf8: $0) }
         adminKey = reader.secret("ADMIN_KEY").map { SecretBytes(utf8: $0) }
         if let masterKeys {
@@ -73,23 +81,33 @@ struct Configuration: Sendable {
         }
         if let databaseURL {
             let connections = reader.integer("DATABASE_CONNECTIONS", 1...64) ?? 4
+            let usesPooler = reader.bool("DATABASE_POOLER") ?? false
+            let listening = Self.listening(&reader)
             do {
                 var configuration = try PostgresConfiguration(databaseURL)
                 configuration.maximumConnections = connections
-                store = .postgres(configuration)
+                configuration.usesPooler = usesPooler
+                store = .postgres(configuration, listening)
             } catch {
                 reader.fault("DATABASE_URL", "\(error)")
                 store = .files(directory: "")
             }
             if directory != nil { reader.fault("DATA_DIR", "is not used together with DATABASE_URL") }
-            if masterKeys == nil {
+            if masterKeys == nil, command != .migrate {
                 reader.fault("MASTER_KEYS", "is required with DATABASE_URL; token-broker keys generate makes one")
             }
-            if adminKey == nil { reader.fault("ADMIN_KEY", "is required with DATABASE_URL") }
+            if adminKey == nil, command != .migrate { reader.fault("ADMIN_KEY", "is required with DATABASE_URL") }
         } else {
             store = .files(directory: directory ?? "/var/lib/token-broker")
+            if journalDirectory != nil {
+                reader.fault("JOURNAL_DIR", "is for DATABASE_URL; the embedded store needs none")
+            }
+            if command == .migrate {
+                reader.fault("DATABASE_URL", "is required to migrate; the embedded store has no schema")
+            }
         }
 
+        migratesSchema = reader.bool("MIGRATE") ?? true
         trustedCAFile = reader.value("TRUSTED_CA_FILE")
         if let trustedCAFile, !FileManager.default.isReadableFile(atPath: trustedCAFile) {
             reader.fault("TRUSTED_CA_FILE", "cannot be read")
@@ -98,6 +116,7 @@ struct Configuration: Sendable {
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
+        providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", 1...20) ?? 10))
         providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", 1...1024) ?? ProviderBudget.Limits().places
         quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
         expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", 0...86_400) ?? 300))
@@ -108,6 +127,20 @@ struct Configuration: Sendable {
         shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", 1...3600) ?? 25))
         unknownVariables = reader.unknownNames
         if !reader.faults.isEmpty { throw Faults(lines: reader.faults) }
+    }
+
+    private static func listening(_ reader: inout EnvironmentReader) -> PostgresRecordStore.Listening {
+        switch reader.secret("DATABASE_LISTEN_URL") {
+        case nil: return .automatic
+        case "off": return .off
+        case let url?:
+            do {
+                return .through(try PostgresConfiguration(url))
+            } catch {
+                reader.fault("DATABASE_LISTEN_URL", "\(error)")
+                return .automatic
+            }
+        }
     }
 
     private static func address(_ text: String) -> SocketAddress? {

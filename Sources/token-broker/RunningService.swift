@@ -20,6 +20,7 @@ struct RunningService {
     private let configuration: Configuration
     private let broker: Broker
     private let vault: Vault
+    private let journal: Journal?
     private let client: HTTPSClient
     private let server: Server
     private let log: Log
@@ -34,30 +35,26 @@ struct RunningService {
     /// Opens the store, checks the keys, binds.
     static func start(_ configuration: Configuration) async throws(StartFailure) -> RunningService {
         let time = SystemTime()
-        let output: LineWriter
-        let loop: EventLoop
-        let resolver: NameResolver
-        do {
-            output = try LineWriter(descriptor: 1)
-            loop = try EventLoop(name: "outbound")
-            resolver = try NameResolver()
-        } catch {
-            throw StartFailure(text: "the system refuses threads or descriptors: \(error)")
-        }
+        let (output, loop, resolver) = try outbound()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
         if !configuration.unknownVariables.isEmpty {
             log.warning("unknown_environment_variables", [.count(configuration.unknownVariables.count)])
         }
-        let (vault, adminKey) = try await openStore(configuration, loop, resolver, log, time)
-        do throws(VaultError) {
+        let (vault, keyring, adminKey) = try await openStore(configuration, loop, resolver, log, time)
+        var journal: Journal?
+        do {
             try await vault.unlock()
+            if let directory = configuration.journalDirectory {
+                journal = try await openJournal(directory, keyring, log)
+            }
         } catch {
             await vault.close()
-            throw StartFailure(text: "\(error)")
+            throw StartFailure(text: (error as? StartFailure)?.text ?? "\(error)")
         }
 
         var clientConfiguration = HTTPSClientConfiguration()
         clientConfiguration.trustedCAFile = configuration.trustedCAFile
+        clientConfiguration.exchangeTimeout = configuration.providerTimeout
         clientConfiguration.allowsInsecureTargets = configuration.allowsInsecureProviders
         var budget = ProviderBudget.Limits()
         budget.places = configuration.providerConcurrency
@@ -79,7 +76,16 @@ struct RunningService {
         settings.eventLimit = configuration.eventLimit
         settings.cacheBytes = configuration.cacheBytes
         settings.providerBudget = budget
-        let broker = Broker(settings: settings, vault: vault, transport: client, time: time, log: log)
+        settings.providerTimeout = configuration.providerTimeout
+        let broker = Broker(
+            settings: settings, vault: vault, journal: journal, transport: client, time: time, log: log)
+        do throws(BrokerError) {
+            try await broker.core.takeUpJournal()
+        } catch {
+            await journal?.close()
+            await vault.close()
+            throw StartFailure(text: "the journal in TOKEN_BROKER_JOURNAL_DIR cannot be read")
+        }
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
         serverConfiguration.maximumConnections = try connectionLimit(configuration, log)
@@ -88,6 +94,7 @@ struct RunningService {
         do throws(SystemError) {
             server = try Server(configuration: serverConfiguration, handler: Service(broker))
         } catch {
+            await journal?.close()
             await vault.close()
             throw StartFailure(text: "cannot listen: \(error)")
         }
@@ -95,8 +102,20 @@ struct RunningService {
         broker.start()
         log.info("listening", [.address(server.address)])
         return RunningService(
-            configuration: configuration, broker: broker, vault: vault, client: client, server: server, log: log,
-            output: output)
+            configuration: configuration, broker: broker, vault: vault, journal: journal, client: client,
+            server: server,
+            log: log, output: output)
+    }
+
+    /// Brings the schema of the configuration's database up to date.
+    static func migrate(_ configuration: Configuration) async throws(StartFailure) {
+        let time = SystemTime()
+        let (output, loop, resolver) = try outbound()
+        let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
+        let store = try await connect(configuration, migrates: true, loop, resolver, log, time)
+        await store.close()
+        log.info("schema_up_to_date", [])
+        output.close(within: .seconds(1))
     }
 
     /// Not ready from the first moment; then what is under way comes to its end, within the grace.
@@ -108,10 +127,20 @@ struct RunningService {
         // A provider may have granted what is not stored yet; that comes before everything else.
         await broker.finish(within: max(MonotonicInstant.now.duration(to: end), Self.leastTimeToFinish))
         await client.close()
+        await journal?.close()
         await vault.close()
         await server.close()
         log.info("stopped", [])
         output.close(within: .seconds(1))
+    }
+
+    /// Where the log goes, and what calls to databases and providers are made on.
+    private static func outbound() throws(StartFailure) -> (LineWriter, EventLoop, NameResolver) {
+        do {
+            return (try LineWriter(descriptor: 1), try EventLoop(name: "outbound"), try NameResolver())
+        } catch {
+            throw StartFailure(text: "the system refuses threads or descriptors: \(error)")
+        }
     }
 
     /// Callers may not take every descriptor: the store, the providers and the loops need some, too.
@@ -132,7 +161,7 @@ struct RunningService {
 
     private static func openStore(
         _ configuration: Configuration, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log, _ time: SystemTime
-    ) async throws(StartFailure) -> (Vault, adminKey: SecretBytes) {
+    ) async throws(StartFailure) -> (Vault, Keyring, adminKey: SecretBytes) {
         switch configuration.store {
         case .files(let directory):
             do {
@@ -140,31 +169,55 @@ struct RunningService {
                     error in log.warning("file_store_failed", [.fileStore(error)])
                 }
                 let adminKey = try await adminKey(configuration, store)
-                return (Vault(store: store, keyring: keyring), adminKey)
+                return (Vault(store: store, keyring: keyring), keyring, adminKey)
             } catch let failure as StartFailure {
                 throw failure
             } catch {
                 throw StartFailure(text: "\(error)")
             }
-        case .postgres(let database):
+        case .postgres:
             guard let keys = configuration.masterKeys, let adminKey = configuration.adminKey,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
-            let store = try await connect(database, configuration.cacheValidity, loop, resolver, log, time)
-            return (Vault(store: store, keyring: keyring), adminKey)
+            let store = try await connect(
+                configuration, migrates: configuration.migratesSchema, loop, resolver, log, time)
+            return (Vault(store: store, keyring: keyring), keyring, adminKey)
+        }
+    }
+
+    /// The journal is a store of files with the database's keys.
+    private static func openJournal(_ directory: String, _ keyring: Keyring, _ log: Log) async throws -> Journal {
+        do {
+            let store = try await FileRecordStore(directory: directory) { error in
+                log.warning("journal_failed", [.fileStore(error)])
+            }
+            let vault = Vault(store: store, keyring: keyring)
+            do {
+                try await vault.unlock()
+            } catch {
+                await vault.close()
+                throw error
+            }
+            return Journal(vault: vault)
+        } catch {
+            throw StartFailure(text: "TOKEN_BROKER_JOURNAL_DIR: \(error)")
         }
     }
 
     /// A database that starts at the same time as we do is waited for.
     private static func connect(
-        _ database: PostgresConfiguration, _ validity: Duration, _ loop: EventLoop, _ resolver: NameResolver,
-        _ log: Log, _ time: SystemTime
+        _ configuration: Configuration, migrates: Bool, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log,
+        _ time: SystemTime
     ) async throws(StartFailure) -> PostgresRecordStore {
+        guard case .postgres(let database, let listening) = configuration.store else {
+            throw StartFailure(text: "there is no database to connect to")
+        }
         let end = time.monotonic.advanced(by: patience)
         while true {
             do throws(StoreError) {
                 return try await PostgresRecordStore.open(
-                    database, on: loop, resolver: resolver, revalidateAfter: validity
+                    database, on: loop, resolver: resolver, migrates: migrates, listening: listening,
+                    revalidateAfter: configuration.cacheValidity
                 ) { error in log.warning("database_failed", [.database(error)]) }
             } catch {
                 log.warning("store_failed", [.store(error)])

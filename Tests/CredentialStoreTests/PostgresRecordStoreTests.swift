@@ -87,10 +87,16 @@ internal import Testing
         try await Self.withRelay { store, relay in
             let tenant = StoredRecord(id: RecordID(.tenant, Self.tenant), version: 1, sealed: [0])
             try await store.commit([.insert(tenant)])
-            await relay.set(.cutAnswer(to: "COMMIT\0"))
+            await relay.set(.cutAnswer(to: "INSERT INTO token_broker_records"))
             try await store.commit([.insert(Self.record()), .require(tenant.id)])
             #expect(await relay.cuts == 1)
             #expect(try await store.read(Self.credentials) == Self.record())
+            let login = StoredRecord(id: RecordID(.login, Self.tenant, key: "l"), version: 1, sealed: [2])
+            await relay.set(.cutAnswer(to: "COMMIT\0"))
+            try await store.commit([.insert(login), .replace(Self.record(2), version: 1), .require(tenant.id)])
+            #expect(await relay.cuts == 2)
+            #expect(try await store.read(Self.credentials) == Self.record(2))
+            #expect(try await store.read(login.id) == login)
         }
     }
 
@@ -177,10 +183,10 @@ internal import Testing
         try await Self.withRelay { store, relay in
             await relay.set(.cutAnswer(to: "INSERT INTO token_broker_events"))
             try await store.commit([.append(Self.entry("alone"))])
-            await relay.set(.cutAnswer(to: "COMMIT\0"))
+            await relay.set(.cutAnswer(to: "INSERT INTO token_broker_events"))
             try await store.commit([.append(Self.entry("a")), .append(Self.entry("b"))])
             try await store.commit([.insert(Self.record())])
-            await relay.set(.cutAnswer(to: "COMMIT\0"))
+            await relay.set(.cutAnswer(to: "DELETE FROM token_broker_records"))
             try await store.commit([.remove(Self.credentials, version: 1), .append(Self.entry("removed"))])
             #expect(await relay.cuts == 3)
             #expect(try await Self.keys(store) == ["alone", "a", "b", "removed"])
@@ -194,11 +200,11 @@ internal import Testing
             await relay.set(.cutBefore("INSERT INTO token_broker_events"))
             #expect(await Self.failure { try await store.commit([.append(Self.entry("a"))]) } == .unavailable)
             let notice: [RecordChange] = [.settleDue(due.id, version: 1), .append(Self.entry("b"))]
-            await relay.set(.cutBefore("COMMIT\0"))
+            await relay.set(.cutBefore("UPDATE token_broker_records"))
             #expect(await Self.failure { try await store.commit(notice) } == .unavailable)
             #expect(try await store.read(due.id) == due)
             #expect(try await Self.keys(store) == [])
-            await relay.set(.cutAnswer(to: "COMMIT\0"))
+            await relay.set(.cutAnswer(to: "UPDATE token_broker_records"))
             try await store.commit(notice)
             #expect(await Self.failure { try await store.commit(notice) } == .conflict)
             #expect(await relay.cuts == 3)
@@ -342,7 +348,7 @@ internal import Testing
         try await run(Statements.begin)
         try await run(Statements.require, [.text("tenant"), .text("alpha"), .text("")])
         try await run(
-            Statements.insert,
+            Statements.alone(Statements.insert),
             [
                 .text("credentials"), .text("alpha"), .text("k"), .integer(1), .bytes([1]), .bytes(nil), .integer(nil),
                 .integer(nil),

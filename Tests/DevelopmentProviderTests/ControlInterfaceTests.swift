@@ -195,7 +195,9 @@ import Testing
     @Test(arguments: [
         (Method.get, "", 405), (.put, "/faults", 405), (.post, "/requests", 405), (.post, "/ledger", 405),
         (.get, "/revoke", 405), (.get, "/expire", 405), (.get, "/advance", 405), (.get, "/introspect", 405),
-        (.get, "/other", 404), (.get, "/faults/1", 404), (.post, "/revoke", 400), (.post, "/introspect", 400),
+        (.post, "/random_faults", 405), (.get, "/sessions", 405), (.post, "/ledger/summary", 405),
+        (.get, "/ledger/users", 404), (.get, "/other", 404), (.get, "/faults/1", 404), (.post, "/revoke", 400),
+        (.post, "/introspect", 400),
         (.post, "/advance", 400),
     ])
     func `what is not offered is refused`(method: Method, path: String, status: Int) async {

@@ -23,7 +23,7 @@ import Testing
             "--client", "b:s:t", "--redirect-uri", "https://c.test/cb", "--rotation", "rotate", "--grace", "30",
             "--access-token-lifetime", "1", "--refresh-token-lifetime", "2", "--code-lifetime", "3",
             "--device-code-lifetime", "4", "--device-interval", "5", "--dead-refresh-token-status", "401",
-            "--no-refresh-tokens", "--no-issuer-announcement",
+            "--no-refresh-tokens", "--no-issuer-announcement", "--capacity", "1000",
         ])
         #expect(options.listen.description == "[::1]:0")
         #expect(options.publicBaseURL?.description == "https://id.test/x")
@@ -41,6 +41,7 @@ import Testing
         #expect(configuration.deviceCodeLifetime == .seconds(4))
         #expect(configuration.deviceInterval == .seconds(5))
         #expect(configuration.deadRefreshTokenStatus == 401)
+        #expect(configuration.capacity == 1000)
         #expect(!configuration.issuesRefreshTokens)
         #expect(!configuration.announcesResponseIssuer)
     }

@@ -128,6 +128,35 @@ internal import Testing
         #expect(state.returned(1, .usable, at: Self.at(60)) == [.lend(connection: 1, to: 2)])
     }
 
+    @Test func `a connection whose making began before the server became suspect is not lent`() {
+        var state = Self.state(connections: 3)
+        _ = state.requested(by: 1, at: Self.start)
+        _ = state.opened(1, at: Self.start)
+        #expect(state.requested(by: 2, at: Self.start) == [.open(connection: 2)])
+        #expect(state.returned(1, .serverSuspect, at: Self.start) == [.discard(connection: 1)])
+        #expect(state.opened(2, at: Self.start) == [.discard(connection: 2), .open(connection: 3)])
+        #expect(state.opened(3, at: Self.start) == [.lend(connection: 3, to: 2)])
+        #expect(state.returned(3, .usable, at: Self.start) == [])
+    }
+
+    @Test func `who waits for a connection in use gets another one when the pause after a failure is over`() {
+        var state = Self.state()
+        #expect(state.nextLook == nil)
+        _ = state.requested(by: 1, at: Self.start)
+        _ = state.opened(1, at: Self.start)
+        #expect(state.requested(by: 2, at: Self.start) == [.open(connection: 2)])
+        #expect(state.nextLook == nil)
+        #expect(state.openingFailed(2, at: Self.at(10)) == [])
+        #expect(state.nextLook == Self.at(110))
+        #expect(state.look(at: Self.at(109)) == [])
+        #expect(state.look(at: Self.at(110)) == [.open(connection: 3)])
+        #expect(state.nextLook == nil)
+        #expect(state.opened(3, at: Self.at(111)) == [.lend(connection: 3, to: 2)])
+        #expect(state.nextLook == nil)
+        _ = state.requested(by: 3, at: Self.at(111))
+        #expect(state.nextLook == nil)
+    }
+
     @Test(arguments: [(0, 100), (1, 200), (2, 400), (4, 1600), (5, 2000), (6, 2000), (1_000_000, 2000)])
     func `the pause doubles up to two seconds`(failures: Int, milliseconds: Int) {
         #expect(PoolState.pause(afterFailures: failures) == .milliseconds(milliseconds))

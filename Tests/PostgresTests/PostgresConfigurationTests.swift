@@ -35,7 +35,9 @@ internal import Testing
         let configuration = try PostgresConfiguration("postgresql://one/db")
         #expect(Self.value("application_name", configuration) == "token-broker")
         #expect(Self.value("client_encoding", configuration) == "UTF8")
-        #expect(Self.value("target_session_attrs", configuration) == "any")
+        #expect(Self.value("target_session_attrs", configuration) == "primary")
+        #expect(Self.value("keepalives_idle", configuration) == "10")
+        #expect(Self.value("tcp_user_timeout", configuration) == "10000")
         #expect(Self.value("gssencmode", configuration) == "disable")
         #expect(configuration.connectTimeout == .seconds(5))
     }
@@ -65,6 +67,7 @@ internal import Testing
         var configuration = try PostgresConfiguration("postgresql://one/db")
         configuration.usesPooler = true
         #expect(Self.value("options", configuration) == nil)
+        #expect(Self.value("target_session_attrs", configuration) == "any")
     }
 
     @Test(arguments: [

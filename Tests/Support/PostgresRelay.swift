@@ -7,6 +7,8 @@ package actor PostgresRelay {
         case forward
         /// Connections are taken and nothing is answered.
         case swallow
+        /// Everything is passed on, later, each way.
+        case delay(Duration)
         /// When the client's next message that contains `text` has been answered, the connection is cut instead of
         /// the answer forwarded. Then `forward`.
         case cutAnswer(to: String)
@@ -19,6 +21,8 @@ package actor PostgresRelay {
         let client: OwnedDescriptor
         let server: OwnedDescriptor
         var losesAnswer = false
+        var isAnswering = true
+        var isFrozen = false
 
         init(client: consuming OwnedDescriptor, server: consuming OwnedDescriptor) {
             self.client = client
@@ -36,10 +40,12 @@ package actor PostgresRelay {
     package private(set) var accepted = 0
     /// How many were cut by `cutAnswer` and `cutBefore`.
     package private(set) var cuts = 0
+    /// How often a client spoke after it had been answered, or for the first time: round trips, begun or done.
+    package private(set) var roundTrips = 0
 
     private let loop: EventLoop
     private let listener: OwnedDescriptor
-    private let server: SocketAddress
+    private var server: SocketAddress
     private var mode = Mode.forward
     private var connections: [Int: Connection] = [:]
     private var tasks: [Task<Void, Never>] = []
@@ -61,6 +67,16 @@ package actor PostgresRelay {
         self.mode = mode
     }
 
+    /// Leads connections that are made from now on to another port.
+    package func lead(to port: UInt16) {
+        server = SocketAddress(ip: .v4([127, 0, 0, 1]), port: port)
+    }
+
+    /// Nothing passes any more on the connections that there are, and neither side is told.
+    package func freezeAll() {
+        for connection in connections.values { connection.isFrozen = true }
+    }
+
     package func cutAll() {
         for connection in connections.values { connection.cut() }
     }
@@ -77,15 +93,18 @@ package actor PostgresRelay {
             while true {
                 _ = try await loop.ready(listener.rawValue, .readable, until: .distantFuture)
                 let client = try Socket.accept(listener.rawValue).takeDescriptor()
-                let server = try await Socket.connect(to: server, on: loop, until: .after(.seconds(10)))
                 accepted += 1
+                // Where the server is away, the client learns of it by the end of its connection.
+                guard let server = try? await Socket.connect(to: server, on: loop, until: .after(.seconds(10))) else {
+                    continue
+                }
                 let id = accepted
                 connections[id] = Connection(client: client, server: server)
                 tasks.append(Task { await self.pump(id, fromClient: true) })
                 tasks.append(Task { await self.pump(id, fromClient: false) })
             }
         } catch {
-            // Closed, or the server is away: the relay is over.
+            // Closed: the relay is over.
             cutAll()
         }
     }
@@ -96,6 +115,7 @@ package actor PostgresRelay {
         let target = fromClient ? connection.server.rawValue : connection.client.rawValue
         do {
             while let bytes = try await receive(source) {
+                if case .delay(let delay) = mode { try await loop.sleep(until: .after(delay)) }
                 if try pass(bytes, of: connection, fromClient: fromClient) { try await send(bytes, to: target) }
             }
         } catch {
@@ -106,8 +126,11 @@ package actor PostgresRelay {
 
     /// Whether the bytes go through; throws when they end the connection.
     private func pass(_ bytes: [UInt8], of connection: Connection, fromClient: Bool) throws -> Bool {
+        if fromClient, connection.isAnswering { roundTrips += 1 }
+        connection.isAnswering = !fromClient
+        if connection.isFrozen { return false }
         switch mode {
-        case .forward: break
+        case .forward, .delay: break
         case .swallow: return false
         case .cutAnswer(let text) where fromClient && bytes.contains(Array(text.utf8)):
             mode = .forward

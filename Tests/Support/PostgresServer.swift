@@ -3,7 +3,7 @@ package import Postgres
 package import Reactor
 internal import Synchronization
 
-/// A PostgreSQL of the tests' own: a fresh data directory, 127.0.0.1 and a Unix-domain socket, TLS with a certificate
+/// A PostgreSQL of the tests' own: a fresh data directory, an address of loopback and a Unix-domain socket, TLS with a certificate
 /// for `localhost`. It goes when it is let go of, and at the latest when the test process ends, however that ends: a
 /// watchdog waits for that on a socket.
 ///
@@ -30,6 +30,7 @@ package final class PostgresServer: Sendable {
     package static let loop = required { () throws(SystemError) in try EventLoop(name: "postgres-test") }
     package static let resolver = required { () throws(SystemError) in try NameResolver() }
 
+    package let address: String
     package let port: UInt16
     package let socketDirectory: String
     /// PEM: the authority that signed the server's certificate, and one that did not.
@@ -44,7 +45,18 @@ package final class PostgresServer: Sendable {
 
     private static let programs = "/usr/lib/postgresql/15/bin"
 
-    package init() throws(Failure) {
+    /// - Parameter settings: lines of its postgresql.conf.
+    package convenience init(settings: [String] = []) throws(Failure) {
+        try self.init(settings: settings, primary: nil)
+    }
+
+    /// A standby that follows another server's changes, with its data and its settings, on the same port of 127.0.0.2.
+    package convenience init(replicaOf primary: PostgresServer) throws(Failure) {
+        try self.init(settings: [], primary: primary)
+    }
+
+    private init(settings: [String], primary: PostgresServer?) throws(Failure) {
+        address = primary == nil ? "127.0.0.1" : "127.0.0.2"
         for program in ["initdb", "pg_ctl", "postgres"] where unsafe access("\(Self.programs)/\(program)", X_OK) != 0 {
             throw Failure(
                 description: "\(Self.programs)/\(program) is missing: the tests need PostgreSQL 15, which "
@@ -55,15 +67,16 @@ package final class PostgresServer: Sendable {
         }
         data = "\(directory)/data"
         socketDirectory = directory
-        authority = "\(directory)/authority.crt"
-        otherAuthority = "\(directory)/other.crt"
+        authority = primary?.authority ?? "\(directory)/authority.crt"
+        otherAuthority = primary?.otherAuthority ?? "\(directory)/other.crt"
         watchdog = try Watchdog(
             whenOver:
                 "\(Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -m immediate -w stop")); rm -rf \(directory) || rm -rf \(directory)"
         )
-        try Self.run(Self.asServerUser("sh -e -c '\(Self.setup(directory))'"), log: "\(directory)/setup.log")
+        let setup = primary.map { Self.copy(of: $0, to: directory) } ?? Self.setup(directory, settings)
+        try Self.run(Self.asServerUser("sh -e -c '\(setup)'"), log: "\(directory)/setup.log")
         // As late as possible: another program may be given the same port meanwhile.
-        port = try Self.freePort()
+        if let primary { port = primary.port } else { port = try Self.freePort() }
         do throws(PostgresError) {
             var configuration = try Self.configuration(
                 "host=\(directory) port=\(port) user=postgres dbname=postgres")
@@ -80,7 +93,7 @@ package final class PostgresServer: Sendable {
     // MARK: Running it
 
     package func start() throws(Failure) {
-        let options = "-p \(port) -h 127.0.0.1 -k \(socketDirectory)"
+        let options = "-p \(port) -h \(address) -k \(socketDirectory)"
         let log = "\(socketDirectory)/server.log"
         try Self.run(
             Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -w -t 60 -l \(log) -o '\(options)' start"),
@@ -93,9 +106,45 @@ package final class PostgresServer: Sendable {
             log: "\(socketDirectory)/control.log")
     }
 
+    /// Takes the server away as the loss of its machine would: no session is told.
+    package func kill() throws(Failure) {
+        let text = Self.text(of: "\(data)/postmaster.pid").split(separator: "\n").first ?? ""
+        guard let process = pid_t(text) else { throw Failure(description: "the server does not run") }
+        let children = Self.text(of: "/proc/\(process)/task/\(process)/children").split(separator: " ")
+        let processes = [process] + children.compactMap { pid_t($0) }
+        for child in processes { _ = Glibc.kill(child, SIGKILL) }
+        while processes.contains(where: { Self.isRunning($0) }) { sched_yield() }
+        // Where nobody reaps orphans, the dead process would be taken for one that still serves the data.
+        for name in ["data/postmaster.pid", ".s.PGSQL.\(port).lock"] { _ = unsafe unlink("\(socketDirectory)/\(name)") }
+    }
+
+    private static func isRunning(_ process: pid_t) -> Bool {
+        let state = text(of: "/proc/\(process)/stat").split(separator: ")").last?.split(separator: " ").first
+        return state.map { $0 != "Z" && $0 != "X" } ?? false
+    }
+
+    /// Makes a standby take writes.
+    package func promote() throws(Failure) {
+        try Self.run(
+            Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -w promote"), log: "\(socketDirectory)/control.log")
+    }
+
+    /// Makes every session of clients read-only, or lets them write again.
+    package func setReadOnly(_ isReadOnly: Bool) async throws {
+        let statement = isReadOnly ? "SET default_transaction_read_only = on" : "RESET default_transaction_read_only"
+        _ = try await run("ALTER SYSTEM \(statement)")
+        _ = try await run("SELECT pg_reload_conf()")
+    }
+
     /// Ends one session as a crash would. The server then ends the others, too, and recovers.
     package func crash(session: Int64) {
-        _ = kill(pid_t(session), SIGKILL)
+        _ = Glibc.kill(pid_t(session), SIGKILL)
+    }
+
+    /// How many errors the server has logged for the database.
+    package func errorCount(database: String) throws(Failure) -> Int {
+        Self.text(of: "\(socketDirectory)/server.log").split(separator: "\n")
+            .count { $0.contains("[\(database)] ERROR:") || $0.contains("[\(database)] WARNING:") }
     }
 
     // MARK: Using it
@@ -105,7 +154,7 @@ package final class PostgresServer: Sendable {
         database: String, user: String = "postgres", password: String = password, port: UInt16? = nil,
         parameters: String = "sslmode=disable"
     ) -> String {
-        "postgresql://\(user):\(password)@127.0.0.1:\(port ?? self.port)/\(database)?\(parameters)"
+        "postgresql://\(user):\(password)@\(address):\(port ?? self.port)/\(database)?\(parameters)"
     }
 
     /// Makes a new, empty database, and returns its name.
@@ -120,6 +169,11 @@ package final class PostgresServer: Sendable {
         let name = try await make("SCHEMA")
         return "host=\(socketDirectory) port=\(port) user=postgres dbname=postgres "
             + "options='-csearch_path=\(name)\(settings)'"
+    }
+
+    /// Runs one statement as the server's owner.
+    package func run(_ statement: String) async throws -> PostgresResult {
+        try await administration.execute(PostgresStatement(trusted: statement), until: .after(.seconds(60)))
     }
 
     private func make(_ kind: String) async throws -> String {
@@ -180,7 +234,7 @@ package final class PostgresServer: Sendable {
     }
 
     /// A data directory with its settings, and certificates. Runs inside single quotes.
-    private static func setup(_ directory: String) -> String {
+    private static func setup(_ directory: String, _ settings: [String]) -> String {
         let request = "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
         return """
             cd \(directory)
@@ -198,15 +252,25 @@ package final class PostgresServer: Sendable {
             chmod 600 data/server.key
             {
                 echo local all all trust
-                echo host all all 127.0.0.1/32 scram-sha-256
+                echo local replication all trust
+                echo host all all 127.0.0.0/8 scram-sha-256
             } > data/pg_hba.conf
             {
                 echo ssl = on
                 echo fsync = off
                 echo max_connections = 500
                 echo max_prepared_transactions = 4
+                printf "log_line_prefix = \\047%%m [%%p] [%%d] \\047\\n"
+                \(settings.map { "echo \"\($0)\"" }.joined(separator: "\n"))
             } >> data/postgresql.conf
             """
+    }
+
+    private static func copy(of primary: PostgresServer, to directory: String) -> String {
+        """
+        cd \(directory)
+        \(programs)/pg_basebackup -h \(primary.socketDirectory) -p \(primary.port) -U postgres -D data -R -N -c fast
+        """
     }
 
     private static func run(_ command: String, log: String) throws(Failure) {
@@ -234,9 +298,13 @@ package final class PostgresServer: Sendable {
     private static func text(of file: String) -> String {
         guard let stream = unsafe fopen(file, "r") else { return "" }
         defer { unsafe fclose(stream) }
+        var text: [UInt8] = []
         var buffer = [UInt8](repeating: 0, count: 65_536)
-        let count = unsafe fread(&buffer, 1, buffer.count, stream)
-        return String(decoding: buffer[..<count], as: UTF8.self)
+        while true {
+            let count = unsafe fread(&buffer, 1, buffer.count, stream)
+            if count == 0 { return String(decoding: text, as: UTF8.self) }
+            text += buffer[..<count]
+        }
     }
 }
 

@@ -184,9 +184,7 @@ extension StoreConformance {
             await first.close()
             let second = try await open()
             #expect(try await second.lapsed(.credentials, limit: 9) == [StoreSample.lapsed("a")])
-            #expect(
-                try await second.lease()
-                    == Lease(holder: "a", remaining: try #require(try await second.lease()).remaining))
+            #expect(try await second.lease()?.holder == "a")
             #expect(try #require(try await second.lease()).hasRunOut)
             #expect(try await second.lapsed(.login, limit: 9) == [])
             #expect(

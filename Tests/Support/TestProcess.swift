@@ -55,6 +55,16 @@ package final class TestProcess: Sendable {
         _ = await output.exitStatus()
     }
 
+    /// SIGSTOP: the program stands still, and what is sent to it waits. It may be killed in this state.
+    package func pause() {
+        output.signal(SIGSTOP, to: identifier)
+    }
+
+    /// SIGCONT, after `pause`.
+    package func resume() {
+        output.signal(SIGCONT, to: identifier)
+    }
+
     /// Waits for the program to end by itself.
     package func exitStatus() async -> Int32 { await output.exitStatus() }
 }

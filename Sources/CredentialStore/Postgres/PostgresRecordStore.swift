@@ -15,7 +15,22 @@ package import Reactor
 package struct PostgresRecordStore: RecordStore {
     package let revalidateAfter: Duration?
 
+    /// Where the store hears of the commits of others.
+    package enum Listening: Sendable {
+        /// On one more connection to where the store's own lead, or nowhere where those lead to a pooler: LISTEN needs a
+        /// session of its own.
+        case automatic
+        /// At the same database, on a connection made as this says.
+        case through(PostgresConfiguration)
+        /// Nowhere, and others are not told either: for servers that have neither LISTEN nor pg_notify. It must be the
+        /// same for every replica.
+        case off
+    }
+
     private let pool: PostgresPool
+    private let feed: CommitFeed
+    /// Nil where others are not told.
+    private let notifier: CommitNotifier?
     private let timeout: Duration
     private let report: @Sendable (PostgresError) -> Void
 
@@ -31,25 +46,49 @@ package struct PostgresRecordStore: RecordStore {
     private static let transientStates: Set<String> = ["40001", "40P01", "26000", "42P05"]
     private static let uniqueViolation = "23505"
 
-    /// Connects and brings the schema up to date.
+    /// Connects and brings the schema up to date, or sees that it is.
     ///
     /// Every operation takes at most the configuration's `statementTimeout`, the wait for a connection included; a
     /// commit whose outcome is unknown takes as long again.
     /// - Parameters:
+    ///   - migrates: whether the schema may be changed. If not, one that lacks steps is `.damaged`, and a role suffices
+    ///     that can read and write the tables. Default true.
+    ///   - listening: how `watch` hears of commits. Default automatic.
+    ///   - heartbeat: how soon `watch` notices that it hears nothing any more. Default 2 s and 3 s.
     ///   - revalidateAfter: how old what was read may become in a replica's memory. Default 5 s.
     ///   - report: told of each error before it becomes a `StoreError`, which cannot say as much. Called on `loop`
     ///     or the caller's executor; must not block.
     /// - Throws: `.unavailable` when PostgreSQL cannot be reached or refuses; `.damaged` when the schema is one that
     ///   this build cannot work with.
     package static func open(
-        _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver,
+        _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver, migrates: Bool = true,
+        listening: Listening = .automatic, heartbeat: PostgresListener.Settings = PostgresListener.Settings(),
         revalidateAfter: Duration = .seconds(5), report: @escaping @Sendable (PostgresError) -> Void = { _ in }
     ) async throws(StoreError) -> PostgresRecordStore {
+        let pool = PostgresPool(configuration, on: loop, resolver: resolver)
+        let source: PostgresConfiguration?
+        var notifier: CommitNotifier? = CommitNotifier(pool, timeout: configuration.statementTimeout)
+        switch listening {
+        case .automatic: source = configuration.usesPooler ? nil : configuration
+        case .through(let direct): source = direct
+        case .off: (source, notifier) = (nil, nil)
+        }
+        let feed = CommitFeed(report: report) { hear in
+            source.map { source in
+                PostgresListener(source, channel: Statements.channel, settings: heartbeat, on: loop, resolver: resolver)
+                {
+                    payload, deadline throws(PostgresError) in
+                    _ = try await pool.execute(Statements.notify, [.text(payload)], until: deadline)
+                } hear: {
+                    hear($0)
+                }
+            }
+        }
         let store = PostgresRecordStore(
-            revalidateAfter: revalidateAfter, pool: PostgresPool(configuration, on: loop, resolver: resolver),
+            revalidateAfter: revalidateAfter, pool: pool, feed: feed, notifier: notifier,
             timeout: configuration.statementTimeout, report: report)
         do throws(StoreError) {
-            try await store.migrate()
+            try await store.prepareSchema(migrates: migrates)
         } catch {
             await store.close()
             throw error
@@ -58,11 +97,13 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     private init(
-        revalidateAfter: Duration?, pool: PostgresPool, timeout: Duration,
+        revalidateAfter: Duration?, pool: PostgresPool, feed: CommitFeed, notifier: CommitNotifier?, timeout: Duration,
         report: @escaping @Sendable (PostgresError) -> Void
     ) {
         self.revalidateAfter = revalidateAfter
         self.pool = pool
+        self.feed = feed
+        self.notifier = notifier
         self.timeout = timeout
         self.report = report
     }
@@ -70,7 +111,7 @@ package struct PostgresRecordStore: RecordStore {
     // MARK: Reading
 
     package func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
-        try await select(id.kind, Statements.read, Self.names(id)).first
+        try await select(id.kind, Statements.read, PostgresCommit.names(id)).first
     }
 
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
@@ -117,7 +158,7 @@ package struct PostgresRecordStore: RecordStore {
         }
     }
 
-    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {}
+    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { feed.watch(hear) }
 
     // MARK: The log
 
@@ -167,26 +208,15 @@ package struct PostgresRecordStore: RecordStore {
     private func numberSome(
         until deadline: MonotonicInstant
     ) async throws(PostgresError) -> (bounds: LogBounds, count: Int64)? {
-        try await transaction(until: deadline) { connection throws(PostgresError) -> (LogBounds, Int64)? in
-            let bounds = try await Self.lockLog(on: connection, until: deadline)
-            let result = try await connection.execute(
-                Statements.number, [.integer(bounds.last), .integer(Self.numberedAtOnce)], until: deadline)
-            guard let count = try result.first?.integer(0), let last = try result.first?.integer(1) else {
-                return nil
-            }
-            _ = try await connection.execute(Statements.advanceLog, [.integer(last)], until: deadline)
-            return (LogBounds(trimmed: bounds.trimmed, last: last), count)
-        }
-    }
-
-    private static func lockLog(
-        on connection: PostgresConnection, until deadline: MonotonicInstant
-    ) async throws(PostgresError) -> LogBounds {
-        let result = try await connection.execute(Statements.lockLog, until: deadline)
-        guard let row = result.first, let last = try row.integer(0), let trimmed = try row.integer(1) else {
-            throw .unexpectedResult("the row of token_broker_log is not there")
-        }
-        return LogBounds(trimmed: trimmed, last: last)
+        let results = try await whole(
+            [
+                PostgresCommand(Statements.begin), PostgresCommand(Statements.lockLog),
+                PostgresCommand(Statements.number, [.integer(Self.numberedAtOnce)]), PostgresCommand(Statements.commit),
+            ], until: deadline)
+        guard let row = results[2].first, let last = try row.integer(0), let trimmed = try row.integer(1),
+            let count = try row.integer(2)
+        else { return nil }
+        return (LogBounds(trimmed: trimmed, last: last), count)
     }
 
     // MARK: Writing
@@ -210,30 +240,35 @@ package struct PostgresRecordStore: RecordStore {
         _ = try await numberEntries()
         let deadline = MonotonicInstant.after(timeout)
         return try await repeating { () async throws(PostgresError) in
-            try await transaction(until: deadline) { connection throws(PostgresError) -> Int? in
-                try await Self.trim(before: time, keeping: count, limit: limit, on: connection, until: deadline)
-            }
-        } ?? 0
+            try await trimSome(before: time, keeping: count, limit: limit, until: deadline)
+        }
     }
 
-    /// Nil where nothing is to go.
-    private static func trim(
-        before time: Timestamp, keeping count: Int, limit: Int, on connection: PostgresConnection,
-        until deadline: MonotonicInstant
-    ) async throws(PostgresError) -> Int? {
-        let floor = try await lockLog(on: connection, until: deadline).floor(keeping: count)
-        let oldest = try await connection.execute(Statements.oldest, [.integer(Int64(max(0, limit)))], until: deadline)
-        var trimmed: Int64?
-        for row in oldest.rows {
-            guard let sequence = try row.integer(0), let written = try row.integer(1),
-                sequence <= floor || written < time.milliseconds
-            else { break }
-            trimmed = sequence
-        }
-        guard let trimmed else { return nil }
-        let removal = try await connection.execute(Statements.trim, [.integer(trimmed)], until: deadline)
-        _ = try await connection.execute(Statements.noteTrimmed, [.integer(trimmed)], until: deadline)
-        return removal.affectedRows
+    private func trimSome(
+        before time: Timestamp, keeping count: Int, limit: Int, until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> Int {
+        let first = [
+            PostgresCommand(Statements.begin), PostgresCommand(Statements.lockLog),
+            PostgresCommand(Statements.oldest, [.integer(Int64(max(0, limit)))]),
+        ]
+        return try await transaction(first, until: deadline) { results throws(PostgresError) in
+            guard let row = results[1].first, let last = try row.integer(0), let before = try row.integer(1) else {
+                throw .unexpectedResult("the row of token_broker_log is not there")
+            }
+            let floor = LogBounds(trimmed: before, last: last).floor(keeping: count)
+            var trimmed: Int64?
+            for row in results[2].rows {
+                guard let sequence = try row.integer(0), let written = try row.integer(1),
+                    sequence <= floor || written < time.milliseconds
+                else { break }
+                trimmed = sequence
+            }
+            guard let trimmed else { return nil }
+            return [
+                PostgresCommand(Statements.trim, [.integer(trimmed)]),
+                PostgresCommand(Statements.noteTrimmed, [.integer(trimmed)]), PostgresCommand(Statements.commit),
+            ]
+        }?.first?.affectedRows ?? 0
     }
 
     package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
@@ -268,13 +303,22 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     package func close() async {
+        await feed.close()
+        await notifier?.close()
         await pool.close()
     }
 
-    private func migrate() async throws(StoreError) {
+    private func prepareSchema(migrates: Bool) async throws(StoreError) {
         let schema: Migrations.SchemaState
         do throws(PostgresError) {
-            schema = try await Migrations.apply(through: pool, until: .after(Self.migrationTimeout))
+            if migrates {
+                schema = try await Migrations.apply(through: pool, until: .after(Self.migrationTimeout))
+            } else {
+                let deadline = MonotonicInstant.after(timeout)
+                schema = try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
+                    try await Migrations.state(of: connection, until: deadline)
+                }
+            }
         } catch {
             throw storeError(error)
         }
@@ -286,7 +330,8 @@ package struct PostgresRecordStore: RecordStore {
         switch state {
         case .usable: return
         case .behind(let version):
-            throw .damaged("PostgreSQL: the schema has version \(version), this build needs \(known): restart it")
+            throw .damaged(
+                "PostgreSQL: the schema has version \(version), this build needs \(known): run token-broker migrate")
         case .tooNew(let version):
             throw .damaged(
                 "PostgreSQL: the schema has version \(version), this build knows \(known): run a newer build")
@@ -297,6 +342,8 @@ package struct PostgresRecordStore: RecordStore {
 
     private func settle(_ changes: [RecordChange]) async throws(StoreError) {
         let changes = Self.inLockOrder(changes)
+        let notice = notifier == nil ? nil : CommitNotice.text(changes)
+        let commit = PostgresCommit(changes, notice: notice)
         // Requirements, the removal of all that a tenant has, and claims come to the same when they are done twice.
         let isRepeatable = changes.allSatisfy { change in
             switch change {
@@ -308,7 +355,7 @@ package struct PostgresRecordStore: RecordStore {
         for _ in 0..<Self.attempts {
             let attempt: Result<Bool, PostgresError>
             do throws(PostgresError) {
-                attempt = .success(try await apply(changes, until: deadline))
+                attempt = .success(try await apply(commit, until: deadline))
             } catch {
                 attempt = .failure(error)
             }
@@ -319,6 +366,7 @@ package struct PostgresRecordStore: RecordStore {
             case .failure(let error):
                 guard error.leavesOutcomeUnknown else { throw storeError(error) }
                 report(error)
+                if notice != nil { notifier?.doubt() }
                 if !isRepeatable { return try await resolve(changes) }
             }
         }
@@ -347,109 +395,87 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     /// Makes the changes; false when one of them is in conflict, and then none is made.
-    private func apply(
-        _ changes: [RecordChange], until deadline: MonotonicInstant
-    ) async throws(PostgresError) -> Bool {
-        if let change = changes.first, changes.count == 1, !change.takesSeveralStatements {
-            // One statement is a transaction by itself.
+    private func apply(_ commit: PostgresCommit, until deadline: MonotonicInstant) async throws(PostgresError) -> Bool {
+        switch commit {
+        case .alone(let command):
+            return try await pool.execute(command.statement, command.parameters, until: deadline).affectedRows == 1
+        case .inOne(let commands, let decisive, let end):
+            let results = try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
+                try await Self.rollingBack(connection, until: deadline) { () async throws(PostgresError) in
+                    try await self.conclude(commands, end: end, on: connection, until: deadline)
+                }
+            }
+            return decisive.map { results[$0].affectedRows == 1 } ?? true
+        case .inTwo(let first, let decisive, let last, let end):
             return try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
-                try await Self.apply(change, on: connection, until: deadline)
+                try await Self.rollingBack(connection, until: deadline) { () async throws(PostgresError) in
+                    let results = try await connection.pipeline(first, until: deadline)
+                    guard decisive.allSatisfy({ results[$0].affectedRows == 1 }) else {
+                        _ = try await connection.execute(Statements.rollback, until: deadline)
+                        return false
+                    }
+                    _ = try await self.conclude(last, end: end, on: connection, until: deadline)
+                    return true
+                }
             }
         }
-        return try await transaction(until: deadline) { connection throws(PostgresError) -> Bool? in
-            var isCleared = false
-            for change in changes {
-                if change.appends, !isCleared {
-                    try await Self.clearLog(changes, on: connection, until: deadline)
-                    isCleared = true
-                }
-                guard try await Self.apply(change, on: connection, until: deadline) else { return nil }
-            }
-            if !isCleared { try await Self.clearLog(changes, on: connection, until: deadline) }
-            return true
-        } ?? false
     }
 
-    /// Runs `body` in a transaction, which is rolled back where that returns nil or throws.
-    private func transaction<Value: Sendable>(
-        until deadline: MonotonicInstant,
-        _ body: @Sendable (PostgresConnection) async throws(PostgresError) -> Value?
-    ) async throws(PostgresError) -> Value? {
+    /// Runs the end of a transaction, with its COMMIT at `end` and what is to be told behind that.
+    private func conclude(
+        _ commands: [PostgresCommand], end: Int, on connection: PostgresConnection, until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> [PostgresResult] {
+        let (results, failure) = await connection.outcome(of: commands, until: deadline)
+        if let failure {
+            guard results.count > end else { throw failure }
+            report(failure)
+            notifier?.doubt()
+        }
+        return results
+    }
+
+    /// Runs all of a transaction in one round trip.
+    private func whole(
+        _ commands: [PostgresCommand], until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> [PostgresResult] {
         try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
-            _ = try await connection.execute(Statements.begin, until: deadline)
-            do throws(PostgresError) {
-                let value = try await body(connection)
-                let end = value == nil ? Statements.rollback : Statements.commit
-                _ = try await connection.execute(end, until: deadline)
-                return value
-            } catch {
-                // So that the pool can keep the connection. Whether it works changes nothing for the caller: a
-                // transaction that is left open goes with its connection.
-                if !error.leavesOutcomeUnknown {
-                    _ = try? await connection.execute(Statements.rollback, until: deadline)
-                }
-                throw error
+            try await Self.rollingBack(connection, until: deadline) { () async throws(PostgresError) in
+                try await connection.pipeline(commands, until: deadline)
             }
         }
     }
 
-    /// Removes the entries of the tenants that the changes remove. Under the log's lock, so that none of them is being
-    /// numbered; and after all that may have to wait for others, for readers wait for that lock.
-    private static func clearLog(
-        _ changes: [RecordChange], on connection: PostgresConnection, until deadline: MonotonicInstant
-    ) async throws(PostgresError) {
-        var isLocked = false
-        for case .removeAll(let tenant) in changes {
-            if !isLocked { _ = try await lockLog(on: connection, until: deadline) }
-            isLocked = true
-            _ = try await connection.execute(
-                Statements.removeTenantEntries, [.text(tenant.description)], until: deadline)
+    /// Runs a transaction in two round trips. `decide` sees the results of `first`, which begins it, and gives the rest,
+    /// which commits it, or nil to roll it back.
+    /// - Returns: the results of the rest; nil when there was none.
+    private func transaction(
+        _ first: [PostgresCommand], until deadline: MonotonicInstant,
+        _ decide: @Sendable ([PostgresResult]) throws(PostgresError) -> [PostgresCommand]?
+    ) async throws(PostgresError) -> [PostgresResult]? {
+        try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
+            try await Self.rollingBack(connection, until: deadline) { () async throws(PostgresError) in
+                let results = try await connection.pipeline(first, until: deadline)
+                if let last = try decide(results) { return try await connection.pipeline(last, until: deadline) }
+                _ = try await connection.execute(Statements.rollback, until: deadline)
+                return nil
+            }
         }
     }
 
-    /// Makes one change; false when it is in conflict.
-    private static func apply(
-        _ change: RecordChange, on connection: PostgresConnection, until deadline: MonotonicInstant
-    ) async throws(PostgresError) -> Bool {
-        let result: PostgresResult
-        switch change {
-        case .insert(let record):
-            result = try await connection.execute(Statements.insert, values(record), until: deadline)
-        case .replace(let record, let version, nil):
-            result = try await connection.execute(
-                Statements.replace, values(record) + [.integer(version)], until: deadline)
-        case .replace(let record, let version, let holder?):
-            result = try await connection.execute(
-                Statements.replaceFenced, values(record) + [.integer(version), .text(holder)], until: deadline)
-        case .remove(let id, let version):
-            result = try await connection.execute(
-                Statements.remove, names(id) + [.integer(version)], until: deadline)
-        case .settleDue(let id, let version, let due, let next):
-            result = try await connection.execute(
-                Statements.settleDue,
-                names(id) + [.integer(version), .integer(due?.milliseconds), .integer(next?.milliseconds)],
-                until: deadline)
-        case .claim(let id, let version, let holder, let replacing, let duration):
-            result = try await connection.execute(
-                Statements.claim,
-                names(id) + [
-                    .integer(version), .text(holder), .text(replacing), .integer(duration.milliseconds),
-                ], until: deadline)
-        case .release(let id, let version, let holder, let isSettled):
-            result = try await connection.execute(
-                isSettled ? Statements.release : Statements.giveUp,
-                names(id) + [.integer(version), .text(holder)], until: deadline)
-        case .append(let entry):
-            result = try await connection.execute(Statements.append, values(entry), until: deadline)
-        case .require(let id):
-            result = try await connection.execute(Statements.require, names(id), until: deadline)
-        case .removeAll(let tenant):
-            let parameters: [PostgresValue] = [.text(tenant.description), .text(RecordKind.tenant.rawValue)]
-            _ = try await connection.execute(Statements.removeTenant, parameters, until: deadline)
-            _ = try await connection.execute(Statements.removeTenantRecords, parameters, until: deadline)
-            return true
+    /// Rolls back the transaction that `body` leaves open by an error, so that the pool can keep the connection. Whether
+    /// that works changes nothing for the caller: a transaction that is left open goes with its connection.
+    private static func rollingBack<Value>(
+        _ connection: PostgresConnection, until deadline: MonotonicInstant,
+        _ body: () async throws(PostgresError) -> Value
+    ) async throws(PostgresError) -> Value {
+        do throws(PostgresError) {
+            return try await body()
+        } catch {
+            if !error.leavesOutcomeUnknown, await connection.isInTransaction {
+                _ = try? await connection.execute(Statements.rollback, until: deadline)
+            }
+            throw error
         }
-        return result.affectedRows == 1
     }
 
     /// Finds out what became of a commit whose answer did not arrive.
@@ -484,8 +510,11 @@ package struct PostgresRecordStore: RecordStore {
                 }
             case .claim(let id, let version, let holder, _, _):
                 let found = try await read(id)
-                // Nobody else uses that name.
-                if found?.version == version, found?.lease?.holder == holder { return }
+                // Nobody else uses that name. But the lease may have been its own before, and then shows nothing of the
+                // entries.
+                if found?.version == version, found?.lease?.holder == holder, !changes.contains(where: \.appends) {
+                    return
+                }
                 if found?.version != version { hasMoved = true }
             case .release(let id, let version, let holder, let isSettled):
                 let found = try await read(id)
@@ -576,24 +605,6 @@ package struct PostgresRecordStore: RecordStore {
         }
     }
 
-    private static func names(_ id: RecordID) -> [PostgresValue] {
-        [.text(id.kind.rawValue), .text(id.tenant.description), .text(id.key)]
-    }
-
-    private static func values(_ record: StoredRecord) -> [PostgresValue] {
-        names(record.id) + [
-            .integer(record.version), .bytes(record.sealed), .bytes(record.lookup),
-            .integer(record.expires?.milliseconds), .integer(record.due?.milliseconds),
-        ]
-    }
-
-    private static func values(_ entry: StoredLogEntry) -> [PostgresValue] {
-        [
-            .text(entry.tenant.description), .text(entry.key), .integer(entry.version),
-            .integer(entry.time.milliseconds), .bytes(entry.sealed),
-        ]
-    }
-
     private static func entry(_ row: PostgresResult.Row) throws(PostgresError) -> PlacedLogEntry {
         guard let sequence = try row.integer(0), let name = try row.text(1), let key = try row.text(2),
             let version = try row.integer(3), let time = try row.integer(4), let sealed = try row.bytes(5),
@@ -630,12 +641,6 @@ package struct PostgresRecordStore: RecordStore {
 }
 
 extension RecordChange {
-    /// Whether the change is more than one statement, and so needs a transaction even alone.
-    fileprivate var takesSeveralStatements: Bool {
-        if case .removeAll = self { return true }
-        return false
-    }
-
     fileprivate var appends: Bool {
         if case .append = self { return true }
         return false

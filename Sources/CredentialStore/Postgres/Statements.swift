@@ -4,112 +4,194 @@ internal import Postgres
 enum Statements {
     // MARK: Records
 
-    static let read = PostgresStatement(
-        """
-        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder,
-            lease_expires - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    /// The database's clock in milliseconds, when a row is read: whoever had to wait for the row does not take a lease
+    /// that was given meanwhile.
+    private static let clock = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+    private static let select = """
+        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder, lease_expires - \(clock)
         FROM token_broker_records
-        WHERE kind = $1 AND tenant = $2 AND key = $3
-        """, isPrepared: true)
+        """
+
+    static let read = PostgresStatement(
+        trusted: """
+            \(select)
+            WHERE kind = $1 AND tenant = $2 AND key = $3
+            """, isPrepared: true)
 
     static let find = PostgresStatement(
-        """
-        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder,
-            lease_expires - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-        FROM token_broker_records
-        WHERE kind = $1 AND lookup = $2
-        """, isPrepared: true)
+        trusted: """
+            \(select)
+            WHERE kind = $1 AND lookup = $2
+            """, isPrepared: true)
 
     /// The row comparison is a range of the primary key's index, however far the list has got.
     static let list = PostgresStatement(
-        """
-        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder,
-            lease_expires - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-        FROM token_broker_records
-        WHERE kind = $1 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
-        """, isPrepared: true)
+        trusted: """
+            \(select)
+            WHERE kind = $1 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
+            """, isPrepared: true)
 
     static let listOfTenant = PostgresStatement(
-        """
-        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder,
-            lease_expires - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-        FROM token_broker_records
-        WHERE kind = $1 AND tenant = $5 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
-        """, isPrepared: true)
+        trusted: """
+            \(select)
+            WHERE kind = $1 AND tenant = $5 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
+            """, isPrepared: true)
+
+    /// A change of one record, with $1 to $3 for its identity, and how many parameters it has.
+    struct RowChange: Hashable {
+        fileprivate let sql: String
+        let parameterCount: Int
+    }
+
+    /// Where a change says what else must hold for it.
+    private static let condition = "/* and */"
 
     /// A taken key or digest is no row instead of an error: an error would end the transaction, and the server would
     /// write the values into its log.
-    static let insert = PostgresStatement(
-        """
-        INSERT INTO token_broker_records (kind, tenant, key, version, sealed, lookup, expires, due)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING
-        """, isPrepared: true)
+    static let insert = RowChange(
+        sql: """
+            INSERT INTO token_broker_records (kind, tenant, key, version, sealed, lookup, expires, due)
+            SELECT $1, $2, $3, $4, $5, $6, $7, $8 WHERE true \(condition) ON CONFLICT DO NOTHING
+            """, parameterCount: 8)
 
-    static let replace = PostgresStatement(
-        """
-        UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
-            lease_holder = NULL, lease_expires = NULL
-        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
-        """, isPrepared: true)
+    static let replace = RowChange(
+        sql: """
+            UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
+                lease_holder = NULL, lease_expires = NULL
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9 \(condition)
+            """, parameterCount: 9)
 
     /// Like `replace`, unless a lease stands that has not run out and is not $10's.
-    static let replaceFenced = PostgresStatement(
-        """
-        UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
-            lease_holder = NULL, lease_expires = NULL
-        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
-            AND (lease_holder IS NULL OR lease_holder = $10
-                OR lease_expires IS NULL
-                OR lease_expires <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
-        """, isPrepared: true)
+    static let replaceFenced = RowChange(
+        sql: """
+            UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
+                lease_holder = NULL, lease_expires = NULL
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
+                AND (lease_holder IS NULL OR lease_holder = $10 OR lease_expires IS NULL OR lease_expires <= \(clock))
+                \(condition)
+            """, parameterCount: 10)
 
-    static let remove = PostgresStatement(
-        "DELETE FROM token_broker_records WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4",
-        isPrepared: true)
+    static let remove = RowChange(
+        sql: """
+            DELETE FROM token_broker_records
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 \(condition)
+            """, parameterCount: 4)
 
-    static let settleDue = PostgresStatement(
-        """
-        UPDATE token_broker_records SET due = $6
-        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND due = coalesce($5, due)
-        """, isPrepared: true)
+    /// $5 is the mark that it must have, or NULL, and $6 the one that it gets.
+    static let settleDue = RowChange(
+        sql: """
+            UPDATE token_broker_records SET due = $6
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND due = coalesce($5, due) \(condition)
+            """, parameterCount: 6)
 
-    /// The clock is read when the row is, so that whoever had to wait for it does not take a lease that was given
-    /// meanwhile.
-    static let claim = PostgresStatement(
-        """
-        UPDATE token_broker_records SET lease_holder = $5,
-            lease_expires = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $7
-        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4
-            AND (lease_holder = $5 OR (lease_holder IS NULL AND $6 IS NULL)
-                OR (lease_holder = $6 AND (lease_expires IS NULL
-                    OR lease_expires <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint)))
-        """, isPrepared: true)
+    static let claim = RowChange(
+        sql: """
+            UPDATE token_broker_records SET lease_holder = $5, lease_expires = \(clock) + $7
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4
+                AND (lease_holder = $5 OR (lease_holder IS NULL AND $6 IS NULL)
+                    OR (lease_holder = $6 AND (lease_expires IS NULL OR lease_expires <= \(clock)))) \(condition)
+            """, parameterCount: 7)
 
-    static let release = PostgresStatement(
-        """
-        UPDATE token_broker_records SET lease_holder = NULL, lease_expires = NULL
-        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5
-        """, isPrepared: true)
+    static let release = RowChange(
+        sql: """
+            UPDATE token_broker_records SET lease_holder = NULL, lease_expires = NULL
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
+            """, parameterCount: 5)
 
     /// A holder without an end has given its lease up.
-    static let giveUp = PostgresStatement(
-        """
-        UPDATE token_broker_records SET lease_expires = NULL
-        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5
-        """, isPrepared: true)
+    static let giveUp = RowChange(
+        sql: """
+            UPDATE token_broker_records SET lease_expires = NULL
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
+            """, parameterCount: 5)
 
+    private static let changes = [insert, replace, replaceFenced, remove, settleDue, claim, release, giveUp]
+
+    /// The change by itself. It touches one row, or none and is in conflict.
+    static func alone(_ change: RowChange) -> PostgresStatement {
+        PostgresStatement(
+            trusted: change.sql.replacing(condition, with: ""), isPrepared: true)
+    }
+
+    /// All of a commit in one statement: the change, provided that the record exists which a requirement names, and,
+    /// provided that the change took place, entries of the log. It returns one row, or none and is in conflict.
+    ///
+    /// The parameters are those of the change, of the requirement and of each entry. Nil for a shape of more than four
+    /// entries.
+    static func complete(_ shape: CommitShape) -> PostgresStatement? { completeStatements[shape] }
+
+    struct CommitShape: Hashable {
+        var change: RowChange
+        var hasRequirement = false
+        /// 0 to 4: commits with more entries are rare.
+        var entryCount = 0
+    }
+
+    private static let completeStatements: [CommitShape: PostgresStatement] = {
+        var statements: [CommitShape: PostgresStatement] = [:]
+        for change in changes {
+            for hasRequirement in [false, true] {
+                for entryCount in 0...4 {
+                    let shape = CommitShape(
+                        change: change, hasRequirement: hasRequirement, entryCount: entryCount)
+                    statements[shape] = makeComplete(shape)
+                }
+            }
+        }
+        return statements
+    }()
+
+    private static func makeComplete(_ shape: CommitShape) -> PostgresStatement {
+        let (change, hasRequirement) = (shape.change, shape.hasRequirement)
+        var last = change.parameterCount
+        func next() -> String {
+            last += 1
+            return "$\(last)"
+        }
+        var parts: [String] = []
+        if hasRequirement { parts.append("required AS (\(require(next(), next(), next())))") }
+        // What the condition asks for is asked first: the requirement's row is locked before the change's.
+        let sql = change.sql.replacing(
+            condition, with: hasRequirement ? "AND EXISTS (SELECT 1 FROM required)" : "")
+        parts.append("changed AS (\(sql) RETURNING 1)")
+        if shape.entryCount > 0 {
+            let entries = (0..<shape.entryCount).map { place in
+                "(\(place), \(next()), \(next()), \(next())::bigint, \(next())::bigint, \(next())::bytea)"
+            }
+            // Identities are drawn in the order of ORDER BY.
+            parts.append(
+                """
+                appended AS (
+                    INSERT INTO token_broker_events (tenant, key, version, time, sealed)
+                    SELECT entry.tenant, entry.key, entry.version, entry.time, entry.sealed
+                    FROM (VALUES \(entries.joined(separator: ", ")))
+                        AS entry (place, tenant, key, version, time, sealed)
+                    WHERE EXISTS (SELECT 1 FROM changed) ORDER BY entry.place
+                )
+                """)
+        }
+        return PostgresStatement(
+            trusted: "WITH \(parts.joined(separator: ", ")) SELECT 1 FROM changed", isPrepared: true)
+    }
+
+    /// The time of the statement, and not of the row's reading, which could not be looked up in an index.
     static let lapsed = PostgresStatement(
         """
         SELECT tenant, key, version, lease_holder FROM token_broker_records
-        WHERE kind = $1 AND lease_expires <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+        WHERE kind = $1 AND lease_expires <= (extract(epoch FROM statement_timestamp()) * 1000)::bigint
         ORDER BY lease_expires, tenant, key LIMIT $2
         """, isPrepared: true)
 
     /// The lock lets replacements of the record through and makes its removal wait for our commit; when a removal has
     /// it already, we wait for that and then find nothing.
-    static let require = PostgresStatement(
-        "SELECT 1 FROM token_broker_records WHERE kind = $1 AND tenant = $2 AND key = $3 FOR KEY SHARE",
-        isPrepared: true)
+    static let require = PostgresStatement(trusted: require("$1", "$2", "$3"), isPrepared: true)
+
+    private static func require(_ kind: String, _ tenant: String, _ key: String) -> String {
+        """
+        SELECT 1 FROM token_broker_records WHERE kind = \(kind) AND tenant = \(tenant) AND key = \(key) FOR KEY SHARE
+        """
+    }
 
     /// The first half of a tenant's removal: waits for every commit that requires the tenant's record, and stops new
     /// ones.
@@ -136,12 +218,10 @@ enum Statements {
         """, isPrepared: true)
 
     static let due = PostgresStatement(
-        """
-        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder,
-            lease_expires - (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-        FROM token_broker_records
-        WHERE kind = $1 AND due < $2 ORDER BY due, tenant, key LIMIT $3
-        """, isPrepared: true)
+        trusted: """
+            \(select)
+            WHERE kind = $1 AND due < $2 ORDER BY due, tenant, key LIMIT $3
+            """, isPrepared: true)
 
     static let nextDue = PostgresStatement(
         "SELECT min(due) FROM token_broker_records WHERE kind = $1 AND due IS NOT NULL", isPrepared: true)
@@ -177,8 +257,9 @@ enum Statements {
     /// Held by whoever gives sequences or removes entries, to the end of its transaction; writers do not need it.
     static let lockLog = PostgresStatement("SELECT last, trimmed FROM token_broker_log FOR UPDATE", isPrepared: true)
 
-    /// Gives the sequences after $1 to up to $2 entries. Under `lockLog`, and a statement of its own: READ COMMITTED
-    /// gives it a new snapshot, in which every entry stands that was numbered before us.
+    /// Gives sequences to up to $1 entries that have none, and tells how far the log then reaches and to how many; no
+    /// row where there was none. Under `lockLog`, and a statement of its own: READ COMMITTED gives it a new snapshot, in
+    /// which every entry stands that was numbered before us.
     ///
     /// The position of an entry was drawn by its writer. What was committed before a writer began has a lower one and
     /// is visible wherever that writer's entry is. What is not visible yet gets a sequence later, and a higher one.
@@ -186,15 +267,17 @@ enum Statements {
         """
         WITH pending AS MATERIALIZED (
             SELECT position, row_number() OVER (ORDER BY position) AS place FROM token_broker_events
-            WHERE sequence IS NULL ORDER BY position LIMIT $2
+            WHERE sequence IS NULL ORDER BY position LIMIT $1
         ), numbered AS (
-            UPDATE token_broker_events AS event SET sequence = $1 + pending.place FROM pending
+            UPDATE token_broker_events AS event SET sequence = log.last + pending.place
+            FROM pending CROSS JOIN token_broker_log AS log
             WHERE event.position = pending.position RETURNING event.sequence
+        ), reached AS (
+            SELECT count(*) AS count, max(sequence) AS last FROM numbered
         )
-        SELECT count(*), max(sequence) FROM numbered
+        UPDATE token_broker_log AS log SET last = reached.last FROM reached
+        WHERE reached.count > 0 RETURNING log.last, log.trimmed, reached.count
         """, isPrepared: true)
-
-    static let advanceLog = PostgresStatement("UPDATE token_broker_log SET last = $1", isPrepared: true)
 
     /// The old end of the log.
     static let oldest = PostgresStatement(
@@ -207,6 +290,21 @@ enum Statements {
     static let noteTrimmed = PostgresStatement("UPDATE token_broker_log SET trimmed = $1")
 
     static let removeTenantEntries = PostgresStatement("DELETE FROM token_broker_events WHERE tenant = $1")
+
+    // MARK: What replicas tell each other
+
+    /// The server tells it when the transaction commits, to whoever listens then.
+    static let notify = PostgresStatement(trusted: "SELECT pg_notify('\(channel)', $1)", isPrepared: true)
+
+    /// The same, unless the record of $2 to $4 is there with a version before $5.
+    static let notifyUnless = PostgresStatement(
+        trusted: """
+            SELECT pg_notify('\(channel)', $1) WHERE NOT EXISTS (
+                SELECT 1 FROM token_broker_records WHERE kind = $2 AND tenant = $3 AND key = $4 AND version < $5
+            )
+            """, isPrepared: true)
+
+    static let channel = "token_broker"
 
     // MARK: Transactions
 

@@ -1,0 +1,114 @@
+import Reactor
+import Synchronization
+
+/// Milliseconds since 1970: the one clock of all records, the provider's too.
+typealias Moment = Int64
+
+func rightNow() -> Moment { WallClock.milliseconds }
+
+/// One answer of `GET /credentials`, or that there was none.
+struct Read: Sendable {
+    enum Outcome: Hashable, Sendable {
+        /// 200 with a user's token.
+        case user
+        /// 200 of a lower level: whoever asks is told that nobody is logged in.
+        case lower
+        /// Another answer: its status and code.
+        case refused(Int, String)
+        /// No answer: the replica is not there, or went away.
+        case unreachable
+    }
+
+    let user: Int
+    let replica: Int
+    let begun: Moment
+    var ended: Moment = 0
+    var outcome = Outcome.unreachable
+    var version: Int64 = 0
+    var expiresIn: Int64?
+    /// Of the token; nil for one that the provider would not accept, at the time of the answer.
+    var family: Int?
+    var expiresAt: Moment = 0
+    /// Tells tokens apart.
+    var token = 0
+}
+
+/// A login or a logout, done by calling one replica after the other until one says that it is done.
+struct Write: Sendable {
+    enum Kind: String, Sendable {
+        case login
+        case logout
+    }
+
+    let user: Int
+    let kind: Kind
+    let begun: Moment
+    /// When it was answered with success; nil as long as that has not happened.
+    var done: Moment?
+    var replica: Int?
+    /// Of logins: each attempt stores a session of its own, since nobody knows of an attempt without an answer whether
+    /// it stored its session, and whether that has been refreshed since. The last one holds.
+    var families: [Int] = []
+    var version: Int64?
+}
+
+/// Something that was done to the system.
+struct Disturbance: Sendable {
+    let kind: FaultKind
+    /// Nil where it concerns all.
+    let replica: Int?
+    let begun: Moment
+    var ended: Moment
+    let text: String
+
+    /// Whether that replica could not use the database, or not hear of changes.
+    func parts(_ replica: Int) -> Bool {
+        switch kind {
+        case .postgres, .outage: true
+        case .cut, .stop: self.replica == replica
+        default: false
+        }
+    }
+
+    func overlaps(_ from: Moment, _ to: Moment) -> Bool { begun <= to && ended >= from }
+}
+
+/// What happened, as far as it can be seen from outside the brokers.
+final class ChaosRecords: Sendable {
+    struct State: Sendable {
+        var reads: [Read] = []
+        var writes: [Write] = []
+        var disturbances: [Disturbance] = []
+    }
+
+    private let state = Mutex(State())
+
+    var all: State { state.withLock { $0 } }
+
+    func add(_ read: Read) { state.withLock { $0.reads.append(read) } }
+
+    /// Gives the write's place, for `change`.
+    func begin(_ write: Write) -> Int {
+        state.withLock { state in
+            state.writes.append(write)
+            return state.writes.count - 1
+        }
+    }
+
+    func change(_ place: Int, _ body: (inout Write) -> Void) { state.withLock { body(&$0.writes[place]) } }
+
+    /// From now until `end`.
+    func begin(_ kind: FaultKind, replica: Int? = nil, _ text: String) -> Int {
+        let now = rightNow()
+        return state.withLock { state in
+            state.disturbances.append(
+                Disturbance(kind: kind, replica: replica, begun: now, ended: .max, text: text))
+            return state.disturbances.count - 1
+        }
+    }
+
+    func end(_ place: Int) {
+        let now = rightNow()
+        state.withLock { $0.disturbances[place].ended = now }
+    }
+}

@@ -1,0 +1,143 @@
+import Glibc
+import Reactor
+
+/// Stands between one replica and its database, to cut its connections or to lose what goes over them. That the
+/// database is away is no end of it.
+actor ChaosRelay {
+    enum Mode: Sendable {
+        case forward
+        /// Connections stand, and nothing goes through.
+        case swallow
+    }
+
+    private final class Connection {
+        let client: OwnedDescriptor
+        let server: OwnedDescriptor
+        var hasLost = false
+        /// The directions that are still open.
+        var directions = 2
+
+        init(client: consuming OwnedDescriptor, server: consuming OwnedDescriptor) {
+            self.client = client
+            self.server = server
+        }
+
+        func cut() {
+            _ = shutdown(client.rawValue, CInt(SHUT_RDWR))
+            _ = shutdown(server.rawValue, CInt(SHUT_RDWR))
+        }
+    }
+
+    nonisolated let port: UInt16
+
+    private let loop: EventLoop
+    private let listener: OwnedDescriptor
+    private let server: SocketAddress
+    private var mode = Mode.forward
+    private var connections: [Int: Connection] = [:]
+    private var lastConnection = 0
+    private var accepting: Task<Void, Never>?
+
+    nonisolated var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
+
+    init(to port: UInt16, on loop: EventLoop) throws {
+        self.loop = loop
+        server = SocketAddress(ip: .v4([127, 0, 0, 1]), port: port)
+        listener = try Socket.listen(on: SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0))
+        self.port = try Socket.localAddress(of: listener.rawValue).port
+    }
+
+    func start() {
+        accepting = Task { await self.accept() }
+    }
+
+    /// What was lost cannot be caught up with: the connections that lost something are cut when things go on.
+    func set(_ mode: Mode) {
+        self.mode = mode
+        if mode == .forward { for connection in connections.values where connection.hasLost { connection.cut() } }
+    }
+
+    /// How many there were.
+    @discardableResult
+    func cutAll() -> Int {
+        for connection in connections.values { connection.cut() }
+        return connections.count
+    }
+
+    func close() async {
+        accepting?.cancel()
+        await accepting?.value
+        cutAll()
+    }
+
+    private func accept() async {
+        while !Task.isCancelled {
+            do {
+                _ = try await loop.ready(listener.rawValue, .readable, until: .distantFuture)
+                let client = try Socket.accept(listener.rawValue).takeDescriptor()
+                // The client's descriptor is closed where the database is away: it sees its connection end.
+                let server = try await Socket.connect(to: server, on: loop, until: .after(.seconds(10)))
+                lastConnection += 1
+                let id = lastConnection
+                connections[id] = Connection(client: client, server: server)
+                Task { await self.pump(id, fromClient: true) }
+                Task { await self.pump(id, fromClient: false) }
+            } catch {
+                continue
+            }
+        }
+    }
+
+    private func pump(_ id: Int, fromClient: Bool) async {
+        guard let connection = connections[id] else { return }
+        let source = fromClient ? connection.client.rawValue : connection.server.rawValue
+        let target = fromClient ? connection.server.rawValue : connection.client.rawValue
+        do {
+            while let bytes = try await receive(source) {
+                if mode == .forward, !connection.hasLost {
+                    try await send(bytes, to: target)
+                } else {
+                    connection.hasLost = true
+                }
+            }
+        } catch {
+            // One end is gone; the other learns of it below.
+        }
+        connection.cut()
+        connection.directions -= 1
+        if connection.directions == 0 { connections[id] = nil }
+    }
+
+    /// Nil at the end.
+    private func receive(_ descriptor: CInt) async throws -> [UInt8]? {
+        var buffer = [UInt8](repeating: 0, count: 65_536)
+        while true {
+            let count = unsafe read(descriptor, &buffer, buffer.count)
+            let number = errno
+            if count > 0 { return Array(buffer[..<count]) }
+            if count == 0 { return nil }
+            if number == EAGAIN {
+                _ = try await loop.ready(descriptor, .readable, until: .distantFuture)
+            } else if number != EINTR {
+                throw SystemError("read", number: number)
+            }
+        }
+    }
+
+    private func send(_ bytes: [UInt8], to descriptor: CInt) async throws {
+        var sent = 0
+        while sent < bytes.count {
+            let count = unsafe bytes.withUnsafeBytes { buffer in
+                unsafe Glibc.send(descriptor, buffer.baseAddress! + sent, bytes.count - sent, CInt(MSG_NOSIGNAL))
+            }
+            let number = errno
+            if count > 0 {
+                sent += count
+            } else if number == EAGAIN {
+                _ = try await loop.ready(descriptor, .writable, until: .distantFuture)
+            } else if number != EINTR {
+                throw SystemError("send", number: number)
+            }
+        }
+    }
+}

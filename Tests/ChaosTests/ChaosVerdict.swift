@@ -1,0 +1,285 @@
+import DevelopmentProvider
+
+/// What the records of readers and writers and the provider's ledger say together.
+struct ChaosVerdict {
+    enum Rule: String, CaseIterable {
+        case lost = "a user was lost"
+        case presentedAgain = "a refresh token was presented again without need"
+        case reuse = "the provider saw a reuse and revoked the family"
+        case short = "a token was served with less than 60 s left"
+        case dead = "a token was served that the provider does not accept"
+        case overstated = "more time was promised than the token had left"
+        case wentBack = "a version went back at one replica"
+        case stale = "a version that others had left behind was served for too long"
+        case sameVersion = "one version stood for two tokens"
+        case resurrected = "an ended session came back"
+        case notHealed = "not everything was well at the end"
+    }
+
+    struct Violation {
+        let rule: Rule
+        let user: Int
+        let at: Moment
+        let text: String
+    }
+
+    /// One use of a refresh token at the provider.
+    struct Presentation {
+        let request: RequestRecord
+        let user: Int
+        let family: Int
+        let generation: Int
+    }
+
+    private(set) var violations: [Violation] = []
+    /// Presentations of a token that was presented before, by what explains them.
+    private(set) var repeats: [String: Int] = [:]
+    private(set) var refreshes = 0
+    /// Families that ended although nothing could be done: their token was taken up again after the grace period.
+    private(set) var unknowable = 0
+    private(set) var presentations: [Presentation] = []
+
+    let state: ChaosRecords.State
+    private let familyUsers: [Int: Int]
+    private let readsByUser: [Int: [Read]]
+    private let writesByUser: [Int: [Write]]
+    private let unknownOutcomes: [String: [Moment]]
+    private let polling: Set<Int>
+
+    /// A token that is served has this long to live at least, less what clocks of whole seconds lose.
+    private static let leastRemaining: Moment = 59_000
+    /// How old what a replica serves may be while it hears of changes, and while it does not.
+    private static let staleness: Moment = 2500
+    private static let stalenessWithoutFeed: Moment = 6500
+    /// How long after a disturbance its consequences last.
+    private static let aftermath: Moment = 3000
+
+    /// - Parameters:
+    ///   - unknownOutcomes: when a broker said that it would try a token again, by the storage key's digest.
+    ///   - polling: the replicas that hear of no changes.
+    ///   - userOfName: a user's number, from the name at the provider.
+    init(
+        _ state: ChaosRecords.State, provider: DevelopmentProvider, unknownOutcomes: [String: [Moment]],
+        polling: Set<Int>, userOfName: [String: Int]
+    ) {
+        self.state = state
+        self.polling = polling
+        self.unknownOutcomes = unknownOutcomes
+        readsByUser = Dictionary(grouping: state.reads, by: \.user)
+        writesByUser = Dictionary(grouping: state.writes, by: \.user)
+        let ledger = provider.ledger
+        var places: [String: (user: Int, family: Int, generation: Int)] = [:]
+        var familyUsers: [Int: Int] = [:]
+        for entry in ledger.users {
+            guard let user = userOfName[entry.user.name] else { continue }
+            for family in entry.families {
+                familyUsers[family.family.id] = user
+                for token in family.refreshTokens {
+                    places[token.digest] = (user, family.family.id, token.generation)
+                }
+            }
+        }
+        self.familyUsers = familyUsers
+        for request in provider.requests where request.grant == GrantType.refreshToken.rawValue {
+            guard let digest = request.parameters["refresh_token"]?.dropFirst("sha256:".count),
+                let place = places[String(digest)]
+            else { continue }
+            presentations.append(
+                Presentation(
+                    request: request, user: place.user, family: place.family, generation: place.generation))
+        }
+        checkPresentations()
+        checkFamilies(ledger)
+        for (user, reads) in readsByUser { checkReads(user, reads.sorted { $0.begun < $1.begun }) }
+        violations.sort { $0.at < $1.at }
+    }
+
+    mutating func add(_ violation: Violation) { violations.append(violation) }
+
+    // MARK: The provider's side
+
+    private mutating func checkPresentations() {
+        struct Token: Hashable {
+            let family: Int
+            let generation: Int
+        }
+        var earlier: [Token: Presentation] = [:]
+        for presentation in presentations {
+            if [.rotated, .graceReplay].contains(presentation.request.refresh?.outcome) { refreshes += 1 }
+            let token = Token(family: presentation.family, generation: presentation.generation)
+            if let first = earlier.updateValue(presentation, forKey: token) {
+                if let reason = reason(for: presentation, after: first) {
+                    repeats[reason, default: 0] += 1
+                } else {
+                    violations.append(
+                        Violation(
+                            rule: .presentedAgain, user: presentation.user, at: presentation.request.receivedAt,
+                            text: "generation \(presentation.generation) of family \(presentation.family) came "
+                                + "\(presentation.request.receivedAt - first.request.receivedAt) ms after it had come "
+                                + "and been answered"))
+                }
+            }
+        }
+    }
+
+    /// Why the token was presented again; nil where nothing explains it. Either the provider itself failed the call
+    /// before, or the broker says that it could not know of that call's outcome, which a fault at the broker's side
+    /// must have brought about.
+    private func reason(for presentation: Presentation, after first: Presentation) -> String? {
+        guard let finished = first.request.finishedAt else { return "no answer of the provider" }
+        let received = first.request.receivedAt
+        let isLate = finished - received > Moment(ChaosCluster.providerTimeoutSeconds) * 1000 - 500
+        if isLate { return "a late answer" }
+        // A good answer that came a little late is a good answer.
+        if let fault = first.request.fault, fault != .answer || first.request.outcome != .answered(status: 200) {
+            return "the provider's \(fault.rawValue)"
+        }
+        let at = presentation.request.receivedAt
+        let isAnnounced = (unknownOutcomes[ChaosCluster.digest(presentation.user)] ?? []).contains {
+            // Logs tell whole seconds.
+            (at - 3000...at + 250).contains($0)
+        }
+        let cause = state.disturbances.first { disturbance in
+            disturbance.kind != .listen && disturbance.kind != .provider
+                && disturbance.overlaps(received - 500, finished + 1500)
+        }
+        guard isAnnounced, let cause else { return nil }
+        return "an unknown outcome (\(cause.kind.rawValue))"
+    }
+
+    private mutating func checkFamilies(_ ledger: Ledger) {
+        for entry in ledger.users {
+            for family in entry.families {
+                guard let revocation = family.family.revocation, let user = familyUsers[family.family.id] else {
+                    continue
+                }
+                let reused = family.refreshTokens.first { $0.presentedAt.contains(revocation.at) }
+                var text = "family \(family.family.id), \(revocation.cause.rawValue)"
+                if let reused, let superseded = reused.supersededAt {
+                    text +=
+                        ": generation \(reused.generation) came \(revocation.at - superseded) ms after its first use, "
+                        + (reused.isConfirmed ? "and its successor had been used" : "its successor was never used")
+                    if !reused.isConfirmed { unknowable += 1 }
+                }
+                violations.append(Violation(rule: .reuse, user: user, at: revocation.at, text: text))
+            }
+        }
+    }
+
+    // MARK: The readers' side
+
+    private func wasDisturbed(_ replica: Int, _ from: Moment, _ to: Moment) -> Bool {
+        state.disturbances.contains { disturbance in
+            (disturbance.replica == nil || disturbance.replica == replica) && disturbance.kind != .provider
+                && disturbance.overlaps(from - Self.aftermath, to)
+        }
+    }
+
+    private func wasParted(_ replica: Int, _ from: Moment, _ to: Moment) -> Bool {
+        state.disturbances.contains { $0.parts(replica) && $0.overlaps(from - Self.aftermath, to) }
+    }
+
+    /// The time before which what has been told to anybody must be known to the read's replica; nil where a replica
+    /// that could not reach the database serves what it has.
+    private func horizon(of read: Read) -> Moment? {
+        if wasParted(read.replica, read.begun - Self.stalenessWithoutFeed, read.ended) { return nil }
+        let isDisturbed = polling.contains(read.replica) || wasDisturbed(read.replica, read.begun - 10_000, read.ended)
+        return read.begun - (isDisturbed ? Self.stalenessWithoutFeed : Self.staleness)
+    }
+
+    /// - Parameter reads: in the order in which they began.
+    private mutating func checkReads(_ user: Int, _ reads: [Read]) {
+        let writes = writesByUser[user] ?? []
+        var order: [Int: Int] = [:]
+        for (place, write) in writes.enumerated() { for family in write.families { order[family] = place } }
+        let byEnd = reads.filter { $0.outcome == .user && $0.family != nil }.sorted { $0.ended < $1.ended }
+        var tokens: [Int64: Int] = [:]
+        for read in byEnd {
+            if let token = tokens.updateValue(read.token, forKey: read.version), token != read.token {
+                report(.sameVersion, read, "version \(read.version)")
+            }
+        }
+        var known = Known()
+        for read in reads {
+            known.take(byEnd, before: read.begun)
+            checkAgainstWrites(read, writes, order)
+            guard read.outcome == .user else { continue }
+            guard let family = read.family else {
+                report(.dead, read, "version \(read.version), expires_in \(read.expiresIn ?? -1)")
+                continue
+            }
+            if read.expiresAt - read.begun < Self.leastRemaining {
+                report(.short, read, "\(read.expiresAt - read.ended) ms left, expires_in \(read.expiresIn ?? -1)")
+            }
+            if let promised = read.expiresIn,
+                read.ended + promised * 1000 > read.expiresAt + 2000 + read.ended - read.begun
+            {
+                report(.overstated, read, "\(promised) s promised, \(read.expiresAt - read.ended) ms left")
+            }
+            if let here = known.newest(family, at: read.replica, before: read.begun), here > read.version {
+                report(.wentBack, read, "version \(read.version) after \(here)")
+            } else if let horizon = horizon(of: read), let seen = known.newest(family, at: nil, before: horizon),
+                seen > read.version
+            {
+                report(.stale, read, "version \(read.version) when \(seen) had been served elsewhere")
+            }
+        }
+    }
+
+    private mutating func checkAgainstWrites(_ read: Read, _ writes: [Write], _ order: [Int: Int]) {
+        guard read.outcome == .user || read.outcome == .lower else { return }
+        guard let horizon = horizon(of: read) else { return }
+        // The last write that the replica must know of, and whether another one may have had its effect.
+        guard let place = writes.lastIndex(where: { $0.done.map { $0 < horizon } ?? false }) else { return }
+        let isSettled = !writes[(place + 1)...].contains { $0.begun < read.ended }
+        switch (read.outcome, writes[place].kind) {
+        case (.lower, .login):
+            if isSettled {
+                report(.lost, read, "nobody was logged in, \(read.begun - writes[place].begun) ms after a login")
+            }
+        case (.user, _):
+            guard let family = read.family, let origin = order[family] else { return }
+            let isEnded = origin < place || (origin == place && family != writes[place].families.last)
+            if isEnded {
+                report(
+                    .resurrected, read,
+                    "family \(family) was served \(read.begun - (writes[place].done ?? 0)) ms after a "
+                        + "\(writes[place].kind.rawValue) had ended it")
+            }
+        default: return
+        }
+    }
+
+    /// Versions that were served, by family, with the time at which each became the newest one known.
+    private struct Known {
+        private struct Place: Hashable {
+            let family: Int
+            let replica: Int?
+        }
+
+        private var newest: [Place: [(at: Moment, version: Int64)]] = [:]
+        private var taken = 0
+
+        mutating func take(_ reads: [Read], before moment: Moment) {
+            while taken < reads.count, reads[taken].ended < moment {
+                let read = reads[taken]
+                taken += 1
+                guard let family = read.family else { continue }
+                for place in [Place(family: family, replica: read.replica), Place(family: family, replica: nil)]
+                where read.version > newest[place]?.last?.version ?? 0 {
+                    newest[place, default: []].append((read.ended, read.version))
+                }
+            }
+        }
+
+        func newest(_ family: Int, at replica: Int?, before moment: Moment) -> Int64? {
+            newest[Place(family: family, replica: replica)]?.last { $0.at < moment }?.version
+        }
+    }
+
+    private mutating func report(_ rule: Rule, _ read: Read, _ text: String) {
+        violations.append(
+            Violation(
+                rule: rule, user: read.user, at: read.begun, text: "replica \(read.replica): \(text)"))
+    }
+}

@@ -1,0 +1,196 @@
+internal import BrokerTesting
+internal import Postgres
+internal import Reactor
+internal import Testing
+
+@Suite struct `PostgreSQL listener` {
+    private static var soon: MonotonicInstant { .after(.seconds(60)) }
+
+    /// A listener with what it tells, and a pool that notifies.
+    private struct Following {
+        let listener: PostgresListener
+        let events: AsyncStream<PostgresListener.Event>
+        let pool: PostgresPool
+        let channel: String
+
+        func notify(_ payload: String) async throws {
+            try await Following.notify(pool, channel, payload, soon)
+        }
+
+        static func notify(
+            _ pool: PostgresPool, _ channel: String, _ payload: String, _ deadline: MonotonicInstant
+        ) async throws(PostgresError) {
+            _ = try await pool.execute(
+                PostgresStatement("SELECT pg_notify($1, $2)"), [.text(channel), .text(payload)], until: deadline)
+        }
+
+        func close() async {
+            await listener.close()
+            await pool.close()
+        }
+    }
+
+    private static func follow(
+        server: PostgresServer, port: UInt16? = nil, interval: Duration = .milliseconds(100),
+        limit: Duration = .seconds(2), isProven: Bool = true
+    ) throws -> Following {
+        let pool = PostgresServer.pool(try PostgresServer.configuration(server.uri(database: "postgres")))
+        var configuration = try PostgresServer.configuration(server.uri(database: "postgres", port: port))
+        configuration.connectTimeout = limit
+        var settings = PostgresListener.Settings()
+        settings.interval = interval
+        settings.limit = limit
+        let stream = AsyncStream.makeStream(of: PostgresListener.Event.self)
+        let listener = PostgresListener(
+            configuration, channel: "listener_tests", settings: settings, on: PostgresServer.loop,
+            resolver: PostgresServer.resolver
+        ) { payload, deadline throws(PostgresError) in
+            if isProven { try await Following.notify(pool, "listener_tests", payload, deadline) }
+        } hear: { event in
+            stream.continuation.yield(event)
+        }
+        return Following(listener: listener, events: stream.stream, pool: pool, channel: "listener_tests")
+    }
+
+    private static func isLost(_ event: PostgresListener.Event?) -> Bool {
+        if case .lost = event { return true }
+        return false
+    }
+
+    @Test func `hears what is notified, in its order, and shows that it is alive`() async throws {
+        let following = try Self.follow(server: try PostgresServer.shared.get())
+        await following.listener.start()
+        var events = following.events.makeAsyncIterator()
+        #expect(await events.next() == .following)
+        for index in 0..<50 { try await following.notify("\(index)") }
+        var heard: [String] = []
+        var heartbeats = 0
+        while heard.count < 50 || heartbeats < 3 {
+            switch await events.next() {
+            case .heard(let payload): heard.append(payload)
+            case .alive: heartbeats += 1
+            default:
+                Issue.record("not following")
+                return
+            }
+        }
+        #expect(heard == (0..<50).map { "\($0)" })
+        await following.close()
+    }
+
+    @Test func `a notification is heard before the next sign of life`() async throws {
+        let following = try Self.follow(server: try PostgresServer.shared.get(), interval: .milliseconds(20))
+        await following.listener.start()
+        var events = following.events.makeAsyncIterator()
+        #expect(await events.next() == .following)
+        for index in 0..<20 {
+            try await following.notify("\(index)")
+            // At most one round trip had begun before.
+            var heartbeats = 0
+            while true {
+                let event = await events.next()
+                if event == .heard("\(index)") { break }
+                #expect(event == .alive)
+                heartbeats += 1
+            }
+            #expect(heartbeats <= 1 || index == 0)
+        }
+        await following.close()
+    }
+
+    @Test func `a connection that says nothing any more is lost, and another one is made`() async throws {
+        let server = try PostgresServer.shared.get()
+        let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
+        await relay.start()
+        let following = try Self.follow(server: server, port: relay.port, limit: .milliseconds(500))
+        await following.listener.start()
+        var events = following.events.makeAsyncIterator()
+        #expect(await events.next() == .following)
+        try await following.notify("before")
+        while await events.next() != .heard("before") {}
+        await relay.set(.swallow)
+        let start = MonotonicInstant.now
+        var event = await events.next()
+        while event == .alive { event = await events.next() }
+        #expect(event == .lost(.timedOut))
+        #expect(start.duration(to: .now) < .seconds(5))
+        try await following.notify("missed")
+        await relay.set(.forward)
+        #expect(await events.next() == .following)
+        try await following.notify("after")
+        event = await events.next()
+        while event == .alive { event = await events.next() }
+        #expect(event == .heard("after"))
+        await relay.cutAll()
+        event = await events.next()
+        while event == .alive { event = await events.next() }
+        #expect(Self.isLost(event))
+        #expect(await events.next() == .following)
+        await following.close()
+        await relay.close()
+    }
+
+    @Test func `follows again after its server was killed and restarted, and says once that it was lost`() async throws
+    {
+        let server = try PostgresServer()
+        let following = try Self.follow(server: server)
+        await following.listener.start()
+        var events = following.events.makeAsyncIterator()
+        #expect(await events.next() == .following)
+        for shutdown in [PostgresServer.Shutdown.immediate, .fast] {
+            try server.stop(shutdown)
+            var event = await events.next()
+            while event == .alive { event = await events.next() }
+            #expect(Self.isLost(event))
+            try server.start()
+            let start = MonotonicInstant.now
+            #expect(await events.next() == .following)
+            #expect(start.duration(to: .now) < .seconds(3))
+        }
+        await following.close()
+        try server.stop(.immediate)
+    }
+
+    @Test func `a channel on which the proof is not heard is not followed`() async throws {
+        let following = try Self.follow(
+            server: try PostgresServer.shared.get(), limit: .milliseconds(200), isProven: false)
+        await following.listener.start()
+        var events = following.events.makeAsyncIterator()
+        #expect(
+            await events.next()
+                == .lost(.unexpectedResult("a connection that listens does not hear what is notified")))
+        await following.close()
+    }
+
+    @Test func `closing ends the session, whatever is under way, and nothing is told afterwards`() async throws {
+        let server = try PostgresServer.shared.get()
+        let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
+        await relay.start()
+        let idle = try Self.follow(server: server)
+        await idle.listener.close()
+        await idle.listener.start()
+        await relay.set(.swallow)
+        let connecting = try Self.follow(server: server, port: relay.port, limit: .seconds(60))
+        await connecting.listener.start()
+        while await relay.accepted == 0 { await Task.yield() }
+        await connecting.listener.close()
+        let pausing = try Self.follow(server: server, port: try PostgresServer.freePort())
+        await pausing.listener.start()
+        var events = pausing.events.makeAsyncIterator()
+        #expect(Self.isLost(await events.next()))
+        await pausing.close()
+        let following = try Self.follow(server: server)
+        await following.listener.start()
+        events = following.events.makeAsyncIterator()
+        #expect(await events.next() == .following)
+        await following.listener.close()
+        let sessions = PostgresStatement(
+            "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'LISTEN listener_tests'")
+        var count: Int64?
+        while count != 0 { count = try await following.pool.execute(sessions, until: Self.soon).first?.integer(0) }
+        await following.close()
+        await connecting.close()
+        await idle.close()
+        await relay.close()
+    }
+}
