@@ -81,14 +81,17 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
-    /// - Parameter lost: what was stored until then.
+    /// - Parameters:
+    ///   - lost: what was stored until then.
+    ///   - isUncertain: whether the provider may have refused what an earlier call, whose answer was lost, had spent.
     package static func deauthorized(
-        _ id: CredentialsID, from lost: HeldCredentials, version: Int64, by end: End, _ refreshID: RefreshID?,
-        at time: Timestamp
+        _ id: CredentialsID, from lost: HeldCredentials, version: Int64, by end: End, isUncertain: Bool = false,
+        _ refreshID: RefreshID?, at time: Timestamp
     ) -> BrokerEvent {
         BrokerEvent(.credentialsDeauthorized, id, at: time, refreshID) { json in
             describe(lost, version, &json)
             json.member("cause", end.rawValue)
+            if isUncertain { json.member("reason", "outcome_unknown") }
         }
     }
 

@@ -21,6 +21,8 @@ package final class CredentialsBroker: Sendable {
         package var listenersPerTenant = 2000
         /// How many sets of credentials are kept in memory.
         package var cacheCapacity = 100_000
+        /// The longest that one call to a provider takes, which the transport must see to. A lease lasts a little longer.
+        package var providerTimeout: Duration = .seconds(10)
         /// How many token requests a provider is to answer at once.
         package var providerBudget = ProviderBudget.Limits()
 
@@ -37,13 +39,15 @@ package final class CredentialsBroker: Sendable {
     package let deviceLogins: DeviceFlow
     package let events: EventFeed
     package let expiryJob: ExpiryJob
+    private let leaseRecovery: LeaseRecovery
     private let settings: Settings
     private let vault: Vault
     private let servers: ProviderServers
     private let housekeeping = Mutex<Task<Void, Never>?>(nil)
 
     package init(
-        settings: Settings, vault: Vault, transport: any ProviderTransport, time: any Time, log: Log
+        settings: Settings, vault: Vault, journal: Journal? = nil, transport: any ProviderTransport, time: any Time,
+        log: Log
     ) {
         self.settings = settings
         self.vault = vault
@@ -64,7 +68,8 @@ package final class CredentialsBroker: Sendable {
         credentials = CredentialsProvider(
             vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
             metrics: metrics, log: log, quarantine: settings.quarantine, schedule: schedule,
-            cacheCapacity: settings.cacheCapacity)
+            cacheCapacity: settings.cacheCapacity, callLimit: settings.providerTimeout, journal: journal)
+        leaseRecovery = LeaseRecovery(vault: vault, credentials: credentials, time: time, log: log)
         expiryJob = ExpiryJob(
             vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,
             budget: settings.providerBudget, time: time, metrics: metrics, log: log)
@@ -76,10 +81,17 @@ package final class CredentialsBroker: Sendable {
             metrics: metrics, log: log)
     }
 
+    /// Takes up what an earlier process could not store. To be done before anybody is served.
+    /// - Throws: `storage_unavailable` and `internal_error` where the journal cannot be read.
+    package func takeUpJournal() async throws(BrokerError) {
+        try await credentials.takeUpJournal()
+    }
+
     /// Begins the work that nobody asks for: removing what has expired, polling for device logins, looking after
-    /// tokens that are about to expire.
+    /// tokens that are about to expire, finishing renewals whose process has died.
     package func start() {
         deviceLogins.start()
+        leaseRecovery.start()
         expiryJob.start()
         let task = Task { [settings, vault, time, log] in
             while !Task.isCancelled {
@@ -115,6 +127,7 @@ package final class CredentialsBroker: Sendable {
         }
         housekeeping?.cancel()
         expiryJob.stop()
+        leaseRecovery.stop()
         let cutOff = limit.map { limit in
             Task {
                 do {
@@ -128,6 +141,7 @@ package final class CredentialsBroker: Sendable {
         events.beginDraining()
         await deviceLogins.idle()
         await logins.idle()
+        await leaseRecovery.idle()
         await credentials.idle()
         await expiryJob.idle()
         await events.idle()

@@ -2,6 +2,7 @@ internal import CredentialStore
 internal import Cryptography
 internal import OAuth
 internal import Reactor
+internal import Synchronization
 
 /// The credentials as they stand in the store and in memory. Every change of them goes through here, in one commit
 /// with the events that tell of it.
@@ -17,6 +18,11 @@ final class CredentialsRecords: Sendable {
     private let schedule: ExpirySchedule
     private let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     private let versions = VersionSource()
+    /// Signalled when another replica has changed credentials, or let go of a lease on them.
+    let changes = Signals<CredentialsID>()
+    /// What was granted and could not be stored yet. It is what callers are to have.
+    private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
+    private let unpublishedCount = Atomic<Int>(0)
 
     init(
         vault: Vault, tenants: TenantDirectory, bus: EventBus, time: any Time, log: Log, schedule: ExpirySchedule,
@@ -35,6 +41,7 @@ final class CredentialsRecords: Sendable {
 
     /// What is stored. Does not suspend while what is in memory may be believed.
     func snapshot(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
+        if unpublishedCount.load(ordering: .acquiring) > 0, let snapshot = unpublished(id) { return snapshot }
         if let snapshot = cache.fresh(id, now: time.monotonic) { return snapshot }
         do throws(StoreError) {
             return try await reread(id)
@@ -48,17 +55,22 @@ final class CredentialsRecords: Sendable {
 
     /// What is stored, whatever is in memory.
     func reread(_ id: CredentialsID) async throws(StoreError) -> CredentialsSnapshot {
+        try await standing(id).snapshot
+    }
+
+    /// What is stored, and the lease on it.
+    func standing(_ id: CredentialsID) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let ticket = cache.ticket(id, now: time.monotonic)
         guard let record = try await vault.read(Self.recordID(id)) else {
             cache.fill(id, .nothing, ticket)
-            return .nothing
+            return (.nothing, nil)
         }
         guard let content = CredentialRecord(decoding: record.content.revealedBytes) else {
             throw .damaged("a credentials record of tenant \(id.tenant) cannot be read by this version")
         }
         let snapshot = CredentialsSnapshot(record: content, version: record.version)
         cache.fill(id, snapshot, ticket)
-        return snapshot
+        return (snapshot, record.lease)
     }
 
     /// What is kept aside for an administrator, and the change that removes exactly that.
@@ -84,7 +96,8 @@ final class CredentialsRecords: Sendable {
         _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
         tenantVersion: Int64? = nil, alongside others: [VaultChange] = [], events: Events
     ) async throws(StoreError) -> CredentialsSnapshot {
-        try await write(prepare(record, id, over: current, others, events), id, tenantVersion: tenantVersion)
+        try await write(
+            prepare(record, id, over: current.version, others, events), id, tenantVersion: tenantVersion)
     }
 
     /// A change that has its version, so that it can be tried more than once.
@@ -92,29 +105,30 @@ final class CredentialsRecords: Sendable {
         let snapshot: CredentialsSnapshot
         fileprivate let changes: [VaultChange]
         fileprivate let isNew: Bool
-        fileprivate let due: Timestamp?
     }
 
+    /// - Parameters:
+    ///   - current: the version that is replaced; 0 where there is none.
+    ///   - holder: whose lease fences the change off from those of others; nil heeds none.
     func prepare(
-        _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
-        _ others: [VaultChange] = [], _ events: Events
+        _ record: CredentialRecord, _ id: CredentialsID, over current: Int64,
+        fencedFor holder: String? = nil, _ others: [VaultChange] = [], _ events: Events
     ) -> Prepared {
-        let isNew = current.version == 0
-        let version = isNew ? versions.first(at: time.now) : versions.next(after: current.version)
+        let isNew = current == 0
+        let version = isNew ? versions.first(at: time.now) : versions.next(after: current)
         let open = OpenRecord(
             id: Self.recordID(id), version: version, content: SecretBytes(record.encoded),
-            due: record.held.map { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
+            due: due(record, id))
         var changes = others
         if isNew {
             changes += [.require(RecordID(.tenant, id.tenant)), .insert(open)]
         } else {
-            changes.append(.replace(open, version: current.version))
+            changes.append(.replace(open, version: current, fencedFor: holder))
         }
         let told = events(version)
         if !told.isEmpty { changes.append(BrokerEvent.entry(told, of: id, at: time.now)) }
         return Prepared(
-            snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew,
-            due: open.due)
+            snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew)
     }
 
     /// By the tenant's configuration as it is in memory, however old. Where it is not, the tenant's wish is heeded when
@@ -140,24 +154,36 @@ final class CredentialsRecords: Sendable {
             throw error
         }
         cache.put(id, prepared.snapshot, ticket)
-        bus.announce(id.tenant)
-        if let due = prepared.due { bus.announce(due: due) }
-        return prepared.snapshot
+        published(id)
+        return adopt(prepared.snapshot, id)
     }
 
-    /// Takes for written what an earlier try has written after all, as the store now shows.
-    func adopt(_ prepared: Prepared, _ id: CredentialsID) -> CredentialsSnapshot {
+    /// Tells this process of what was written, perhaps by an earlier try whose answer did not arrive.
+    func adopt(_ snapshot: CredentialsSnapshot, _ id: CredentialsID) -> CredentialsSnapshot {
         bus.announce(id.tenant)
-        if let due = prepared.due { bus.announce(due: due) }
-        return prepared.snapshot
+        if let due = due(snapshot.record, id) { bus.announce(due: due) }
+        return snapshot
     }
 
-    /// Writes events that no change of credentials goes with; only while the tenant exists.
-    func tell(_ events: [BrokerEvent], of id: CredentialsID) async throws(StoreError) {
-        try await vault.commit([
-            .require(RecordID(.tenant, id.tenant)), BrokerEvent.entry(events, of: id, at: time.now),
-        ])
+    /// When something is to be done about the credentials because they are about to expire.
+    private func due(_ record: CredentialRecord, _ id: CredentialsID) -> Timestamp? {
+        record.held.map { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) }
+    }
+
+    /// Writes events that no change of credentials goes with, and what is to be committed beside them; only while the
+    /// tenant exists.
+    func tell(
+        _ events: [BrokerEvent], of id: CredentialsID, with changes: [VaultChange] = []
+    ) async throws(StoreError) {
+        if events.isEmpty { return try await commit(changes) }
+        try await vault.commit(
+            [.require(RecordID(.tenant, id.tenant))] + changes + [BrokerEvent.entry(events, of: id, at: time.now)])
         bus.announce(id.tenant)
+    }
+
+    /// Commits what changes neither the content nor the version of credentials.
+    func commit(_ changes: [VaultChange]) async throws(StoreError) {
+        if !changes.isEmpty { try await vault.commit(changes) }
     }
 
     /// What a change of credentials does to what is kept aside.
@@ -187,6 +213,30 @@ final class CredentialsRecords: Sendable {
     /// Whether the tenant is still there.
     func tenantExists(_ id: CredentialsID) async throws(StoreError) -> Bool {
         try await vault.version(of: RecordID(.tenant, id.tenant)) != nil
+    }
+
+    // MARK: Not stored yet
+
+    /// Has callers get what could not be stored yet.
+    func serve(_ snapshot: CredentialsSnapshot, unpublished id: CredentialsID) {
+        unpublished.withLock { unpublished in
+            unpublished[id] = snapshot
+            unpublishedCount.store(unpublished.count, ordering: .releasing)
+        }
+    }
+
+    /// What waits to be stored.
+    func unpublished(_ id: CredentialsID) -> CredentialsSnapshot? { unpublished.withLock { $0[id] } }
+
+    var countOfUnpublished: Int { unpublishedCount.load(ordering: .relaxed) }
+
+    /// It was stored, or something else was that takes its place.
+    func published(_ id: CredentialsID) {
+        if unpublishedCount.load(ordering: .acquiring) == 0 { return }
+        unpublished.withLock { unpublished in
+            unpublished[id] = nil
+            unpublishedCount.store(unpublished.count, ordering: .releasing)
+        }
     }
 
     // MARK: Living on
@@ -221,7 +271,7 @@ final class CredentialsRecords: Sendable {
         log.error("store_failed", LogField.credentials(id) + [.store(error)])
     }
 
-    private static func recordID(_ id: CredentialsID) -> RecordID {
+    static func recordID(_ id: CredentialsID) -> RecordID {
         RecordID(.credentials, id.tenant, key: id.storageKey.description)
     }
 

@@ -72,6 +72,9 @@ package final class Metrics: Sendable {
         case succeeded
         /// The provider ended the session.
         case sessionEnded = "session_ended"
+        /// The provider refused a refresh token that a call may have spent whose answer was lost: nobody's will, it may
+        /// be.
+        case sessionLost = "session_lost"
         /// A login, a logout or another replica was faster; the result was dropped or not needed.
         case overtaken
         /// User credentials without a refresh token were put away.
@@ -86,6 +89,16 @@ package final class Metrics: Sendable {
         let grant = grant?.rawValue ?? "none"
         increment("refresh_total", #"provider="\#(provider)",grant="\#(grant)",outcome="\#(outcome.rawValue)""#)
         observe("refresh_duration_seconds", #"provider="\#(provider)""#, duration)
+    }
+
+    /// A refresh token is presented once more because nobody knows whether an earlier call has spent it.
+    package func repeatedAfterUnknownOutcome(provider: String) {
+        increment("refresh_outcome_unknown_total", #"provider="\#(provider)""#)
+    }
+
+    /// Another replica's renewal was waited for.
+    package func waitedForLease(_ duration: Duration) {
+        observe("refresh_lease_wait_seconds", "", duration)
     }
 
     /// How an attempt to renew ahead of time ended that nobody had asked for.
@@ -137,6 +150,11 @@ package final class Metrics: Sendable {
         ("token_reads_total", "counter", "GET /credentials, by how it was answered."),
         ("refresh_total", "counter", "Renewals of credentials, by grant and how they ended."),
         ("refresh_duration_seconds", "histogram", "Renewals of credentials, retries included."),
+        (
+            "refresh_outcome_unknown_total", "counter",
+            "Refresh tokens presented again because the answer to an earlier call was lost."
+        ),
+        ("refresh_lease_wait_seconds", "histogram", "Waits for another replica's renewal."),
         ("proactive_refresh_total", "counter", "Renewals ahead of expiry that nobody asked for, by how they ended."),
         ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),
         ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
@@ -161,10 +179,12 @@ package final class Metrics: Sendable {
                 var total = 0
                 for (bound, count) in zip(Self.bounds.map(\.description) + ["+Inf"], histogram.counts) {
                     total += count
-                    text += "token_broker_\(name)_bucket{\(series.labels),le=\"\(bound)\"} \(total)\n"
+                    let labels = series.labels.isEmpty ? "" : series.labels + ","
+                    text += "token_broker_\(name)_bucket{\(labels)le=\"\(bound)\"} \(total)\n"
                 }
-                text += "token_broker_\(name)_sum{\(series.labels)} \(histogram.sum)\n"
-                text += "token_broker_\(name)_count{\(series.labels)} \(total)\n"
+                let labels = series.labels.isEmpty ? "" : "{\(series.labels)}"
+                text += "token_broker_\(name)_sum\(labels) \(histogram.sum)\n"
+                text += "token_broker_\(name)_count\(labels) \(total)\n"
             }
         }
         for gauge in gauges {

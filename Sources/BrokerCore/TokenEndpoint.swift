@@ -12,6 +12,8 @@ package struct TokenEndpoint: Sendable {
         /// The provider ended the session that the refresh token belongs to.
         case sessionEnded(TokenErrorResponse)
         case failed(BrokerError)
+        /// Somebody else has the lease by now, or has changed what was to be renewed.
+        case overtaken
 
         /// The failure for one to whom a refusal is a refusal: a refresh token is not what was asked with.
         var reason: BrokerError {
@@ -21,6 +23,7 @@ package struct TokenEndpoint: Sendable {
                 BrokerError(
                     .unexpectedError, "The provider refused the request.",
                     errorCode: answer.errorCode)
+            case .overtaken: BrokerError(.retryableError, "The credentials changed meanwhile.", retryAfter: 1)
             }
         }
     }
@@ -52,10 +55,12 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// Asks for a token: one call, and up to five more where the design has them.
-    /// - Parameter retriesEveryFailure: whether every failure at all is tried again, and none is final: an upgrade.
+    /// - Parameters:
+    ///   - lease: what a renewal holds, and keeps for as long as this takes.
+    ///   - retriesEveryFailure: whether every failure at all is tried again, and none is final: an upgrade.
     func request(
         _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID,
-        retriesEveryFailure: Bool = false
+        under lease: RenewalLease? = nil, retriesEveryFailure: Bool = false
     ) async throws(Failure) -> TokenResponse {
         let pauses = budget.pauses
         let pause = ProviderPauses.Key(client, at: server)
@@ -70,7 +75,17 @@ package struct TokenEndpoint: Sendable {
         let message = try Self.message(to: server.tokenEndpoint, form, authorization, server)
         var retry = 0
         while true {
-            var outcome = await attempt(message, grant: request.grant, server: server, id: id)
+            if let lease {
+                try await lease.prepareCall()
+                if lease.isUncertain, request.grant.spendsRefreshToken {
+                    log.warning(
+                        "refresh_outcome_unknown",
+                        LogField.credentials(lease.id) + [.refresh(id), .provider(server.preset)])
+                    metrics.repeatedAfterUnknownOutcome(provider: server.preset.name)
+                }
+            }
+            var (outcome, isUncertain) = await attempt(message, grant: request.grant, server: server, id: id)
+            lease?.callEnded(isUncertain: isUncertain && request.grant.spendsRefreshToken)
             if retriesEveryFailure { outcome = outcome.neverFinal }
             switch outcome {
             case .granted(let response): return response
@@ -82,7 +97,7 @@ package struct TokenEndpoint: Sendable {
                     throw .failed(error)
                 }
                 do throws(BrokerError) {
-                    try await sleepBeforeRetry(wait)
+                    try await sleepBeforeRetry(wait, under: lease)
                 } catch {
                     throw .failed(error)
                 }
@@ -201,9 +216,11 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
+    /// One call: what it brought, and whether the provider may have done what it was asked without our having the
+    /// result.
     private func attempt(
         _ message: ClientRequest, grant: TokenRequest.Grant, server: AuthorizationServer, id: RefreshID
-    ) async -> Attempt {
+    ) async -> (outcome: Attempt, isUncertain: Bool) {
         let response: ClientResponse
         switch await send(message, endpoint: "token", server: server) {
         case .success(let answer): response = answer
@@ -211,16 +228,26 @@ package struct TokenEndpoint: Sendable {
             log.warning(
                 "token_request_failed", [.refresh(id), .provider(server.preset), .transport(error)])
             let (reason, isFinal) = Self.meaning(of: error, grant: grant)
-            return isFinal ? .ended(.failed(reason)) : .again(reason, retryAfter: nil)
+            return (
+                isFinal ? .ended(.failed(reason)) : .again(reason, retryAfter: nil), error.requestMayHaveBeenProcessed
+            )
         }
         if (200..<300).contains(response.status.code) {
-            if let granted = TokenResponse(body: response.body, receivedAt: time.now) { return .granted(granted) }
+            if let granted = TokenResponse(body: response.body, receivedAt: time.now) {
+                return (.granted(granted), false)
+            }
             log.warning(
                 "token_response_unusable", [.refresh(id), .provider(server.preset), .status(response.status)])
-            return .ended(.failed(Self.unusable))
+            return (.ended(.failed(Self.unusable)), true)
         }
         let refusal = refusal(response, as: id, at: server)
         log.warning("token_request_refused", refusal.fields)
+        return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500)
+    }
+
+    private func meaning(
+        of refusal: Refusal, grant: TokenRequest.Grant, server: AuthorizationServer
+    ) -> Attempt {
         let failure = TokenFailure(
             grant: grant, status: refusal.status, answer: refusal.answer,
             sessionEndingAnswers: server.sessionEndingAnswers)
@@ -271,9 +298,11 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// Waits before a request is tried again.
-    private func sleepBeforeRetry(_ duration: Duration) async throws(BrokerError) {
+    private func sleepBeforeRetry(
+        _ duration: Duration, under lease: RenewalLease? = nil
+    ) async throws(BrokerError) {
         do {
-            try await time.sleep(for: duration)
+            if let lease { try await lease.wait(for: duration) } else { try await time.sleep(for: duration) }
         } catch {
             throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
         }

@@ -18,6 +18,9 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case device
     /// Credentials that a provider ended, kept until their expiry; the key is the storage key.
     case quarantine
+    /// Credentials that a provider granted and the shared store could not take yet; in a process's own journal only.
+    /// The key is the storage key.
+    case unpublished
 }
 
 /// Where a record stands.

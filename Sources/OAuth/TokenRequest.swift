@@ -22,6 +22,9 @@ package enum TokenRequest: Sendable {
         case clientCredentials = "client_credentials"
         case upgrade
         case deviceCode = "device_code"
+
+        /// Whether a provider that rotates takes the refresh token away with the answer.
+        package var spendsRefreshToken: Bool { self == .refreshToken || self == .upgrade }
     }
 
     package var grant: Grant {

@@ -33,10 +33,12 @@ package final class Broker: Sendable {
     private let serverStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
 
     package init(
-        settings: Settings, vault: Vault, transport: any ProviderTransport, time: any Time, log: Log
+        settings: Settings, vault: Vault, journal: Journal? = nil, transport: any ProviderTransport, time: any Time,
+        log: Log
     ) {
         self.settings = settings
-        core = CredentialsBroker(settings: settings.core, vault: vault, transport: transport, time: time, log: log)
+        core = CredentialsBroker(
+            settings: settings.core, vault: vault, journal: journal, transport: transport, time: time, log: log)
         keys = CallerKeyDirectory(vault: vault, time: time)
         authenticator = CallerAuthenticator(adminKey: settings.adminKey, keys: keys, time: time)
         health = Health(vault: vault, time: time)

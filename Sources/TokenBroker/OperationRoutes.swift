@@ -51,6 +51,10 @@ struct OperationRoutes {
                 [("", places.inUse)]
             ),
             ("provider_places_waiting", "gauge", "Renewals that wait for a place.", [("", places.waiting)]),
+            (
+                "journal_entries", "gauge", "New credentials that wait in the journal for the store.",
+                [("", broker.credentials.countInJournal)]
+            ),
             ("event_listeners", "gauge", "Open streams of events.", [("", broker.events.listenerCount)]),
             (
                 "events_sent_total", "counter", "Events sent, once for each listener, by kind.",

@@ -43,6 +43,8 @@ enum Command: Equatable {
           TOKEN_BROKER_DATABASE_URL *            PostgreSQL, as a libpq URI; without it, the embedded file store
           TOKEN_BROKER_DATABASE_CONNECTIONS      connections to PostgreSQL, 1 to 64; default 4
           TOKEN_BROKER_DATA_DIR                  directory of the embedded store; default /var/lib/token-broker
+          TOKEN_BROKER_JOURNAL_DIR               with DATABASE_URL: a directory of this replica's own, in which it keeps
+                                                 new credentials that the database cannot take; without it, in memory
           TOKEN_BROKER_MASTER_KEYS *             id:base64 of 32 bytes, comma-separated; the first seals, all open;
                                                  the embedded store makes one for itself (master.keys)
           TOKEN_BROKER_ADMIN_KEY *               the operator's API key; the embedded store makes one (admin.key)
@@ -51,6 +53,7 @@ enum Command: Equatable {
           TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
           TOKEN_BROKER_EVENT_LOOPS               event loops of the server, 1 to 256; default one per core
           TOKEN_BROKER_MAX_CONNECTIONS           connections at once, 1 to 1000000; default 10000
+          TOKEN_BROKER_PROVIDER_TIMEOUT          seconds that one call to a provider may take, 1 to 20; default 10
           TOKEN_BROKER_PROVIDER_CONCURRENCY      renewals at one provider at once, 1 to 1024; default 16
           TOKEN_BROKER_QUARANTINE_DAYS           days that credentials ended by a provider are kept aside, 0 to 3650;
                                                  default 7

@@ -26,12 +26,15 @@ struct Configuration: Sendable {
     var store: Store
     var masterKeys: SecretBytes?
     var adminKey: SecretBytes?
+    /// Where a shared store's replica keeps what the store could not take; nil keeps it in memory.
+    var journalDirectory: String?
     var trustedCAFile: String?
     var allowsInsecureProviders: Bool
     var logLevel: LogLevel
     var eventLoops: Int?
     var maximumConnections: Int
     var providerConcurrency: Int
+    var providerTimeout: Duration
     var quarantine: Duration
     var expiryNotice: Duration
     var eventRetention: Duration
@@ -57,6 +60,7 @@ struct Configuration: Sendable {
 
         let databaseURL = reader.secret("DATABASE_URL")
         let directory = reader.value("DATA_DIR")
+        journalDirectory = reader.value("JOURNAL_DIR")
         masterKeys = reader.secret("MASTER_KEYS").map { SecretBytes(utf8: $0) }
         adminKey = reader.secret("ADMIN_KEY").map { SecretBytes(utf8: $0) }
         if let masterKeys {
@@ -86,6 +90,9 @@ struct Configuration: Sendable {
             if adminKey == nil { reader.fault("ADMIN_KEY", "is required with DATABASE_URL") }
         } else {
             store = .files(directory: directory ?? "/var/lib/token-broker")
+            if journalDirectory != nil {
+                reader.fault("JOURNAL_DIR", "is for DATABASE_URL; the embedded store needs none")
+            }
         }
 
         trustedCAFile = reader.value("TRUSTED_CA_FILE")
@@ -96,6 +103,7 @@ struct Configuration: Sendable {
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
+        providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", 1...20) ?? 10))
         providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", 1...1024) ?? ProviderBudget.Limits().places
         quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
         expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", 0...86_400) ?? 300))

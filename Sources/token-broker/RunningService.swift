@@ -20,6 +20,7 @@ struct RunningService {
     private let configuration: Configuration
     private let broker: Broker
     private let vault: Vault
+    private let journal: Journal?
     private let client: HTTPSClient
     private let server: Server
     private let log: Log
@@ -48,16 +49,21 @@ struct RunningService {
         if !configuration.unknownVariables.isEmpty {
             log.warning("unknown_environment_variables", [.count(configuration.unknownVariables.count)])
         }
-        let (vault, adminKey) = try await openStore(configuration, loop, resolver, log, time)
-        do throws(VaultError) {
+        let (vault, keyring, adminKey) = try await openStore(configuration, loop, resolver, log, time)
+        var journal: Journal?
+        do {
             try await vault.unlock()
+            if let directory = configuration.journalDirectory {
+                journal = try await openJournal(directory, keyring, log)
+            }
         } catch {
             await vault.close()
-            throw StartFailure(text: "\(error)")
+            throw StartFailure(text: (error as? StartFailure)?.text ?? "\(error)")
         }
 
         var clientConfiguration = HTTPSClientConfiguration()
         clientConfiguration.trustedCAFile = configuration.trustedCAFile
+        clientConfiguration.exchangeTimeout = configuration.providerTimeout
         clientConfiguration.allowsInsecureTargets = configuration.allowsInsecureProviders
         var budget = ProviderBudget.Limits()
         budget.places = configuration.providerConcurrency
@@ -78,7 +84,16 @@ struct RunningService {
         settings.eventRetention = configuration.eventRetention
         settings.eventLimit = configuration.eventLimit
         settings.providerBudget = budget
-        let broker = Broker(settings: settings, vault: vault, transport: client, time: time, log: log)
+        settings.providerTimeout = configuration.providerTimeout
+        let broker = Broker(
+            settings: settings, vault: vault, journal: journal, transport: client, time: time, log: log)
+        do throws(BrokerError) {
+            try await broker.core.takeUpJournal()
+        } catch {
+            await journal?.close()
+            await vault.close()
+            throw StartFailure(text: "the journal in TOKEN_BROKER_JOURNAL_DIR cannot be read")
+        }
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
         serverConfiguration.maximumConnections = try connectionLimit(configuration, log)
@@ -94,7 +109,8 @@ struct RunningService {
         broker.start()
         log.info("listening", [.address(server.address)])
         return RunningService(
-            configuration: configuration, broker: broker, vault: vault, client: client, server: server, log: log,
+            configuration: configuration, broker: broker, vault: vault, journal: journal, client: client,
+            server: server, log: log,
             output: output)
     }
 
@@ -107,6 +123,7 @@ struct RunningService {
         // A provider may have granted what is not stored yet; that comes before everything else.
         await broker.finish(within: max(MonotonicInstant.now.duration(to: end), Self.leastTimeToFinish))
         await client.close()
+        await journal?.close()
         await vault.close()
         await server.close()
         log.info("stopped", [])
@@ -131,7 +148,7 @@ struct RunningService {
 
     private static func openStore(
         _ configuration: Configuration, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log, _ time: SystemTime
-    ) async throws(StartFailure) -> (Vault, adminKey: SecretBytes) {
+    ) async throws(StartFailure) -> (Vault, Keyring, adminKey: SecretBytes) {
         switch configuration.store {
         case .files(let directory):
             do {
@@ -139,7 +156,7 @@ struct RunningService {
                     error in log.warning("file_store_failed", [.fileStore(error)])
                 }
                 let adminKey = try await adminKey(configuration, store)
-                return (Vault(store: store, keyring: keyring), adminKey)
+                return (Vault(store: store, keyring: keyring), keyring, adminKey)
             } catch let failure as StartFailure {
                 throw failure
             } catch {
@@ -150,7 +167,26 @@ struct RunningService {
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
             let store = try await connect(database, loop, resolver, log, time)
-            return (Vault(store: store, keyring: keyring), adminKey)
+            return (Vault(store: store, keyring: keyring), keyring, adminKey)
+        }
+    }
+
+    /// The journal is a store of files with the database's keys.
+    private static func openJournal(_ directory: String, _ keyring: Keyring, _ log: Log) async throws -> Journal {
+        do {
+            let store = try await FileRecordStore(directory: directory) { error in
+                log.warning("journal_failed", [.fileStore(error)])
+            }
+            let vault = Vault(store: store, keyring: keyring)
+            do {
+                try await vault.unlock()
+            } catch {
+                await vault.close()
+                throw error
+            }
+            return Journal(vault: vault)
+        } catch {
+            throw StartFailure(text: "TOKEN_BROKER_JOURNAL_DIR: \(error)")
         }
     }
 

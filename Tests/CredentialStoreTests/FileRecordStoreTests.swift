@@ -269,7 +269,7 @@ internal import Testing
 
     @Test func `a record or commit of a newer format is refused as such`() async throws {
         try await fill()
-        try overwrite(plainName, FramedFile.encode(mark: "TBrc", format: 3, [1]))
+        try overwrite(plainName, FramedFile.encode(mark: "TBrc", format: 4, [1]))
         let store = try await FileRecordStore(directory: path)
         await #expect(throws: StoreError.damaged("\(path) was written by a later version")) {
             try await store.read(plain.id)

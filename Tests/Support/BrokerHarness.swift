@@ -1,4 +1,4 @@
-internal import BrokerCore
+package import BrokerCore
 package import CredentialStore
 internal import Cryptography
 package import HTTPCodec
@@ -52,7 +52,7 @@ package final class BrokerHarness: Sendable {
     ///   - transport: likewise.
     package init(
         store: any RecordStore = MemoryRecordStore(), transport: ScriptedTransport = ScriptedTransport(),
-        time: ManualTime = ManualTime(), publicBaseURL: String = "https://broker.example",
+        time: ManualTime = ManualTime(), publicBaseURL: String = "https://broker.example", journal: Journal? = nil,
         _ adjust: (inout Broker.Settings) -> Void = { _ in }
     ) async throws {
         self.store = store
@@ -65,7 +65,7 @@ package final class BrokerHarness: Sendable {
         var settings = Broker.Settings(publicBaseURL: publicBaseURL, adminKey: SecretBytes(utf8: Self.adminKey))
         adjust(&settings)
         broker = Broker(
-            settings: settings, vault: vault, transport: transport, time: time,
+            settings: settings, vault: vault, journal: journal, transport: transport, time: time,
             log: Log(threshold: .debug, time: time) { collector.append($0) })
         service = Service(broker)
     }

@@ -135,10 +135,9 @@ package final class FaultyStore: ForwardingStore {
     private static func kind(_ change: RecordChange) -> RecordKind? {
         switch change {
         case .insert(let record), .replace(let record, _, _): record.id.kind
-        case .remove(let id, _), .settleDue(let id, _, _, _), .claim(let id, _, _, _, _), .release(let id, _, _, _):
-            id.kind
+        case .remove(let id, _), .settleDue(let id, _, _, _): id.kind
         case .removeAll: .tenant
-        case .require, .append: nil
+        case .require, .claim, .release, .append: nil
         }
     }
 }

@@ -129,7 +129,8 @@ internal import TokenBroker
     }
 
     @Test func `what was granted outlasts a store that fails after a conflict`() async throws {
-        let base = MemoryRecordStore()
+        let leaseClock = ManualTime()
+        let base = MemoryRecordStore { leaseClock.monotonic }
         let store = FaultyStore(base)
         let broker = try await Self.expired(store)
         let sibling = try await BrokerHarness(store: base, time: broker.time)
@@ -138,7 +139,8 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, Self.granted))
         async let granted = broker.get()
         await gate.arrivals()
-        // A slower replica takes the session for ended.
+        // A slower replica, which has waited for the lease to run out, takes the session for ended.
+        leaseClock.advance(by: .seconds(60))
         sibling.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await sibling.get().level == "basic")
         broker.time.holdSleeps()

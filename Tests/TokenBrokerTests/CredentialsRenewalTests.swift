@@ -184,7 +184,8 @@ internal import TokenBroker
         broker.transport.enqueue(
             .json(503, "", fields: ["Retry-After": value]), .json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
-        #expect(broker.time.slept == [wait])
+        // In steps that the lease outlasts.
+        #expect(broker.time.slept.reduce(.zero, +) == wait)
     }
 
     @Test(arguments: [("31", 31), ("120", 120), ("3600", 3600), ("3601", 3600), ("99999999999999999999", 3600)])

@@ -43,8 +43,8 @@ internal import TokenBroker
         await broker.time.sleepers(atLeast: Self.atRest)
     }
 
-    /// The housekeeping, the notices of expiry, the search for logins and the login.
-    private static let atRest = 4
+    /// The housekeeping, the notices of expiry, the search for leases, that for logins, and the login.
+    private static let atRest = 5
 
     /// The shortest time between two polls.
     private func closest(_ script: DeviceScript) -> Duration? {
@@ -247,11 +247,11 @@ internal import TokenBroker
         let second = try await BrokerHarness.devices(store: store, script: script, tenant: nil).broker
         store.isAway = true
         second.broker.start()
-        await second.time.sleepers(atLeast: 2)
+        await second.time.sleepers(atLeast: 3)
         store.isAway = false
         script.enqueue(DeviceScript.granted())
         second.time.advance(by: .seconds(5))
-        await second.time.sleepers(atLeast: revalidateAfter == nil ? 2 : 3)
+        await second.time.sleepers(atLeast: revalidateAfter == nil ? 3 : 4)
         second.time.advance(by: .seconds(12))
         #expect(await second.deviceEnd(handle) == #"{"status":"completed"}"#)
     }

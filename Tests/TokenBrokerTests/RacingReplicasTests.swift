@@ -16,12 +16,14 @@ internal import TokenBroker
         return (broker, store)
     }
 
-    /// The first replica has been granted new tokens and is about to store them; the second, refused with the token
-    /// that is spent by that, does `meanwhile` before it is let do so.
+    /// The first replica has been granted new tokens and is about to store them, but was held up for longer than its
+    /// lease lasts; the second, which has taken that over and is refused with the token that is spent by that, does
+    /// `meanwhile` before the first is let go on.
     private static func race(
         quarantine: Duration = .seconds(86_400), _ meanwhile: (BrokerHarness) async -> Void
     ) async throws -> (granted: BrokerHarness.Answer, first: BrokerHarness, second: BrokerHarness) {
-        let base = MemoryRecordStore()
+        let clock = ManualTime()
+        let base = MemoryRecordStore { clock.monotonic }
         let (first, store) = try await replica(base, quarantine)
         let (second, _) = try await replica(base, quarantine)
         await first.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1"}"#)
@@ -32,6 +34,7 @@ internal import TokenBroker
         first.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2")))
         async let granted = first.get()
         await gate.arrivals()
+        clock.advance(by: .seconds(60))
         await meanwhile(second)
         gate.open()
         return (await granted, first, second)

@@ -119,7 +119,8 @@ internal import TokenBroker
     }
 
     @Test func `are refuted by a grant that is stored later, and what was kept aside goes`() async throws {
-        let base = MemoryRecordStore()
+        let leaseClock = ManualTime()
+        let base = MemoryRecordStore { leaseClock.monotonic }
         let store = BrokerFaultyStore(base)
         let broker = try await Self.expired(store: store)
         let sibling = try await BrokerHarness(store: base, time: broker.time)
@@ -128,6 +129,8 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
         async let granted = broker.get()
         await gate.arrivals()
+        // The first is held up for longer than its lease lasts.
+        leaseClock.advance(by: .seconds(60))
         sibling.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await sibling.get().level == "basic")
         #expect(try await broker.aside() != nil)
@@ -139,7 +142,8 @@ internal import TokenBroker
     }
 
     @Test func `found by two replicas at once are one logout`() async throws {
-        let base = MemoryRecordStore()
+        let leaseClock = ManualTime()
+        let base = MemoryRecordStore { leaseClock.monotonic }
         let store = BrokerFaultyStore(base)
         let broker = try await Self.expired(store: store)
         let sibling = try await BrokerHarness(store: base, time: broker.time)
@@ -148,6 +152,8 @@ internal import TokenBroker
         broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         async let late = broker.get()
         await gate.arrivals()
+        // The first is held up for longer than its lease lasts.
+        leaseClock.advance(by: .seconds(60))
         sibling.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await sibling.get().level == "basic")
         gate.open()

@@ -1,0 +1,135 @@
+package import CredentialStore
+internal import Cryptography
+package import OAuth
+
+extension CredentialsProvider {
+    /// What is committed together with new credentials, and told after them; made anew for each try. Nil when there
+    /// is no longer a reason to store them.
+    package typealias Companions = () async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
+
+    /// Stores credentials over whatever is there (TIDAL's Auth design, "Setting credentials").
+    package func set(_ id: CredentialsID, to held: HeldCredentials) async throws(BrokerError) -> CredentialsSnapshot {
+        do throws(StoreError) {
+            let snapshot = try await overwrite(id, with: held, by: .set) { () throws(StoreError) in ([], []) }
+            guard let snapshot else { throw .conflict }
+            return snapshot
+        } catch .conflict {
+            throw BrokerError(.notFound, "The tenant was deleted meanwhile.")
+        } catch {
+            records.report(error, id)
+            throw BrokerError(error)
+        }
+    }
+
+    /// Stores what a login brought, over whatever is there. A code is redeemed once, so a store that is away is asked
+    /// until it answers.
+    /// - Returns: nil when `companions` saw that the login no longer counts.
+    package func settle(
+        login held: HeldCredentials, by origin: BrokerEvent.Origin, for id: CredentialsID,
+        alongside companions: Companions
+    ) async throws(BrokerError) -> CredentialsSnapshot? {
+        try await untilStoreAnswers(id) { () async throws(StoreError) in
+            if let snapshot = try await self.overwrite(id, with: held, by: origin, companions) { return snapshot }
+            // An earlier try may have arrived although its answer did not.
+            let standing = try await self.records.reread(id)
+            return standing.record.held == held ? standing : nil
+        }
+    }
+
+    /// Runs `body` again while the store is away.
+    private func untilStoreAnswers<R>(
+        _ id: CredentialsID, _ body: () async throws(StoreError) -> R
+    ) async throws(BrokerError) -> R {
+        var tries = 0
+        while true {
+            do throws(StoreError) {
+                return try await body()
+            } catch .unavailable {
+                tries += 1
+                try await records.waitForStore(beforeTry: tries, id)
+            } catch {
+                records.report(error, id)
+                throw BrokerError(error)
+            }
+        }
+    }
+
+    private func overwrite(
+        _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin, _ companions: Companions
+    ) async throws(StoreError) -> CredentialsSnapshot? {
+        try await retryingConflicts { () async throws(StoreError) in
+            guard let (others, told) = try await companions() else { return nil }
+            let current = try await self.records.reread(id)
+            let now = self.time.now
+            return try await self.records.write(CredentialRecord(held: held), id, over: current, alongside: others) {
+                version in [.updated(id, to: held, version: version, by: origin, nil, at: now)] + told
+            }
+        }
+    }
+
+    /// Purges user and client credentials and what was kept aside (TIDAL's Auth design, "logout"). A
+    /// renewal in flight loses its compare-and-set against this and cannot bring the user back.
+    /// - Returns: what was purged; nil when nothing was there.
+    package func purge(_ id: CredentialsID) async throws(BrokerError) -> HeldCredentials? {
+        do throws(StoreError) {
+            return try await retryingConflicts { () async throws(StoreError) in
+                let current = try await self.records.reread(id)
+                let aside = try await self.records.changes(.drop, id)
+                let nothing = CredentialRecord(held: nil)
+                // Even where nothing is left to purge, a tombstone's mark goes: it would let a renewal in flight
+                // take the logout for another's mistake.
+                if aside.isEmpty, current.version == 0 || current.record == nothing { return nil }
+                let (held, now) = (current.record.held, self.time.now)
+                _ = try await self.records.write(nothing, id, over: current, alongside: aside) { version in
+                    held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
+                }
+                return held
+            }
+        } catch {
+            records.report(error, id)
+            throw BrokerError(error)
+        }
+    }
+
+    /// Puts back what a provider ended and was kept aside.
+    /// - Throws: `not_found` where nothing is kept aside, `conflict` where a user is logged in.
+    package func restore(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
+        let outcome: Result<CredentialsSnapshot, BrokerError>
+        do throws(StoreError) {
+            outcome = try await retryingConflicts { () async throws(StoreError) in
+                let current = try await self.records.reread(id)
+                if current.record.held?.level == .user {
+                    return .failure(
+                        BrokerError(.conflict, "User credentials are stored under this storage key already."))
+                }
+                guard let aside = try await self.records.aside(id), aside.content.until > self.time.now else {
+                    return .failure(BrokerError(.notFound, "Nothing is kept aside under this storage key."))
+                }
+                let (held, now) = (aside.content.credentials, self.time.now)
+                return .success(
+                    try await self.records.write(
+                        CredentialRecord(held: held), id, over: current, alongside: [aside.removal]
+                    ) { version in [.updated(id, to: held, version: version, by: .set, nil, at: now)] })
+            }
+        } catch {
+            records.report(error, id)
+            throw BrokerError(error)
+        }
+        return try outcome.get()
+    }
+
+    /// Tells the provider that a token is no longer wanted.
+    package func revoke(_ held: HeldCredentials, of tenant: Tenant) async -> Revocation {
+        guard let server = try? await servers.server(for: tenant) else { return .failed }
+        if server.revocationEndpoint == nil { return .unsupported }
+        let isRevoked = await endpoint.revoke(held, for: tenant.configuration.client, at: server)
+        return isRevoked ? .revoked : .failed
+    }
+
+    package enum Revocation: String, Sendable {
+        case revoked
+        case failed
+        case unsupported
+    }
+
+}

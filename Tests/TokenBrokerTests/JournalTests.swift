@@ -1,0 +1,182 @@
+internal import BrokerCore
+internal import BrokerTesting
+internal import CredentialStore
+internal import Cryptography
+internal import FoundationEssentials
+internal import HTTPCodec
+internal import OAuth
+internal import Testing
+internal import TokenBroker
+
+@Suite struct `The journal` {
+    /// A replica of a shared store that can be away, with a journal in a directory. A user's token, "a1" with "r1",
+    /// has expired.
+    private struct Setting {
+        let directory = StoreFixtureDirectory()
+        let time = ManualTime(skipsSleeps: false)
+        let base: MemoryRecordStore
+        let store: BrokerFaultyStore
+        let broker: BrokerHarness
+        let journal: Journal
+
+        init() async throws {
+            let time = time
+            base = MemoryRecordStore { time.monotonic }
+            store = BrokerFaultyStore(base, revalidateAfter: .seconds(5))
+            journal = try await Self.journal(directory)
+            broker = try await BrokerHarness(store: store, time: time, journal: journal)
+            await broker.makeTenant()
+            await broker.set("a1", refresh: "r1")
+            time.advance(by: .seconds(3600))
+        }
+
+        static func journal(_ directory: StoreFixtureDirectory) async throws -> Journal {
+            let store = try await FileRecordStore(directory: directory.path)
+            return Journal(vault: Vault(store: store, keyring: try Keyring(parsing: BrokerHarness.masterKeys)))
+        }
+
+        /// Refreshes, and has the store go away before the grant is stored.
+        func refreshWithoutStore() async -> BrokerHarness.Answer {
+            let store = store
+            broker.transport.enqueue(
+                .decide { _ in
+                    store.isAway = true
+                    return .json(200, BrokerHarness.token("a2", refresh: "r2"))
+                })
+            return await broker.get()
+        }
+
+        /// Another replica of the same store, with the journal if it is given.
+        func another(_ journal: Journal? = nil) async throws -> BrokerHarness {
+            try await BrokerHarness(store: base, time: time, journal: journal)
+        }
+
+        func entries() async throws -> Int {
+            let text = await broker.call(.get, "/metrics").text
+            let line = text.split(separator: "\n").first { $0.hasPrefix("token_broker_journal_entries ") }
+            return try #require(line.flatMap { Int($0.dropFirst("token_broker_journal_entries ".count)) })
+        }
+
+        /// Waits for the journal's next try.
+        func untilStored() async throws {
+            while try await entries() > 0 {
+                await time.sleepers(atLeast: 1)
+                time.advance(by: .seconds(2))
+            }
+        }
+    }
+
+    @Test func `what was granted while the store is away is served, and stored when it is back`() async throws {
+        let setting = try await Setting()
+        let answer = await setting.refreshWithoutStore()
+        #expect(answer.token == "a2")
+        #expect(try await setting.entries() == 1)
+        // While it is away, and for longer than anything in memory is believed.
+        setting.time.advance(by: .seconds(60))
+        #expect(await setting.broker.get().token == "a2")
+        #expect(await setting.broker.get().tag == answer.tag)
+        #expect(await setting.broker.get("policy=local_force_refresh").code == "storage_unavailable")
+        #expect(setting.broker.transport.seen.count == 1)
+
+        setting.store.isAway = false
+        try await setting.untilStored()
+        let other = try await setting.another()
+        #expect(await other.get().token == "a2")
+        #expect(await other.get().tag == answer.tag)
+        let kinds = try await other.events().map(\.kind)
+        #expect(kinds.suffix(2) == [.credentialsUpdated, .refreshSucceeded])
+        #expect(setting.broker.log.contains { $0.contains("credentials_published_from_journal") })
+        await setting.broker.broker.finish()
+        #expect(try await setting.another(setting.journal).broker.core.credentials.countInJournal == 0)
+    }
+
+    @Test func `the next process stores what the one before could not`() async throws {
+        let setting = try await Setting()
+        #expect(await setting.refreshWithoutStore().token == "a2")
+        // As after a kill: nothing was said to anybody.
+        let abandoned = setting.journal
+        await abandoned.close()
+        let journal = try await Setting.journal(setting.directory)
+        let next = try await setting.another(journal)
+        try await next.broker.core.takeUpJournal()
+        setting.time.advance(by: .seconds(20))
+        while next.broker.credentials.countInJournal > 0 {
+            await setting.time.sleepers(atLeast: 1)
+            setting.time.advance(by: .seconds(2))
+        }
+        #expect(await next.get().token == "a2")
+        #expect(next.transport.seen.isEmpty)
+        #expect(try await next.events().count { $0.kind == .credentialsUpdated } == 2)
+        setting.time.advance(by: .seconds(3600))
+        next.transport.enqueue(.json(200, BrokerHarness.token("a3")))
+        #expect(await next.get().token == "a3")
+        #expect(next.transport.seen.map { $0.form["refresh_token"] } == ["r2"])
+        await next.broker.finish()
+    }
+
+    @Test(arguments: ["logout", "login", "refusal"])
+    func `what has come between decides`(event: String) async throws {
+        let setting = try await Setting()
+        #expect(await setting.refreshWithoutStore().token == "a2")
+        let other = try await setting.another()
+        switch event {
+        case "logout": #expect(await other.logOut().status == 204)
+        case "login": await other.set("b1", refresh: "r9")
+        default:
+            // Another replica takes over when the lease has run out, and is refused what is spent.
+            setting.time.advance(by: .seconds(12))
+            other.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+            #expect(await other.get().level == "basic")
+        }
+        setting.store.isAway = false
+        try await setting.untilStored()
+        setting.time.advance(by: .seconds(6))
+        for broker in [setting.broker, other] {
+            let answer = await broker.get("policy=local")
+            switch event {
+            case "logout": #expect(answer.code == "missing_token_container")
+            case "login": #expect(answer.token == "b1")
+            default: #expect(answer.token == "a2")
+            }
+        }
+        if event == "refusal" { #expect(try await other.aside() == nil) }
+        await setting.broker.broker.finish()
+    }
+
+    @Test func `a stop does not wait for the store where the journal has what was granted`() async throws {
+        let setting = try await Setting()
+        #expect(await setting.refreshWithoutStore().token == "a2")
+        await setting.broker.broker.finish()
+        #expect(try await setting.entries() == 1)
+        #expect(!setting.broker.log.contains { $0.contains("work_cut_short") })
+    }
+
+    @Test func `a journal that fails leaves the grant waiting in memory`() async throws {
+        let setting = try await Setting()
+        await setting.journal.close()
+        async let answer = setting.refreshWithoutStore()
+        await setting.time.sleepers(atLeast: 1)
+        setting.store.isAway = false
+        setting.time.advance(by: .milliseconds(200))
+        #expect(await answer.token == "a2")
+        #expect(setting.broker.log.contains { $0.contains("journal_failed") })
+        #expect(try await setting.entries() == 0)
+    }
+
+    @Test func `nothing readable stands in the journal's files`() async throws {
+        let setting = try await Setting()
+        #expect(await setting.refreshWithoutStore().token == "a2")
+        let path = setting.directory.path
+        let names = try FileManager.default.subpathsOfDirectory(atPath: path)
+        #expect(names.contains { $0.hasSuffix("/=default") })
+        for name in names {
+            guard let bytes = FileManager.default.contents(atPath: path + "/" + name) else { continue }
+            #expect(
+                !String(decoding: bytes, as: UTF8.self).contains(
+                    """
+                    "r2"
+                    """))
+        }
+        await setting.broker.broker.finish()
+    }
+}

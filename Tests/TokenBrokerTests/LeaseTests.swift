@@ -1,0 +1,274 @@
+internal import BrokerCore
+internal import BrokerTesting
+internal import CredentialStore
+internal import Cryptography
+internal import HTTPCodec
+internal import HTTPSClient
+internal import JSON
+internal import OAuth
+internal import Testing
+internal import TokenBroker
+
+@Suite struct `Leases on renewals` {
+    private static let row = RecordID(.credentials, TenantName("t1")!, key: "default")
+
+    /// Two replicas of one store and one clock. A user's token, "a1" with "r1", has expired.
+    private static func expired(
+        skipsSleeps: Bool = true
+    ) async throws -> (time: ManualTime, one: BrokerHarness, two: BrokerHarness) {
+        let time = ManualTime()
+        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
+        await one.makeTenant("t1", #"{"client_id": "c1"}"#)
+        _ = await one.set("a1", refresh: "r1")
+        time.advance(by: .seconds(3600))
+        if !skipsSleeps { time.holdSleeps() }
+        return (time, one, two)
+    }
+
+    private static func lease(_ broker: BrokerHarness) async throws -> Lease? {
+        try await broker.vault.read(row)?.lease
+    }
+
+    /// Has a replica that died in the middle of its call leave its lease behind.
+    private static func abandon(_ broker: BrokerHarness, after age: Duration = .seconds(12)) async throws {
+        let version = try #require(try await broker.vault.read(row)).version
+        try await broker.vault.commit([
+            .claim(row, version: version, holder: "dead", replacing: nil, for: .seconds(12))
+        ])
+        broker.time.advance(by: age)
+    }
+
+    private static func renewals(_ broker: BrokerHarness, _ outcome: String) async -> String? {
+        let text = await broker.call(.get, "/metrics").text
+        return text.split(separator: "\n").first {
+            $0.hasPrefix("token_broker_refresh_total{") && $0.contains(#"outcome="\#(outcome)""#)
+        }.map { String($0.split(separator: " ").last ?? "") }
+    }
+
+    @Test func `of two replicas one refreshes and the other has what it brought`() async throws {
+        let (time, one, two) = try await Self.expired(skipsSleeps: false)
+        let gate = Gate()
+        one.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        async let first = one.get()
+        await gate.arrivals()
+        let lease = try #require(try await Self.lease(two))
+        #expect(lease.remaining == .seconds(12) && !lease.hasRunOut)
+        async let second = two.get()
+        await time.sleepers(atLeast: 1)
+        // It looks again each second, and goes on waiting.
+        time.advance(by: .seconds(1))
+        await time.sleepers(atLeast: 1)
+        gate.open()
+        #expect(await first.token == "a2")
+        time.advance(by: .seconds(1))
+        let answer = await second
+        #expect(answer.token == "a2")
+        #expect(await one.get().tag == answer.tag)
+        #expect(one.transport.seen.count == 1 && two.transport.seen.isEmpty)
+        #expect(try await Self.lease(one) == nil)
+        #expect(await two.call(.get, "/metrics").text.contains("token_broker_refresh_lease_wait_seconds_count 1\n"))
+    }
+
+    @Test func `a caller's patience ends the wait for another replica, and says that it may be asked again`()
+        async throws
+    {
+        let (time, one, two) = try await Self.expired(skipsSleeps: false)
+        let gate = Gate()
+        one.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        async let first = one.get()
+        await gate.arrivals()
+        async let second = two.get(fields: ["Prefer": "wait=2"])
+        await time.sleepers(atLeast: 2)
+        time.advance(by: .seconds(1))
+        await time.sleepers(atLeast: 2)
+        time.advance(by: .seconds(1))
+        let answer = await second
+        #expect(answer.code == "retryable_error" && answer.retryAfter == 1)
+        gate.open()
+        #expect(await first.token == "a2")
+        time.advance(by: .seconds(1))
+    }
+
+    @Test func `a store that is away is another answer than a lease that another has`() async throws {
+        let store = FaultyStore(revalidateAfter: .seconds(5))
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant()
+        _ = await broker.set("a1", refresh: "r1")
+        broker.time.advance(by: .seconds(3600))
+        store.setDown(true)
+        let answer = await broker.get()
+        #expect(answer.status == 503 && answer.code == "storage_unavailable" && answer.retryAfter != nil)
+        #expect(broker.transport.seen.isEmpty)
+    }
+
+    @Test(arguments: [(11, 1), (12, 0), (13, 0)])
+    func `whoever finds a lease that has run out tries the refresh token at once`(age: Int, waits: Int) async throws {
+        let (time, _, two) = try await Self.expired()
+        try await Self.abandon(two, after: .seconds(age))
+        time.forgetSleeps()
+        two.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        #expect(await two.get().token == "a2")
+        #expect(time.slept == Array(repeating: .seconds(1), count: waits))
+        #expect(two.transport.seen.map { $0.form["refresh_token"] } == ["r1"])
+        #expect(two.log.count { $0.contains("refresh_outcome_unknown") } == 1)
+        #expect(await two.call(.get, "/metrics").text.contains(#"refresh_outcome_unknown_total{provider="tidal"} 1"#))
+        #expect(try await two.events().last?.kind == .refreshSucceeded)
+        #expect(try await Self.lease(two) == nil)
+    }
+
+    @Test func `a refusal after an unknown outcome is told apart from a revocation`() async throws {
+        let (_, _, two) = try await Self.expired()
+        try await Self.abandon(two)
+        two.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+        #expect(await two.get().level == "basic")
+        let told = try await two.events().filter { $0.kind == .credentialsDeauthorized }
+        #expect(told.map { $0.data["cause"]?.string } == ["revoked"])
+        #expect(told.map { $0.data["reason"]?.string } == ["outcome_unknown"])
+        #expect(try await two.aside()?.credentials.refreshToken?.revealedText == "r1")
+        #expect(await Self.renewals(two, "session_lost") == "1")
+        #expect(await Self.renewals(two, "session_ended") == nil)
+        #expect(await two.restore().status == 200)
+    }
+
+    @Test func `a refusal out of the blue is a revocation`() async throws {
+        let (_, one, _) = try await Self.expired()
+        one.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+        #expect(await one.get().level == "basic")
+        let told = try await one.events().filter { $0.kind == .credentialsDeauthorized }
+        #expect(told.map { $0.data["reason"]?.string } == [nil])
+        #expect(await Self.renewals(one, "session_ended") == "1")
+    }
+
+    @Test(arguments: [
+        (ScriptedTransport.Step.failure(.connectionLost(requestSent: true)), true),
+        (.failure(.timedOut(.firstByte, requestSent: true)), true), (.json(503, "{}"), true), (.json(500, ""), true),
+        (.failure(.connectFailed), false), (.failure(.connectionLost(requestSent: false)), false),
+    ])
+    func `a refusal after an answer that was lost in the same renewal is told apart, too`(
+        first: ScriptedTransport.Step, isUncertain: Bool
+    ) async throws {
+        let (_, one, _) = try await Self.expired()
+        one.transport.enqueue(first, .json(400, #"{"error": "invalid_grant"}"#))
+        #expect(await one.get().level == "basic")
+        #expect(one.transport.seen.count == 2)
+        let told = try await one.events().filter { $0.kind == .credentialsDeauthorized }
+        #expect(told.map { $0.data["reason"]?.string } == [isUncertain ? "outcome_unknown" : nil])
+        #expect(one.log.count { $0.contains("refresh_outcome_unknown") } == (isUncertain ? 1 : 0))
+    }
+
+    @Test(arguments: [
+        (ScriptedTransport.Step.json(503, "{}"), 6, true), (.failure(.connectionLost(requestSent: true)), 6, true),
+        (.json(200, "{}"), 1, true), (.failure(.malformedResponse), 1, true),
+        (.failure(.connectFailed), 6, false), (.json(400, #"{"error": "invalid_scope"}"#), 1, false),
+        (.json(429, "{}"), 1, false),
+    ])
+    func `a renewal that failed leaves a mark where nobody knows what became of the refresh token`(
+        step: ScriptedTransport.Step, calls: Int, isUncertain: Bool
+    ) async throws {
+        let (time, one, two) = try await Self.expired()
+        one.transport.always(step)
+        #expect(await one.get().status >= 500)
+        #expect(one.transport.seen.count == calls)
+        let lease = try await Self.lease(one)
+        #expect(lease.map(\.wasGivenUp) == (isUncertain ? true : nil))
+        #expect(try await one.events().last?.kind == .refreshFailed)
+        // Nobody has died: it is not seen to before somebody asks.
+        #expect(try await one.vault.lapsed(.credentials, limit: 9).isEmpty)
+        time.advance(by: .seconds(60))
+        two.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+        #expect(await two.get().level == "basic")
+        let told = try await two.events().filter { $0.kind == .credentialsDeauthorized }
+        #expect(told.map { $0.data["reason"]?.string } == [isUncertain ? "outcome_unknown" : nil])
+    }
+
+    @Test func `the lease is extended before each further call and outlasts the waits between`() async throws {
+        let (time, one, two) = try await Self.expired()
+        for _ in 0..<5 { one.transport.enqueue(.json(503, "{}")) }
+        let gate = Gate()
+        one.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        async let first = one.get()
+        await gate.arrivals()
+        #expect(time.slept.reduce(.zero, +) == .milliseconds(15_500))
+        let lease = try #require(try await Self.lease(two))
+        #expect(lease.remaining >= .seconds(10) && lease.remaining <= .seconds(12))
+        gate.open()
+        #expect(await first.token == "a2")
+    }
+
+    @Test func `a holder that was held up and has lost its lease calls nobody`() async throws {
+        let (time, one, two) = try await Self.expired()
+        let gate = Gate()
+        one.transport.enqueue(.after(gate, .json(503, "{}")), .json(200, BrokerHarness.token("late")))
+        async let first = one.get()
+        await gate.arrivals()
+        time.advance(by: .seconds(12))
+        two.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        #expect(await two.get().token == "a2")
+        gate.open()
+        #expect(await first.token == "a2")
+        #expect(one.transport.seen.count == 1)
+    }
+
+    @Test(arguments: [true, false])
+    func `a grant that comes late waits for whoever has taken over, and yields to a newer one`(
+        succeeds: Bool
+    ) async throws {
+        let (time, one, two) = try await Self.expired(skipsSleeps: false)
+        let (late, taken) = (Gate(), Gate())
+        one.transport.enqueue(.after(late, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        async let first = one.get()
+        await late.arrivals()
+        time.advance(by: .seconds(12))
+        two.transport.enqueue(
+            .after(
+                taken,
+                succeeds
+                    ? .json(200, BrokerHarness.token("a3", refresh: "r3"))
+                    : .json(400, #"{"error": "invalid_grant"}"#)))
+        async let second = two.get()
+        await taken.arrivals()
+        late.open()
+        await time.sleepers(atLeast: 1)
+        taken.open()
+        let answer = await second
+        #expect(succeeds ? answer.token == "a3" : answer.level == "basic")
+        time.advance(by: .seconds(1))
+        #expect(await first.token == (succeeds ? "a3" : "a2"))
+        time.advance(by: .seconds(5))
+        #expect(await two.get().token == (succeeds ? "a3" : "a2"))
+    }
+
+    @Test func `what a dead replica left is seen to although nobody asks and the token is good`() async throws {
+        let time = ManualTime(skipsSleeps: false)
+        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
+        await one.makeTenant()
+        _ = await one.set("a1", refresh: "r1")
+        let gate = Gate()
+        two.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        try await Self.abandon(one)
+        two.broker.start()
+        await gate.arrivals()
+        gate.open()
+        two.broker.beginDraining()
+        await two.broker.finish()
+        #expect(await one.get("policy=local").token == "a2")
+        #expect(try await one.vault.lapsed(.credentials, limit: 9).isEmpty)
+        #expect(two.transport.seen.map { $0.form["refresh_token"] } == ["r1"])
+    }
+
+    @Test func `a lease over what needs no refreshing is taken away`() async throws {
+        let time = ManualTime()
+        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
+        await one.makeTenant()
+        _ = await one.set("a1")
+        try await Self.abandon(one)
+        time.holdSleeps()
+        two.broker.start()
+        // Everything that the broker does by itself has been done once.
+        await time.sleepers(atLeast: 4)
+        #expect(try await Self.lease(one) == nil)
+        #expect(two.transport.seen.isEmpty)
+        two.broker.beginDraining()
+        await two.broker.finish()
+    }
+}
