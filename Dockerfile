@@ -1,7 +1,9 @@
 # The broker in a container: docker build -t token-broker .
+# The development provider:  docker build -t token-broker-provider --target provider .
 #
-# It runs as a user without a name or a capability, and with a read-only root file system: only the embedded store
-# writes, to its volume. With TOKEN_BROKER_DATABASE_URL nothing is written at all.
+# The broker runs as a user without a name or a capability, and with a read-only root file system: all that it ever
+# writes is under /var/lib/token-broker, the embedded store or, with TOKEN_BROKER_DATABASE_URL, the journal.
+# Deploy/compose.yaml and Deploy/kubernetes/ run it so, in several replicas; alone it is
 #
 #     docker run --read-only --cap-drop=ALL --security-opt=no-new-privileges -p 127.0.0.1:8080:8080 \
 #         -e TOKEN_BROKER_PUBLIC_BASE_URL=http://127.0.0.1:8080 -v token-broker-data:/var/lib/token-broker token-broker
@@ -13,22 +15,34 @@ RUN apt-get update \
 WORKDIR /source
 COPY . .
 RUN swift build -c release --static-swift-stdlib --product token-broker \
-    && install "$(swift build -c release --static-swift-stdlib --show-bin-path)/token-broker" /token-broker
+    && swift build -c release --static-swift-stdlib --product token-broker-provider \
+    && install -t / "$(swift build -c release --static-swift-stdlib --show-bin-path)/token-broker" \
+        "$(swift build -c release --static-swift-stdlib --show-bin-path)/token-broker-provider"
 
-FROM debian:bookworm-slim
-# Swift's library is inside the program; what is left are OpenSSL, libpq and the C and C++ runtimes. The user goes by
+FROM debian:bookworm-slim AS runtime
+# Swift's library is inside the programs; what is left are OpenSSL, libpq and the C and C++ runtimes. The user goes by
 # number, so that an orchestrator can see that it is not root (runAsNonRoot).
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libpq5 libssl3 libstdc++6 \
-    && rm -rf /var/lib/apt/lists/* \
-    && install -d -o 10001 -g 10001 -m 0700 /var/lib/token-broker
+    && rm -rf /var/lib/apt/lists/*
+USER 10001:10001
+WORKDIR /
+STOPSIGNAL SIGTERM
+
+# For development: it lets anyone in by name. It says nothing to hosts outside unless it is told to listen there.
+FROM runtime AS provider
+COPY --from=build /token-broker-provider /usr/local/bin/token-broker-provider
+EXPOSE 8181
+ENTRYPOINT ["/usr/local/bin/token-broker-provider"]
+
+FROM runtime AS broker
 COPY --from=build /token-broker /usr/local/bin/token-broker
+USER root
+RUN install -d -o 10001 -g 10001 -m 0700 /var/lib/token-broker
 USER 10001:10001
 ENV TOKEN_BROKER_LISTEN=0.0.0.0:8080
-# Where the embedded store lies unless told otherwise.
+# Where the embedded store, or the journal, lies unless told otherwise.
 VOLUME /var/lib/token-broker
-WORKDIR /
 EXPOSE 8080
-STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 CMD ["/usr/local/bin/token-broker", "healthcheck"]
 ENTRYPOINT ["/usr/local/bin/token-broker"]

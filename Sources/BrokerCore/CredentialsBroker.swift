@@ -19,8 +19,8 @@ package final class CredentialsBroker: Sendable {
         package var eventLimit = 1_000_000
         /// How many may listen to one tenant's events in this process, and as many to those of all tenants.
         package var listenersPerTenant = 2000
-        /// How many sets of credentials are kept in memory.
-        package var cacheCapacity = 100_000
+        /// What the credentials that are kept in memory may take of it, in bytes.
+        package var cacheBytes = 256 << 20
         /// The longest that one call to a provider takes, which the transport must see to. A lease lasts a little longer.
         package var providerTimeout: Duration = .seconds(10)
         /// How many token requests a provider is to answer at once.
@@ -38,7 +38,8 @@ package final class CredentialsBroker: Sendable {
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
     package let events: EventFeed
-    package let expiryNotices: ExpiryNotices
+    package let expiryJob: ExpiryJob
+    package let bus: EventBus
     private let leaseRecovery: LeaseRecovery
     private let settings: Settings
     private let vault: Vault
@@ -54,11 +55,11 @@ package final class CredentialsBroker: Sendable {
         self.time = time
         self.log = log
         metrics = Metrics()
-        let bus = EventBus()
+        bus = EventBus(trust: Trust(validity: vault.revalidateAfter))
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant)
-        expiryNotices = ExpiryNotices(vault: vault, bus: bus, time: time, log: log)
-        tenants = TenantDirectory(vault: vault, time: time)
+        tenants = TenantDirectory(vault: vault, bus: bus, time: time)
+        let schedule = ExpirySchedule(notice: settings.expiryNotice)
         servers = ProviderServers(
             transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
             metrics: metrics, log: log)
@@ -67,8 +68,11 @@ package final class CredentialsBroker: Sendable {
             transport: transport, budget: budget, time: time, metrics: metrics, log: log)
         credentials = CredentialsProvider(
             vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
-            metrics: metrics, log: log, quarantine: settings.quarantine, expiryNotice: settings.expiryNotice,
-            cacheCapacity: settings.cacheCapacity, callLimit: settings.providerTimeout, journal: journal)
+            metrics: metrics, log: log, quarantine: settings.quarantine, schedule: schedule,
+            cacheBytes: settings.cacheBytes, callLimit: settings.providerTimeout, journal: journal)
+        expiryJob = ExpiryJob(
+            vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,
+            budget: settings.providerBudget, time: time, metrics: metrics, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, credentials: credentials, time: time, log: log)
         logins = LoginFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
@@ -76,6 +80,7 @@ package final class CredentialsBroker: Sendable {
         deviceLogins = DeviceFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus, time: time,
             metrics: metrics, log: log)
+        ChangeFeed(bus: bus, time: time, log: log).listen(to: vault)
     }
 
     /// Takes up what an earlier process could not store. To be done before anybody is served.
@@ -84,12 +89,12 @@ package final class CredentialsBroker: Sendable {
         try await credentials.takeUpJournal()
     }
 
-    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, telling of tokens
-    /// that are about to expire, finishing renewals whose process has died.
+    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, looking after
+    /// tokens that are about to expire, finishing renewals whose process has died.
     package func start() {
         deviceLogins.start()
         leaseRecovery.start()
-        expiryNotices.start()
+        expiryJob.start()
         let task = Task { [settings, vault, time, log] in
             while !Task.isCancelled {
                 await Self.removeExpired(vault, time, log)
@@ -123,7 +128,7 @@ package final class CredentialsBroker: Sendable {
             return task
         }
         housekeeping?.cancel()
-        expiryNotices.stop()
+        expiryJob.stop()
         leaseRecovery.stop()
         let cutOff = limit.map { limit in
             Task {
@@ -140,7 +145,7 @@ package final class CredentialsBroker: Sendable {
         await logins.idle()
         await leaseRecovery.idle()
         await credentials.idle()
-        await expiryNotices.idle()
+        await expiryJob.idle()
         await events.idle()
         // A store that is closed does not answer who is still at work.
         await housekeeping?.value

@@ -116,7 +116,7 @@ extension CredentialsProvider {
         publication.conflicts += 1
         // An earlier try may have arrived although its answer did not, or an earlier process's.
         if standing.snapshot.record == publication.record, publication.tries > 0 || publication.record.held != nil {
-            return .stored(records.adopt(standing.snapshot, publication.id))
+            return .stored(records.adopt(standing.snapshot, publication.id, due: publication.prepared?.due))
         }
         guard standing.tenantExists else { return .overtaken }
         if Self.isRefuted(standing.snapshot.record, by: publication.record, inExchangeFor: publication.spent) {

@@ -1,4 +1,4 @@
-package import CredentialStore
+internal import CredentialStore
 internal import Cryptography
 internal import HTTPCodec
 package import OAuth
@@ -51,15 +51,15 @@ package final class CredentialsProvider: Sendable {
 
     /// - Parameters:
     ///   - quarantine: how long credentials that the provider ended are kept aside; zero keeps nothing.
-    ///   - expiryNotice: how long ahead of their expiry listeners are told of it.
+    ///   - schedule: when something is to be done about what is about to expire.
     ///   - callLimit: the longest that one call to the provider takes, which `transport` must see to.
-    package init(
+    init(
         vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
-        time: any Time, metrics: Metrics, log: Log, quarantine: Duration, expiryNotice: Duration, cacheCapacity: Int,
+        time: any Time, metrics: Metrics, log: Log, quarantine: Duration, schedule: ExpirySchedule, cacheBytes: Int,
         callLimit: Duration, journal: Journal?
     ) {
         records = CredentialsRecords(
-            vault: vault, bus: bus, time: time, log: log, expiryNotice: expiryNotice, cacheCapacity: cacheCapacity)
+            vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule, cacheBytes: cacheBytes)
         self.tenants = tenants
         self.servers = servers
         self.endpoint = endpoint
@@ -70,6 +70,9 @@ package final class CredentialsProvider: Sendable {
         self.callLimit = callLimit
         self.journal = journal
     }
+
+    /// What of the credentials is kept in memory.
+    package var cacheStatistics: CacheStatistics { records.cache.statistics }
 
     // MARK: Reading
 
@@ -153,6 +156,19 @@ package final class CredentialsProvider: Sendable {
     /// What is stored, whatever its age. Never calls the provider.
     package func stored(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
         try await records.snapshot(id)
+    }
+
+    /// Renews credentials that nobody asks for, if they still have that version. Joins a renewal that is under way; it
+    /// goes on when the task that waits is cancelled.
+    func renewAhead(_ id: CredentialsID, of tenant: Tenant, version: Int64) async -> Metrics.RenewalAhead {
+        let query = CredentialsQuery(policy: .localForceRefresh, renewedPast: version)
+        let run = await flights.run(id, within: nil) { await self.renew(id, of: tenant, query, .background) }
+        return switch run?.value {
+        case .success(.new)?: .renewed
+        case .success(.overtaken)?: .overtaken
+        case .failure?: .failed
+        case nil: .cancelled
+        }
     }
 
     func decide(

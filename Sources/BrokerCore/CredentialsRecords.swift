@@ -14,23 +14,27 @@ final class CredentialsRecords: Sendable {
     private let time: any Time
     private let log: Log
     private let bus: EventBus
-    private let expiryNotice: Duration
-    private let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
+    private let tenants: TenantDirectory
+    private let schedule: ExpirySchedule
+    let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     private let versions = VersionSource()
     /// Signalled when another replica has changed credentials, or let go of a lease on them.
-    let changes = Signals<CredentialsID>()
+    var changes: Signals<CredentialsID> { bus.changes }
     /// What was granted and could not be stored yet. It is what callers are to have.
     private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
     private let unpublishedCount = Atomic<Int>(0)
 
-    /// - Parameter expiryNotice: how long ahead of their expiry somebody is to be told of it.
-    init(vault: Vault, bus: EventBus, time: any Time, log: Log, expiryNotice: Duration, cacheCapacity: Int) {
+    init(
+        vault: Vault, tenants: TenantDirectory, bus: EventBus, time: any Time, log: Log, schedule: ExpirySchedule,
+        cacheBytes: Int
+    ) {
+        self.tenants = tenants
         self.vault = vault
         self.bus = bus
         self.time = time
         self.log = log
-        self.expiryNotice = expiryNotice
-        cache = RevalidatingCache(capacity: cacheCapacity, validity: vault.revalidateAfter)
+        self.schedule = schedule
+        cache = .credentials(bytes: cacheBytes, heeding: bus)
     }
 
     // MARK: Reading
@@ -101,6 +105,7 @@ final class CredentialsRecords: Sendable {
         let snapshot: CredentialsSnapshot
         fileprivate let changes: [VaultChange]
         fileprivate let isNew: Bool
+        let due: Timestamp?
     }
 
     /// - Parameters:
@@ -114,7 +119,7 @@ final class CredentialsRecords: Sendable {
         let version = isNew ? versions.first(at: time.now) : versions.next(after: current)
         let open = OpenRecord(
             id: Self.recordID(id), version: version, content: SecretBytes(record.encoded),
-            due: due(record))
+            due: record.held.map { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
         var changes = others
         if isNew {
             changes += [.require(RecordID(.tenant, id.tenant)), .insert(open)]
@@ -124,7 +129,14 @@ final class CredentialsRecords: Sendable {
         let told = events(version)
         if !told.isEmpty { changes.append(BrokerEvent.entry(told, of: id, at: time.now)) }
         return Prepared(
-            snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew)
+            snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew,
+            due: open.due)
+    }
+
+    /// By the tenant's configuration as it is in memory, however old. Where it is not, the tenant's wish is heeded when
+    /// the notice of expiry falls due.
+    private func proactiveLead(_ id: CredentialsID) -> Duration? {
+        tenants.inMemory(id.tenant)?.configuration.proactiveRefresh
     }
 
     func write(
@@ -145,19 +157,14 @@ final class CredentialsRecords: Sendable {
         }
         cache.put(id, prepared.snapshot, ticket)
         published(id)
-        return adopt(prepared.snapshot, id)
+        return adopt(prepared.snapshot, id, due: prepared.due)
     }
 
     /// Tells this process of what was written, perhaps by an earlier try whose answer did not arrive.
-    func adopt(_ snapshot: CredentialsSnapshot, _ id: CredentialsID) -> CredentialsSnapshot {
+    func adopt(_ snapshot: CredentialsSnapshot, _ id: CredentialsID, due: Timestamp?) -> CredentialsSnapshot {
         bus.announce(id.tenant)
-        if let due = due(snapshot.record) { bus.announce(due: due) }
+        if let due { bus.announce(due: due) }
         return snapshot
-    }
-
-    /// When listeners are to be told that the credentials are about to expire.
-    private func due(_ record: CredentialRecord) -> Timestamp? {
-        record.held.map { $0.expires.advanced(by: .zero - expiryNotice) }
     }
 
     /// Writes events that no change of credentials goes with, and what is to be committed beside them; only while the

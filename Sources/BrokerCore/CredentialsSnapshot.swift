@@ -46,6 +46,9 @@ package struct EncodedCredentials: Sendable {
         afterSeconds = [UInt8(ascii: ",")] + tail.dropFirst()
     }
 
+    /// What it takes of memory beside its own fields, in bytes.
+    var footprint: Int { Footprint.bytes(beforeSeconds.capacity) + Footprint.bytes(afterSeconds.capacity) }
+
     /// The whole body, with the seconds that are left at `now`.
     package func body(at now: Timestamp) -> [UInt8] {
         let seconds = max(0, now.duration(to: expires).components.seconds)

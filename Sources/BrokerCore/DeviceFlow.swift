@@ -71,7 +71,7 @@ package final class DeviceFlow: Sendable {
         self.time = time
         self.metrics = metrics
         self.log = log
-        endings = LoginEndings(vault: vault, time: time)
+        endings = LoginEndings(.device, vault: vault, bus: bus, time: time)
     }
 
     // MARK: For callers

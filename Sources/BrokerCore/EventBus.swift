@@ -1,22 +1,39 @@
+package import CredentialStore
 package import OAuth
 internal import Synchronization
 
-/// Tells of commits in this process: that the log of events has grown, and when something of it falls due.
+/// Tells of commits: that the log of events has grown, when something of it falls due, and which records were changed.
+/// Those of this process are announced by whoever made them, those of other replicas by the change feed, which tells of
+/// our own a second time.
 ///
 /// Whoever announces is in the middle of serving a caller, so those who hear of it return at once.
 package final class EventBus: Sendable {
     private struct Hearers {
         var growth: (@Sendable (TenantName) -> Void)?
+        var anyGrowth: (@Sendable () -> Void)?
         var due: (@Sendable (Timestamp) -> Void)?
+        var changes: [RecordKind: [@Sendable (RecordID, Int64?) -> Void]] = [:]
+        var removals: [@Sendable (TenantName) -> Void] = []
     }
 
+    /// Says whether what was read from the store may still be believed.
+    package let trust: Trust
+    /// Wakes whoever waits for credentials to be changed by another replica.
+    package let changes = Signals<CredentialsID>()
     private let hearers = Mutex(Hearers())
 
-    package init() {}
+    package init(trust: Trust) {
+        self.trust = trust
+    }
 
     /// Something of the tenant's was committed to the log.
     package func announce(_ tenant: TenantName) {
         hearers.withLock { $0.growth }?(tenant)
+    }
+
+    /// The log may have grown by anything.
+    func announceGrowth() {
+        hearers.withLock { $0.anyGrowth }?()
     }
 
     /// A record with that due mark was committed.
@@ -24,13 +41,45 @@ package final class EventBus: Sendable {
         hearers.withLock { $0.due }?(due)
     }
 
-    /// Has `hear` called after each commit to the log from now on, and nobody else.
-    func onGrowth(_ hear: @escaping @Sendable (TenantName) -> Void) {
-        hearers.withLock { $0.growth = hear }
+    /// Somebody's commit changed the record.
+    /// - Parameter version: nil where the record was removed.
+    func announce(_ id: RecordID, version: Int64?) {
+        for hear in hearers.withLock({ $0.changes[id.kind] }) ?? [] { hear(id, version) }
+        // Last, so that whoever is woken finds nothing in memory that is older than what woke it.
+        if id.kind == .credentials, let id = CredentialsID(id) { changes.signal(id) }
+    }
+
+    /// Somebody's commit removed the tenant with everything under it.
+    func announce(removalOf tenant: TenantName) {
+        for hear in hearers.withLock({ $0.removals }) { hear(tenant) }
+    }
+
+    /// Has `hear` called after each commit to the log from now on, and `hearAny` where nobody knows what was committed;
+    /// nobody else.
+    func onGrowth(_ hear: @escaping @Sendable (TenantName) -> Void, orAny hearAny: @escaping @Sendable () -> Void) {
+        hearers.withLock { ($0.growth, $0.anyGrowth) = (hear, hearAny) }
     }
 
     /// Has `hear` called after each commit of a due mark from now on, and nobody else.
     func onDue(_ hear: @escaping @Sendable (Timestamp) -> Void) {
         hearers.withLock { $0.due = hear }
+    }
+
+    /// Has `hear` called with each record of that kind that the change feed tells of, with its version; nil for none.
+    package func onChange(of kind: RecordKind, _ hear: @escaping @Sendable (RecordID, Int64?) -> Void) {
+        hearers.withLock { $0.changes[kind, default: []].append(hear) }
+    }
+
+    /// Has `hear` called with each tenant whose removal the change feed tells of.
+    package func onRemoval(_ hear: @escaping @Sendable (TenantName) -> Void) {
+        hearers.withLock { $0.removals.append(hear) }
+    }
+}
+
+extension CredentialsID {
+    /// Nil where the record's key is no storage key.
+    init?(_ id: RecordID) {
+        guard let storageKey = StorageKey(id.key) else { return nil }
+        self.init(tenant: id.tenant, storageKey: storageKey)
     }
 }

@@ -72,6 +72,7 @@ package final class EventFeed: Sendable {
     let time: any Time
     let log: Log
     private let vault: Vault
+    private let trust: Trust
     private let maximumPerTenant: Int
     private let state = Mutex(State())
     private let wakeUps = Signals<Int>()
@@ -82,7 +83,12 @@ package final class EventFeed: Sendable {
         self.time = time
         self.log = log
         self.maximumPerTenant = maximumPerTenant
-        bus.onGrowth { [weak self] tenant in self?.grew(tenant) }
+        trust = bus.trust
+        bus.onGrowth { [weak self] tenant in
+            self?.grew(tenant)
+        } orAny: { [weak self] in
+            self?.grew(nil)
+        }
     }
 
     // MARK: Listeners
@@ -168,13 +174,15 @@ package final class EventFeed: Sendable {
 
     // MARK: Following the log
 
-    /// The one place that hears of new entries: from this process's commits. Those of other replicas are found by looking.
-    private func grew(_ tenant: TenantName) {
+    /// The one place that hears of new entries: from this process's commits, and from the change feed, while there is
+    /// one. Without it, those of other replicas are found by looking.
+    /// - Parameter tenant: nil where it may be anybody's.
+    private func grew(_ tenant: TenantName?) {
         let isHeard = state.withLock { state in
             guard state.following > 0 else { return false }
             state.hasGrown = true
             // What nobody listens to can wait for the next look.
-            return state.listeners[tenant] != nil || state.listeners[nil] != nil
+            return tenant == nil || state.listeners[tenant] != nil || state.listeners[nil] != nil
         }
         if isHeard { wakeUps.signal(0) }
     }
@@ -204,6 +212,9 @@ package final class EventFeed: Sendable {
         if isLast { wakeUps.signal(0) }
     }
 
+    /// Whether somebody tells of every commit to the log.
+    private var hearsEverything: Bool { vault.revalidateAfter == nil || trust.isFollowing(time.monotonic) }
+
     private func follow(_ run: UInt64) async {
         var (isAway, mayHaveMore) = (false, false)
         while true {
@@ -214,7 +225,7 @@ package final class EventFeed: Sendable {
                     if state.run == run { state.tail = [] }
                     return nil
                 }
-                let isDue = mayHaveMore || state.hasGrown || isAway || vault.revalidateAfter != nil
+                let isDue = mayHaveMore || state.hasGrown || isAway || !hearsEverything
                 state.hasGrown = false
                 return (state.head, isDue)
             }

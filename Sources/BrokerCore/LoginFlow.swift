@@ -79,7 +79,7 @@ package final class LoginFlow: Sendable {
         self.time = time
         self.metrics = metrics
         self.log = log
-        endings = LoginEndings(vault: vault, time: time)
+        endings = LoginEndings(.login, vault: vault, bus: bus, time: time)
     }
 
     package var isSecure: Bool { publicBaseURL.hasPrefix("https://") }

@@ -40,16 +40,20 @@ package enum LoginProgress: Sendable, Equatable {
 /// Lets callers wait for the end of a login, whichever replica brings it about.
 final class LoginEndings: Sendable {
     private let vault: Vault
+    private let trust: Trust
     private let time: any Time
     private let signals = Signals<RecordID>()
     private let isDraining = Atomic<Bool>(false)
 
-    init(vault: Vault, time: any Time) {
+    /// - Parameter kind: of the logins' records.
+    init(_ kind: RecordKind, vault: Vault, bus: EventBus, time: any Time) {
         self.vault = vault
         self.time = time
+        trust = bus.trust
+        bus.onChange(of: kind) { [signals] id, _ in signals.signal(id) }
     }
 
-    /// The login of that record has ended, in this process.
+    /// The login of that record has ended, in this process. What other replicas end is heard of from the change feed.
     func signal(_ id: RecordID) {
         signals.signal(id)
     }
@@ -84,9 +88,15 @@ final class LoginEndings: Sendable {
             if end <= now { return .expired }
             let remaining = min(time.monotonic.duration(to: deadline), now.duration(to: end))
             if remaining <= .zero || Task.isCancelled || isDraining.load(ordering: .relaxed) { return .pending }
-            // Another replica's login does not signal here, so a shared store is looked at besides.
-            let limit = vault.revalidateAfter == nil ? remaining : min(remaining, .seconds(1))
+            let limit = min(remaining, interval ?? remaining)
             await signals.wait(for: id, since: ticket) { try? await self.time.sleep(for: limit) }
         }
+    }
+
+    /// How often a login's record is looked at while nobody tells of a change: nil where every change is heard of. What
+    /// another replica ends is heard of while the change feed works, and whether it does is known a little later.
+    private var interval: Duration? {
+        if vault.revalidateAfter == nil { return nil }
+        return trust.isFollowing(time.monotonic) ? .seconds(5) : .seconds(1)
     }
 }

@@ -101,6 +101,22 @@ package final class Metrics: Sendable {
         observe("refresh_lease_wait_seconds", "", duration)
     }
 
+    /// How an attempt to renew ahead of time ended that nobody had asked for.
+    package enum RenewalAhead: String, CaseIterable {
+        case renewed
+        /// The credentials were changed meanwhile, or another replica renews them.
+        case overtaken
+        case failed
+        /// The broker was stopped while it waited; the renewal may have succeeded.
+        case cancelled
+        /// Too many were under way at the provider.
+        case postponed
+    }
+
+    package func renewedAhead(_ outcome: RenewalAhead) {
+        increment("proactive_refresh_total", #"outcome="\#(outcome.rawValue)""#)
+    }
+
     /// One exchange with a provider; `code` is the status, or `error` where there was no answer.
     package func providerAnswered(provider: String, endpoint: String, code: String, took duration: Duration) {
         increment(
@@ -139,6 +155,7 @@ package final class Metrics: Sendable {
             "Refresh tokens presented again because the answer to an earlier call was lost."
         ),
         ("refresh_lease_wait_seconds", "histogram", "Waits for another replica's renewal."),
+        ("proactive_refresh_total", "counter", "Renewals ahead of expiry that nobody asked for, by how they ended."),
         ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),
         ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
         ("logins_total", "counter", "Logins, by flow and how they ended."),

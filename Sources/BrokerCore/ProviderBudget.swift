@@ -31,8 +31,9 @@ package final class ProviderBudget: Sendable {
     package enum Urgency: Sendable, CaseIterable {
         /// Somebody waits for the renewal, or soon will.
         case caller
-        /// The broker renews by itself. Such a request gets a place only while no caller's waits for one, and at most
-        /// half of the places are given to its kind: who comes next does not find all of them taken.
+        /// The broker renews by itself. Such a request gets a place while no caller's waits for one, or when three of
+        /// those had theirs since it was the background's turn: somebody may have come to wait for it meanwhile. At most
+        /// half of the places are given to its kind, so that a caller does not find all of them taken.
         case background
     }
 
@@ -127,6 +128,8 @@ package final class ProviderBudget: Sendable {
         var inBackground = 0
         var callers = Line()
         var background = Line()
+        /// How many callers have got a place while somebody in the background waited for one.
+        var callersInARow = 0
 
         var waiting: Int { callers.count + background.count }
         var isUnused: Bool { inUse == 0 && waiting == 0 }
@@ -134,12 +137,27 @@ package final class ProviderBudget: Sendable {
         /// Whether one of that urgency may have a place now. While that is so, none of that urgency waits.
         func hasRoom(for urgency: Urgency, _ limits: Limits) -> Bool {
             if inUse >= limits.places { return false }
-            return urgency == .caller || callers.count == 0 && inBackground < limits.backgroundPlaces
+            return urgency == .caller || inBackground < limits.backgroundPlaces
         }
 
         mutating func take(_ urgency: Urgency) {
             inUse += 1
-            if urgency == .background { inBackground += 1 }
+            switch urgency {
+            case .caller: callersInARow = background.count == 0 ? 0 : callersInARow + 1
+            case .background:
+                inBackground += 1
+                callersInARow = 0
+            }
+        }
+
+        /// Who is next to have a place, if there is room.
+        mutating func next(_ limits: Limits) -> (waiter: Waiter, urgency: Urgency)? {
+            let isBackgroundsTurn = callers.count == 0 || callersInARow >= ProviderBudget.mostCallersInARow
+            if isBackgroundsTurn, hasRoom(for: .background, limits), let waiter = background.next() {
+                return (waiter, .background)
+            }
+            guard hasRoom(for: .caller, limits) else { return nil }
+            return callers.next().map { ($0, .caller) }
         }
 
         mutating func giveBack(_ urgency: Urgency) {
@@ -152,6 +170,8 @@ package final class ProviderBudget: Sendable {
         var providers: [String: Provider] = [:]
         var lastTicket: UInt64 = 0
     }
+
+    private static let mostCallersInARow = 3
 
     package let pauses = ProviderPauses()
     private let limits: Limits
@@ -241,20 +261,16 @@ package final class ProviderBudget: Sendable {
     }
 
     private func leave(_ urgency: Urgency, at origin: String, _ ticket: UInt64, _ tenant: TenantName) {
-        let (left, settled) = state.withLock { state -> (Waiter?, [(Waiter, Outcome)]) in
-            guard var provider = state.providers.removeValue(forKey: origin) else { return (nil, []) }
-            let left =
-                switch urgency {
-                case .caller: provider.callers.remove(ticket, of: tenant)
-                case .background: provider.background.remove(ticket, of: tenant)
-                }
-            // The last caller's departure may make room for those in the background.
-            let settled = hand(out: &provider)
-            if !provider.isUnused { state.providers[origin] = provider }
-            return (left, settled)
+        let left = state.withLock { state -> Waiter? in
+            guard var provider = state.providers.removeValue(forKey: origin) else { return nil }
+            // Somebody holds a place, or there would be no line.
+            defer { state.providers[origin] = provider }
+            return switch urgency {
+            case .caller: provider.callers.remove(ticket, of: tenant)
+            case .background: provider.background.remove(ticket, of: tenant)
+            }
         }
         left?.continuation.resume(returning: .cancelled)
-        for (waiter, outcome) in settled { waiter.continuation.resume(returning: outcome) }
     }
 
     private func giveBack(_ urgency: Urgency, at origin: String) {
@@ -273,20 +289,12 @@ package final class ProviderBudget: Sendable {
     private func hand(out provider: inout Provider) -> [(Waiter, Outcome)] {
         var settled: [(Waiter, Outcome)] = []
         let now = time.monotonic
-        for urgency in Urgency.allCases {
-            while provider.hasRoom(for: urgency, limits) {
-                let next =
-                    switch urgency {
-                    case .caller: provider.callers.next()
-                    case .background: provider.background.next()
-                    }
-                guard let next else { break }
-                if let remaining = pauses.remaining(next.pause, now: now) {
-                    settled.append((next, .paused(remaining)))
-                } else {
-                    provider.take(urgency)
-                    settled.append((next, .taken))
-                }
+        while let (waiter, urgency) = provider.next(limits) {
+            if let remaining = pauses.remaining(waiter.pause, now: now) {
+                settled.append((waiter, .paused(remaining)))
+            } else {
+                provider.take(urgency)
+                settled.append((waiter, .taken))
             }
         }
         return settled

@@ -1,45 +1,29 @@
 package import Reactor
 internal import Synchronization
 
+/// What a cache holds, and what went because there was no room for it.
+package struct CacheStatistics: Sendable, Equatable {
+    package var entries = 0
+    /// What the entries take of memory, by the estimate that bounds them.
+    package var bytes = 0
+    package var evictions = 0
+}
+
 /// What was read from the store, kept in memory for as long as it may be believed.
 ///
-/// Sharded, so that readers on different loops seldom meet. Bounded: when a shard is full, the half of it that was
-/// used longest ago goes. A value that was read or written before another change, and arrives after it, is not taken
-/// in: with a store of one writer it would never be looked at again.
+/// Sharded, so that readers on different loops seldom meet. Bounded by the memory that the entries take: where a shard
+/// is full, those go that were used longest ago. A value that was read or written before another change, and arrives
+/// after it, is not taken in: with a store of one writer, or while a change feed vouches for what is here, it would never
+/// be looked at again.
 package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendable {
-    private struct Entry {
-        var value: Value
-        var checked: MonotonicInstant
-        var lastUse: UInt64
-    }
-
-    private struct Contents {
-        var entries: [Key: Entry] = [:]
-        var uses: UInt64 = 0
-        /// Rises with every change that somebody made, as against values that somebody read.
-        var changes: UInt64 = 0
-        /// When a key was changed last, by that count.
-        var lastChange: [Key: UInt64] = [:]
-        /// Changes up to this one are taken for changes of every key.
-        var horizon: UInt64 = 0
-
-        mutating func noteChange(of key: Key) {
-            // Who holds an older ticket than the horizon reads once more than needed; the table stays small for it.
-            if lastChange.count >= 1024 {
-                lastChange = [:]
-                horizon = changes
-            }
-            changes += 1
-            lastChange[key] = changes
-        }
-
-        func hasChanged(_ key: Key, since ticket: Ticket) -> Bool {
-            max(lastChange[key] ?? 0, horizon) > ticket.changes
-        }
-    }
+    private typealias Contents = CacheShard<Key, Value>
 
     private final class Shard: Sendable {
-        let contents = Mutex(Contents())
+        let contents: Mutex<Contents>
+
+        init(_ limit: Int) {
+            contents = Mutex(Contents(limit: limit))
+        }
     }
 
     /// Shows which changes were known, and when, before somebody turned to the store.
@@ -48,103 +32,127 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
         fileprivate let taken: MonotonicInstant
     }
 
+    private static var shardCount: Int { 64 }
+
     private let shards: [Shard]
-    private let capacityPerShard: Int
-    private let validity: Duration?
+    private let trust: Trust
+    private let cost: @Sendable (Key, Value) -> Int
+    private let version: @Sendable (Value) -> Int64
 
     /// - Parameters:
-    ///   - capacity: how many entries are kept, 16 at least.
-    ///   - validity: how long an entry is believed after it was checked; nil for ever.
-    package init(capacity: Int, validity: Duration?) {
-        shards = (0..<16).map { _ in Shard() }
-        capacityPerShard = max(1, capacity / 16)
-        self.validity = validity
+    ///   - bytes: what the entries may take of memory. A 64th of it is any one entry's limit: a larger one is not kept.
+    ///   - trust: says for how long an entry is believed after it was checked.
+    ///   - cost: what the key and the value take of memory beside their own fields; 0 or more.
+    ///   - version: the version of the record that the value was read from.
+    package init(
+        bytes: Int, trust: Trust, cost: @escaping @Sendable (Key, Value) -> Int,
+        version: @escaping @Sendable (Value) -> Int64
+    ) {
+        shards = (0..<Self.shardCount).map { _ in Shard(bytes / Self.shardCount) }
+        self.trust = trust
+        self.cost = cost
+        self.version = version
     }
+
+    /// What an entry takes of memory beside what `cost` says.
+    package static var overhead: Int { Contents.overhead }
 
     /// The value, while it is believed.
     package func fresh(_ key: Key, now: MonotonicInstant) -> Value? {
-        shard(key).contents.withLock { contents in
-            guard let entry = contents.entries[key], isFresh(entry, now) else { return nil }
-            contents.uses += 1
-            contents.entries[key]?.lastUse = contents.uses
-            return entry.value
+        let hash = key.hashValue
+        // The value is taken out of its entry behind the lock: what it holds is counted by then, not before.
+        let entry = shard(hash).contents.withLock { contents -> Contents.Entry? in
+            guard let slot = contents.find(key, hash), trust.believes(contents.checked(slot), now) else { return nil }
+            contents.use(slot)
+            return contents.entry(slot)
         }
+        return entry?.value
     }
 
     /// The value however old it is: for when the store cannot be asked.
     package func any(_ key: Key) -> Value? {
-        shard(key).contents.withLock { $0.entries[key]?.value }
+        let hash = key.hashValue
+        return shard(hash).contents.withLock { contents in contents.find(key, hash).map { contents.entry($0) } }?.value
     }
 
     /// To be taken before a value is read from the store or written to it.
     package func ticket(_ key: Key, now: MonotonicInstant) -> Ticket {
-        shard(key).contents.withLock { Ticket(changes: $0.changes, taken: now) }
+        shard(key.hashValue).contents.withLock { Ticket(changes: $0.changes, taken: now) }
     }
 
-    /// Takes in what was read, nil for nothing, unless the key was changed since the ticket was taken.
+    /// Takes in what was read, nil for nothing, unless the key was changed since the ticket was taken. A change that
+    /// the store told of, and that the value has seen, is none.
     package func fill(_ key: Key, _ value: Value?, _ ticket: Ticket) {
-        shard(key).contents.withLock { contents in
-            if contents.hasChanged(key, since: ticket) { return }
-            if let value {
-                insert(value, for: key, into: &contents, ticket.taken)
-            } else {
-                contents.entries[key] = nil
-            }
+        let hash = key.hashValue
+        let made = value.map { entry(key, $0) }
+        shard(hash).contents.withLock { contents in
+            if contents.hasChanged(hash, since: ticket.changes, asSeenBy: made?.entry.version) { return }
+            contents.set(key, hash, to: made, checked: ticket.taken)
         }
     }
 
     /// Takes in what was written. When another change of the key was reported since the ticket was taken, nobody here
-    /// knows which of the two the store took last, so neither is kept.
+    /// knows which of the two the store took last, so neither is kept; a change that the store told of has its version,
+    /// so that one which is not newer than this stands in nobody's way: it is this one, or was overwritten by it.
     package func put(_ key: Key, _ value: Value, _ ticket: Ticket) {
-        shard(key).contents.withLock { contents in
-            let isLast = !contents.hasChanged(key, since: ticket)
-            contents.noteChange(of: key)
-            if isLast {
-                insert(value, for: key, into: &contents, ticket.taken)
-            } else {
-                contents.entries[key] = nil
-            }
+        let hash = key.hashValue
+        let made = entry(key, value)
+        shard(hash).contents.withLock { contents in
+            let isLast = !contents.hasChanged(hash, since: ticket.changes, asSeenBy: made.entry.version)
+            contents.noteChange(of: hash)
+            contents.set(key, hash, to: isLast ? made : nil, checked: ticket.taken)
         }
     }
 
     /// Forgets what was removed, or what a write may have replaced whose outcome is not known.
     package func remove(_ key: Key) {
-        shard(key).contents.withLock { contents in
-            contents.noteChange(of: key)
-            contents.entries[key] = nil
+        let hash = key.hashValue
+        shard(hash).contents.withLock { contents in
+            contents.noteChange(of: hash)
+            contents.set(key, hash, to: nil, checked: MonotonicInstant(nanoseconds: 0))
         }
     }
 
-    /// Like `remove` for every key; of the entries, only those that match go.
+    /// The store told that the key was given that version, nil for none, by whomever. An entry of that version or a
+    /// newer one stays: what we write ourselves is told of as well.
+    package func hear(_ key: Key, version: Int64?) {
+        guard let version else { return remove(key) }
+        let hash = key.hashValue
+        shard(hash).contents.withLock { contents in
+            contents.noteNews(of: hash, version: version)
+            guard let slot = contents.find(key, hash), contents.entry(slot).version < version else { return }
+            contents.set(key, hash, to: nil, checked: MonotonicInstant(nanoseconds: 0))
+        }
+    }
+
+    /// Like `remove` for every key; of the entries, only those that match go. Looks at every entry.
     package func removeAll(where matches: (Key, Value) -> Bool) {
         for shard in shards {
             shard.contents.withLock { contents in
-                contents.changes += 1
-                contents.horizon = contents.changes
-                contents.lastChange = [:]
-                contents.entries = contents.entries.filter { !matches($0.key, $0.value.value) }
+                contents.noteChangeOfAll()
+                contents.removeAll { matches($0.key, $0.value) }
             }
         }
     }
 
-    package var count: Int { shards.reduce(0) { $0 + $1.contents.withLock { $0.entries.count } } }
+    package var count: Int { statistics.entries }
 
-    private func shard(_ key: Key) -> Shard {
-        shards[Int(truncatingIfNeeded: UInt(bitPattern: key.hashValue) % UInt(shards.count))]
-    }
-
-    private func isFresh(_ entry: Entry, _ now: MonotonicInstant) -> Bool {
-        guard let validity else { return true }
-        return entry.checked.advanced(by: validity) > now
-    }
-
-    private func insert(_ value: Value, for key: Key, into contents: inout Contents, _ checked: MonotonicInstant) {
-        if contents.entries[key] == nil, contents.entries.count >= capacityPerShard {
-            let uses = contents.entries.values.map(\.lastUse).sorted()
-            let median = uses[uses.count / 2]
-            contents.entries = contents.entries.filter { $0.value.lastUse > median }
+    package var statistics: CacheStatistics {
+        shards.reduce(into: CacheStatistics()) { sum, shard in
+            shard.contents.withLock { contents in
+                sum.entries += contents.count
+                sum.bytes += contents.bytes
+                sum.evictions += contents.evictions
+            }
         }
-        contents.uses += 1
-        contents.entries[key] = Entry(value: value, checked: checked, lastUse: contents.uses)
+    }
+
+    private func entry(_ key: Key, _ value: Value) -> (entry: Contents.Entry, bytes: Int) {
+        (Contents.Entry(key, value, version: version(value)), Contents.overhead + cost(key, value))
+    }
+
+    private func shard(_ hash: Int) -> Shard {
+        // By other bits than those that place the key within its shard.
+        shards[Int(truncatingIfNeeded: UInt(bitPattern: hash) >> UInt(UInt.bitWidth - 6))]
     }
 }

@@ -1,18 +1,27 @@
 internal import Synchronization
 
-/// Lets tasks wait until something happened to a key in this process.
+/// Lets tasks wait until something happened to a key.
 package final class Signals<Key: Hashable & Sendable>: Sendable {
     private struct State {
         var waiters: [Key: [UInt64: CheckedContinuation<Void, Never>]] = [:]
-        var counts: [Key: UInt64] = [:]
+        /// Rises with every signal.
+        var signals: UInt64 = 0
+        /// When a key was signalled last, by that count.
+        var last: [Key: UInt64] = [:]
+        /// Signals up to this one are taken for signals of every key.
+        var horizon: UInt64 = 0
         var lastWaiter: UInt64 = 0
         var left: Set<UInt64> = []
         var isClosed = false
+
+        func wasSignalled(_ key: Key, since ticket: Ticket) -> Bool {
+            max(last[key] ?? 0, horizon) > ticket.signals
+        }
     }
 
     /// Shows what a waiter has seen already, so that nothing between its look and its wait is missed.
     package struct Ticket: Sendable {
-        fileprivate let count: UInt64
+        fileprivate let signals: UInt64
     }
 
     private let state = Mutex(State())
@@ -20,15 +29,19 @@ package final class Signals<Key: Hashable & Sendable>: Sendable {
     package init() {}
 
     package func ticket(_ key: Key) -> Ticket {
-        state.withLock { Ticket(count: $0.counts[key] ?? 0) }
+        state.withLock { Ticket(signals: $0.signals) }
     }
 
     /// Wakes everybody who waits for `key`.
     package func signal(_ key: Key) {
         let waiters = state.withLock { state in
-            // Counts are kept only while somebody can compare them; beyond that the time-out of a wait is the net.
-            if state.counts.count >= 10_000 { state.counts = [:] }
-            state.counts[key, default: 0] += 1
+            // Who holds an older ticket than the horizon looks once more than needed; the table stays small for it.
+            if state.last.count >= 10_000 {
+                state.last.removeAll(keepingCapacity: true)
+                state.horizon = state.signals
+            }
+            state.signals += 1
+            state.last[key] = state.signals
             return state.waiters.removeValue(forKey: key) ?? [:]
         }
         for waiter in waiters.values { waiter.resume() }
@@ -59,7 +72,7 @@ package final class Signals<Key: Hashable & Sendable>: Sendable {
             await withCheckedContinuation { continuation in
                 let isOver = state.withLock { state in
                     if state.isClosed || state.left.remove(waiter) != nil { return true }
-                    if (state.counts[key] ?? 0) != ticket.count { return true }
+                    if state.wasSignalled(key, since: ticket) { return true }
                     state.waiters[key, default: [:]][waiter] = continuation
                     return false
                 }

@@ -65,6 +65,7 @@ extension TenantConfiguration {
         browserBinding = reader.choice("browser_binding", BrowserBinding.self) ?? .whenStartedHere
         sessionEndingAnswers = reader.objects("session_ending_answers", atMost: 32, Self.refusal) ?? []
         refreshLeadTime = reader.integer("refresh_lead_time", in: 0...86_400).map { .seconds($0) }
+        proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         try reader.finish()
     }
 
@@ -170,6 +171,7 @@ extension TenantConfiguration {
             }
         }
         if let refreshLeadTime { json.member("refresh_lead_time", refreshLeadTime.components.seconds) }
+        if let proactiveRefresh { json.member("proactive_refresh", proactiveRefresh.components.seconds) }
     }
 
     /// The content of the sealed record.

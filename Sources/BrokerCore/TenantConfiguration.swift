@@ -36,6 +36,9 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var sessionEndingAnswers: [RefusalPattern] = []
     /// How long before a token's expiry it is refreshed already; nil for the preset's.
     package var refreshLeadTime: Duration?
+    /// How long before its expiry a user's token is renewed although nobody asks for it, 60 s to a day; nil for not at
+    /// all.
+    package var proactiveRefresh: Duration?
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
@@ -101,6 +104,11 @@ package struct TenantConfiguration: Sendable, Equatable {
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
             pinnedCertificates: effectivePins,
             sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers)
+    }
+
+    /// A name for the provider within this process, before its metadata is known: what is asked at one place bears one.
+    var providerName: String {
+        configuredServer.map { ProviderBudget.origin(of: $0) } ?? issuer ?? preset.name
     }
 
     /// One slash between the two, whatever the base ends in.

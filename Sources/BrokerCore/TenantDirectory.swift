@@ -28,11 +28,21 @@ package final class TenantDirectory: Sendable {
     private let cache: RevalidatingCache<TenantName, Tenant>
     private let versions = VersionSource()
 
-    package init(vault: Vault, time: any Time) {
+    package init(vault: Vault, bus: EventBus, time: any Time) {
         self.vault = vault
         self.time = time
-        cache = RevalidatingCache(capacity: 16_384, validity: vault.revalidateAfter)
+        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust) { name, tenant in
+            // A configuration's values and what was made of them, by the length of the text that they are written in.
+            Footprint.text(name.description) + 2 * tenant.configuration.encoded.count
+        } version: {
+            $0.version
+        }
+        bus.onChange(of: .tenant) { [cache] id, version in cache.hear(id.tenant, version: version) }
+        bus.onRemoval { [cache] tenant in cache.remove(tenant) }
     }
+
+    /// What is kept in memory.
+    package var statistics: CacheStatistics { cache.statistics }
 
     /// The tenant, or nil. Does not suspend while the cached one may be believed.
     package func tenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {
@@ -45,6 +55,9 @@ package final class TenantDirectory: Sendable {
             throw BrokerError(error)
         }
     }
+
+    /// The tenant as it was read last, however long ago; nil where that is forgotten.
+    func inMemory(_ name: TenantName) -> Tenant? { cache.any(name) }
 
     /// The tenant as it stands in the store, whatever is in memory.
     package func currentTenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {

@@ -39,7 +39,7 @@ package final class Broker: Sendable {
         self.settings = settings
         core = CredentialsBroker(
             settings: settings.core, vault: vault, journal: journal, transport: transport, time: time, log: log)
-        keys = CallerKeyDirectory(vault: vault, time: time)
+        keys = CallerKeyDirectory(vault: vault, bus: core.bus, time: time)
         authenticator = CallerAuthenticator(adminKey: settings.adminKey, keys: keys, time: time)
         health = Health(vault: vault, time: time)
     }

@@ -9,12 +9,28 @@ package final class CallerKeyDirectory: Sendable {
     private let vault: Vault
     private let time: any Time
     private let cache: RevalidatingCache<[UInt8], CallerKey>
+    private static let onlyVersion: Int64 = 1
 
-    package init(vault: Vault, time: any Time) {
+    package init(vault: Vault, bus: EventBus, time: any Time) {
         self.vault = vault
         self.time = time
-        cache = RevalidatingCache(capacity: 65_536, validity: vault.revalidateAfter)
+        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust) { digest, key in
+            Footprint.bytes(digest.count) + Footprint.text(key.id) + Footprint.text(key.tenant.description)
+                + Footprint.text(key.name) + Footprint.bytes(key.permissions.count)
+                + (key.storageKeys.map { Footprint.texts($0.map(\.description)) } ?? 0)
+        } version: { _ in
+            Self.onlyVersion
+        }
+        bus.onChange(of: .apiKey) { [cache] id, version in
+            // A key is written once: news of it with its version is news of a key that nobody here has asked for yet.
+            if version == Self.onlyVersion { return }
+            cache.removeAll { _, key in key.tenant == id.tenant && key.id == id.key }
+        }
+        bus.onRemoval { [cache] tenant in cache.removeAll { _, key in key.tenant == tenant } }
     }
+
+    /// What is kept in memory.
+    package var statistics: CacheStatistics { cache.statistics }
 
     /// The key with this digest, expired or not. Does not suspend while the cached one may be believed.
     package func key(digest: [UInt8]) async throws(BrokerError) -> CallerKey? {
@@ -60,7 +76,8 @@ package final class CallerKeyDirectory: Sendable {
                 .require(RecordID(.tenant, tenant)),
                 .insert(
                     OpenRecord(
-                        id: RecordID(.apiKey, tenant, key: id), version: 1, content: SecretBytes(encode(key)),
+                        id: RecordID(.apiKey, tenant, key: id), version: Self.onlyVersion,
+                        content: SecretBytes(encode(key)),
                         lookup: digest, expires: key.expires)),
             ])
         } catch .conflict {

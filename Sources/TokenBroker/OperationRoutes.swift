@@ -61,6 +61,29 @@ struct OperationRoutes {
                 broker.events.sent.map { (#"kind="\#($0.kind.rawValue)""#, $0.count) }
             ),
         ]
+        let caches = [
+            ("credentials", broker.credentials.cacheStatistics), ("tenants", broker.tenants.statistics),
+            ("api_keys", broker.keys.statistics),
+        ]
+        func reading(_ value: (CacheStatistics) -> Int) -> [(labels: String, value: Int)] {
+            caches.map { name, statistics in (#"cache="\#(name)""#, value(statistics)) }
+        }
+        gauges += [
+            ("cache_entries", "gauge", "What is kept in memory of the store's records.", reading(\.entries)),
+            ("cache_bytes", "gauge", "What that takes of memory, as its limit counts it.", reading(\.bytes)),
+            (
+                "cache_evictions_total", "counter", "What was let go of to make room for something else.",
+                reading(\.evictions)
+            ),
+        ]
+        if broker.core.bus.trust.validity != nil {
+            let isFollowing = broker.core.bus.trust.isFollowing(broker.time.monotonic)
+            gauges.append(
+                (
+                    "change_feed_following", "gauge", "Whether the store tells of other replicas' commits at present.",
+                    [("", isFollowing ? 1 : 0)]
+                ))
+        }
         if let server = broker.currentServerStatistics {
             gauges += [
                 ("http_connections", "gauge", "Connections that are open.", [("", server.connectionsOpen)]),

@@ -1,6 +1,8 @@
 /// What the command line asks for.
 enum Command: Equatable {
     case serve
+    /// Brings the database's schema up to date and ends.
+    case migrate
     case help
     case version
     case checkConfiguration
@@ -12,6 +14,7 @@ enum Command: Equatable {
     init?(arguments: [String]) {
         switch arguments {
         case [], ["serve"]: self = .serve
+        case ["migrate"]: self = .migrate
         case ["--help"], ["-h"], ["help"]: self = .help
         case ["--version"]: self = .version
         case ["config", "check"]: self = .checkConfiguration
@@ -32,10 +35,19 @@ enum Command: Equatable {
 
         commands
           serve               run the service (the default)
+          migrate             bring the database's schema up to date and end; needs its URL and no keys
           config check        check the configuration, say everything that is wrong with it, and end
           keys generate [ID]  print a new entry for TOKEN_BROKER_MASTER_KEYS (ID: k1 unless given)
           healthcheck         ask the service on this machine for /livez; exit 0 when it answers
           --help, --version
+
+        exit status
+          0    done
+          1    it cannot be done now: a sentence on standard error says why
+          64   there is no such command
+          71   the system refuses what every process may do
+          78   the configuration is wrong: standard error says all that is
+          130  ended by a signal before it was done
 
         environment (each variable marked * can be given as NAME_FILE, the path of a file that holds the value)
           TOKEN_BROKER_LISTEN                    address and port to listen on; default 127.0.0.1:8080
@@ -48,6 +60,8 @@ enum Command: Equatable {
                                                  no pooler is behind; default DATABASE_URL unless that leads to a
                                                  pooler; without one, and with off (for servers without LISTEN, the
                                                  same for all replicas), the broker looks every few seconds
+          TOKEN_BROKER_MIGRATE                   false: serve does not change the database's schema, and does not start
+                                                 before token-broker migrate has; default true
           TOKEN_BROKER_DATA_DIR                  directory of the embedded store; default /var/lib/token-broker
           TOKEN_BROKER_JOURNAL_DIR               with DATABASE_URL: a directory of this replica's own, in which it keeps
                                                  new credentials that the database cannot take; without it, in memory
@@ -68,6 +82,9 @@ enum Command: Equatable {
           TOKEN_BROKER_EVENT_DAYS                days that events are kept, 1 to 365; default 7
           TOKEN_BROKER_EVENT_LIMIT               commits whose events are kept at most, 1000 to 1000000000;
                                                  default 1000000
+          TOKEN_BROKER_CACHE_MEGABYTES           memory for credentials that were read, 1 to 1048576; default 256
+          TOKEN_BROKER_CACHE_SECONDS             how long what was read from PostgreSQL is believed while nobody tells
+                                                 of changes, 0 to 3600; 0 asks every time; default 5
           TOKEN_BROKER_SHUTDOWN_GRACE            seconds that SIGTERM leaves for what is under way, 1 to 3600;
                                                  default 25
         """

@@ -24,6 +24,8 @@ struct Configuration: Sendable {
     var listen: SocketAddress
     var publicBaseURL: String
     var store: Store
+    /// Whether `serve` brings the database's schema up to date by itself.
+    var migratesSchema: Bool
     var masterKeys: SecretBytes?
     var adminKey: SecretBytes?
     /// Where a shared store's replica keeps what the store could not take; nil keeps it in memory.
@@ -39,11 +41,15 @@ struct Configuration: Sendable {
     var expiryNotice: Duration
     var eventRetention: Duration
     var eventLimit: Int
+    var cacheBytes: Int
+    var cacheValidity: Duration
     var shutdownGrace: Duration
     /// Variables with our prefix that mean nothing: worth a warning, no fault, since orchestrators add their own.
     var unknownVariables: [String]
 
-    init(environment: [String: String]) throws(Faults) {
+    /// - Parameter command: what the configuration is for. `migrate` needs a database and no keys: whoever changes the
+    ///   schema need not be able to open what is stored.
+    init(environment: [String: String], for command: Command) throws(Faults) {
         var reader = EnvironmentReader(environment)
         let listen =
             reader.value("LISTEN").map { Self.address($0) } ?? SocketAddress(numericHost: "127.0.0.1", port: 8080)
@@ -87,17 +93,21 @@ struct Configuration: Sendable {
                 store = .files(directory: "")
             }
             if directory != nil { reader.fault("DATA_DIR", "is not used together with DATABASE_URL") }
-            if masterKeys == nil {
+            if masterKeys == nil, command != .migrate {
                 reader.fault("MASTER_KEYS", "is required with DATABASE_URL; token-broker keys generate makes one")
             }
-            if adminKey == nil { reader.fault("ADMIN_KEY", "is required with DATABASE_URL") }
+            if adminKey == nil, command != .migrate { reader.fault("ADMIN_KEY", "is required with DATABASE_URL") }
         } else {
             store = .files(directory: directory ?? "/var/lib/token-broker")
             if journalDirectory != nil {
                 reader.fault("JOURNAL_DIR", "is for DATABASE_URL; the embedded store needs none")
             }
+            if command == .migrate {
+                reader.fault("DATABASE_URL", "is required to migrate; the embedded store has no schema")
+            }
         }
 
+        migratesSchema = reader.bool("MIGRATE") ?? true
         trustedCAFile = reader.value("TRUSTED_CA_FILE")
         if let trustedCAFile, !FileManager.default.isReadableFile(atPath: trustedCAFile) {
             reader.fault("TRUSTED_CA_FILE", "cannot be read")
@@ -112,6 +122,8 @@ struct Configuration: Sendable {
         expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", 0...86_400) ?? 300))
         eventRetention = .seconds(Int64(reader.integer("EVENT_DAYS", 1...365) ?? 7) * 86_400)
         eventLimit = reader.integer("EVENT_LIMIT", 1000...1_000_000_000) ?? 1_000_000
+        cacheBytes = (reader.integer("CACHE_MEGABYTES", 1...1_048_576) ?? 256) << 20
+        cacheValidity = .seconds(Int64(reader.integer("CACHE_SECONDS", 0...3600) ?? 5))
         shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", 1...3600) ?? 25))
         unknownVariables = reader.unknownNames
         if !reader.faults.isEmpty { throw Faults(lines: reader.faults) }

@@ -35,16 +35,7 @@ struct RunningService {
     /// Opens the store, checks the keys, binds.
     static func start(_ configuration: Configuration) async throws(StartFailure) -> RunningService {
         let time = SystemTime()
-        let output: LineWriter
-        let loop: EventLoop
-        let resolver: NameResolver
-        do {
-            output = try LineWriter(descriptor: 1)
-            loop = try EventLoop(name: "outbound")
-            resolver = try NameResolver()
-        } catch {
-            throw StartFailure(text: "the system refuses threads or descriptors: \(error)")
-        }
+        let (output, loop, resolver) = try outbound()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
         if !configuration.unknownVariables.isEmpty {
             log.warning("unknown_environment_variables", [.count(configuration.unknownVariables.count)])
@@ -83,6 +74,7 @@ struct RunningService {
         settings.expiryNotice = configuration.expiryNotice
         settings.eventRetention = configuration.eventRetention
         settings.eventLimit = configuration.eventLimit
+        settings.cacheBytes = configuration.cacheBytes
         settings.providerBudget = budget
         settings.providerTimeout = configuration.providerTimeout
         let broker = Broker(
@@ -102,6 +94,7 @@ struct RunningService {
         do throws(SystemError) {
             server = try Server(configuration: serverConfiguration, handler: Service(broker))
         } catch {
+            await journal?.close()
             await vault.close()
             throw StartFailure(text: "cannot listen: \(error)")
         }
@@ -110,8 +103,19 @@ struct RunningService {
         log.info("listening", [.address(server.address)])
         return RunningService(
             configuration: configuration, broker: broker, vault: vault, journal: journal, client: client,
-            server: server, log: log,
-            output: output)
+            server: server,
+            log: log, output: output)
+    }
+
+    /// Brings the schema of the configuration's database up to date.
+    static func migrate(_ configuration: Configuration) async throws(StartFailure) {
+        let time = SystemTime()
+        let (output, loop, resolver) = try outbound()
+        let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
+        let store = try await connect(configuration, migrates: true, loop, resolver, log, time)
+        await store.close()
+        log.info("schema_up_to_date", [])
+        output.close(within: .seconds(1))
     }
 
     /// Not ready from the first moment; then what is under way comes to its end, within the grace.
@@ -128,6 +132,15 @@ struct RunningService {
         await server.close()
         log.info("stopped", [])
         output.close(within: .seconds(1))
+    }
+
+    /// Where the log goes, and what calls to databases and providers are made on.
+    private static func outbound() throws(StartFailure) -> (LineWriter, EventLoop, NameResolver) {
+        do {
+            return (try LineWriter(descriptor: 1), try EventLoop(name: "outbound"), try NameResolver())
+        } catch {
+            throw StartFailure(text: "the system refuses threads or descriptors: \(error)")
+        }
     }
 
     /// Callers may not take every descriptor: the store, the providers and the loops need some, too.
@@ -162,11 +175,12 @@ struct RunningService {
             } catch {
                 throw StartFailure(text: "\(error)")
             }
-        case .postgres(let database, let listening):
+        case .postgres:
             guard let keys = configuration.masterKeys, let adminKey = configuration.adminKey,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
-            let store = try await connect(database, listening, loop, resolver, log, time)
+            let store = try await connect(
+                configuration, migrates: configuration.migratesSchema, loop, resolver, log, time)
             return (Vault(store: store, keyring: keyring), keyring, adminKey)
         }
     }
@@ -192,17 +206,19 @@ struct RunningService {
 
     /// A database that starts at the same time as we do is waited for.
     private static func connect(
-        _ database: PostgresConfiguration, _ listening: PostgresRecordStore.Listening, _ loop: EventLoop,
-        _ resolver: NameResolver, _ log: Log, _ time: SystemTime
+        _ configuration: Configuration, migrates: Bool, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log,
+        _ time: SystemTime
     ) async throws(StartFailure) -> PostgresRecordStore {
+        guard case .postgres(let database, let listening) = configuration.store else {
+            throw StartFailure(text: "there is no database to connect to")
+        }
         let end = time.monotonic.advanced(by: patience)
         while true {
             do throws(StoreError) {
                 return try await PostgresRecordStore.open(
-                    database, on: loop, resolver: resolver, listening: listening
-                ) { error in
-                    log.warning("database_failed", [.database(error)])
-                }
+                    database, on: loop, resolver: resolver, migrates: migrates, listening: listening,
+                    revalidateAfter: configuration.cacheValidity
+                ) { error in log.warning("database_failed", [.database(error)]) }
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {

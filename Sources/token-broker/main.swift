@@ -14,7 +14,7 @@ switch command {
 case .help: Console.print(Command.helpText)
 case .version: Console.print("token-broker \(Command.versionText)")
 case .checkConfiguration:
-    _ = loadConfiguration()
+    _ = loadConfiguration(for: command)
     Console.print("The configuration is good.")
 case .generateKey(let id):
     do {
@@ -24,13 +24,14 @@ case .generateKey(let id):
         Console.exit(64)
     }
 case .healthCheck: runHealthCheck()
+case .migrate: runMigration()
 case .serve: runService()
 }
 
 /// Ends the process when something is wrong with the configuration, after telling all of it.
-func loadConfiguration() -> Configuration {
+func loadConfiguration(for command: Command) -> Configuration {
     do throws(Configuration.Faults) {
-        return try Configuration(environment: ProcessInfo.processInfo.environment)
+        return try Configuration(environment: ProcessInfo.processInfo.environment, for: command)
     } catch {
         for line in error.lines { Console.printError("token-broker: \(line)") }
         Console.exit(78)
@@ -39,14 +40,9 @@ func loadConfiguration() -> Configuration {
 
 /// Serves until the first SIGTERM or SIGINT and what it leaves time for; a second one ends the process at once.
 func runService() -> Never {
-    let configuration = loadConfiguration()
+    let configuration = loadConfiguration(for: .serve)
     Signals.prepare()
-    do throws(SystemError) {
-        try ProcessHardening.forbidCoreDumps()
-    } catch {
-        Console.printError("token-broker: \(error)")
-        Console.exit(71)
-    }
+    harden()
     let service = Task {
         do throws(RunningService.StartFailure) {
             return try await RunningService.start(configuration)
@@ -66,9 +62,37 @@ func runService() -> Never {
     Console.exit(130)
 }
 
+/// Ends with the migration, or at the first signal: then the server takes back the step that is under way.
+func runMigration() -> Never {
+    let configuration = loadConfiguration(for: .migrate)
+    Signals.prepare()
+    harden()
+    Task {
+        do throws(RunningService.StartFailure) {
+            try await RunningService.migrate(configuration)
+            Console.exit(0)
+        } catch {
+            Console.printError("token-broker: \(error.text)")
+            Console.exit(1)
+        }
+    }
+    Signals.next()
+    Console.exit(130)
+}
+
+/// The process holds secrets from here on.
+func harden() {
+    do throws(SystemError) {
+        try ProcessHardening.forbidCoreDumps()
+    } catch {
+        Console.printError("token-broker: \(error)")
+        Console.exit(71)
+    }
+}
+
 /// Asks /livez on the address of the configuration, by way of loopback where it listens on every address.
 func runHealthCheck() -> Never {
-    let listen = loadConfiguration().listen
+    let listen = loadConfiguration(for: .healthCheck).listen
     let host: String
     switch listen.ip {
     case .v4(let bytes): host = bytes == [0, 0, 0, 0] ? "127.0.0.1" : listen.host

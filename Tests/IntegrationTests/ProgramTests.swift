@@ -91,12 +91,13 @@ struct `The program` {
                 "TOKEN_BROKER_EVENT_LOOPS": "0", "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS": "yes",
                 "TOKEN_BROKER_ADMIN_KEY": "a-key", "TOKEN_BROKER_ADMIN_KEY_FILE": "/nowhere",
                 "TOKEN_BROKER_PUBLIC_BASE_URL": "ftp://x", "TOKEN_BROKER_TRUSTED_CA_FILE": "/nowhere",
-                "TOKEN_BROKER_DATA_DIR": directory.path,
+                "TOKEN_BROKER_DATA_DIR": directory.path, "TOKEN_BROKER_CACHE_MEGABYTES": "0",
+                "TOKEN_BROKER_CACHE_SECONDS": "3601",
             ])
         #expect(result.status == 78)
         for name in [
             "LISTEN", "DATABASE_URL", "MASTER_KEYS", "LOG_LEVEL", "EVENT_LOOPS", "ALLOW_INSECURE_PROVIDERS",
-            "ADMIN_KEY", "PUBLIC_BASE_URL", "TRUSTED_CA_FILE", "DATA_DIR",
+            "ADMIN_KEY", "PUBLIC_BASE_URL", "TRUSTED_CA_FILE", "DATA_DIR", "CACHE_MEGABYTES", "CACHE_SECONDS",
         ] {
             #expect(result.output.contains("TOKEN_BROKER_\(name) "), "\(name): \(result.output)")
         }

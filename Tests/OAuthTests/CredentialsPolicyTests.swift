@@ -403,8 +403,10 @@ import Testing
 
     @Test func `what is held satisfies a query that a refresh could only better`() {
         func isEarly(_ held: HeldCredentials, _ query: CredentialsQuery) -> Bool? {
-            guard case .refresh(let isEarly) = decide(held, terms(leadTime: .seconds(86_400)), query) else { return nil }
-            return isEarly
+            switch decide(held, terms(leadTime: .seconds(86_400)), query) {
+            case .refresh(let isEarly): isEarly
+            default: nil
+            }
         }
         #expect(isEarly(user(left: .seconds(60)), .init()) == true)
         #expect(isEarly(user(left: .milliseconds(59_999)), .init()) == false)

@@ -11,9 +11,15 @@ internal import Testing
         MonotonicInstant(nanoseconds: 1).advanced(by: .milliseconds(milliseconds))
     }
 
-    private static func make(capacity: Int = 1600, validity: Duration? = nil) -> RevalidatingCache<String, Int> {
-        RevalidatingCache(capacity: capacity, validity: validity)
+    /// - Parameter bytes: as much as 1600 entries take and more, if they are spread evenly.
+    private static func make(
+        bytes: Int = 6400 * entry, trust: Trust = Trust(validity: nil)
+    ) -> RevalidatingCache<String, Int> {
+        RevalidatingCache(bytes: bytes, trust: trust, cost: { _, _ in 0 }, version: { Int64($0) })
     }
+
+    /// What an entry takes whose key and value have no allocations of their own.
+    private static let entry = RevalidatingCache<String, Int>.overhead
 
     @Test func `what was read or written is found`() {
         let cache = Self.make()
@@ -30,7 +36,7 @@ internal import Testing
     func `an entry is believed for as long as the store says, counted from the question`(
         milliseconds: Int, value: Int?
     ) {
-        let cache = Self.make(validity: .seconds(1))
+        let cache = Self.make(trust: Trust(validity: .seconds(1)))
         let (read, written) = (cache.ticket("read", now: Self.at(0)), cache.ticket("written", now: Self.at(0)))
         cache.fill("read", 1, read)
         cache.put("written", 1, written)
@@ -103,18 +109,20 @@ internal import Testing
         #expect(cache.any("k2") == nil)
     }
 
-    @Test(arguments: [1, 16, 160, 1600])
+    @Test(arguments: [64, 65, 160, 1600])
     func `the capacity holds and the latest stay`(capacity: Int) {
-        let cache = Self.make(capacity: capacity)
+        let cache = Self.make(bytes: capacity * Self.entry)
         for index in 0..<20_000 {
             cache.put("k\(index)", index, cache.ticket("k\(index)", now: Self.at(0)))
             #expect(cache.any("k\(index)") == index)
         }
-        #expect(cache.count <= max(16, capacity))
+        #expect(cache.count <= capacity)
+        #expect(cache.statistics.bytes == cache.count * Self.entry)
+        #expect(cache.statistics.evictions == 20_000 - cache.count)
     }
 
     @Test func `what is used stays longer than what is not`() {
-        let cache = Self.make(capacity: 16 * 64)
+        let cache = Self.make(bytes: 16 * 64 * Self.entry)
         cache.put("used", 1, cache.ticket("used", now: Self.at(0)))
         for index in 0..<20_000 {
             cache.put("k\(index)", index, cache.ticket("k\(index)", now: Self.at(0)))

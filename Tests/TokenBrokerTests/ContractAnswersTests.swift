@@ -165,7 +165,7 @@ internal import TokenBroker
                  "allowed_return_uris": ["https://app.example/done"], "browser_binding": "required",
                  "session_ending_answers": [{"status": 400}, {"status": 403, "error": "gone"},
                                             {"status": 499, "error": null}],
-                 "refresh_lead_time": 86400}
+                 "refresh_lead_time": 86400, "proactive_refresh": 86400}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t2",
@@ -174,11 +174,15 @@ internal import TokenBroker
                  "scopes": null, "login_service_base_uri": null, "certificate_pinning": null,
                  "pinned_certificates": null, "issuer": null, "endpoints": null,
                  "token_endpoint_auth_method": null, "allowed_redirect_uris": null, "allowed_return_uris": null,
-                 "browser_binding": null, "session_ending_answers": null, "refresh_lead_time": null}
+                 "browser_binding": null, "session_ending_answers": null, "refresh_lead_time": null,
+                 "proactive_refresh": null}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t2",
-            body: #"{"client_id": "c1", "session_ending_answers": [{"status": 429}], "refresh_lead_time": 86401}"#)
+            body: #"""
+                {"client_id": "c1", "session_ending_answers": [{"status": 429}], "refresh_lead_time": 86401,
+                 "proactive_refresh": 59}
+                """#)
         await recorder.call(broker, .get, "/tenants/t1")
         let page = await recorder.call(broker, .get, "/tenants?limit=1")
         let cursor = try #require(page.json["next_cursor"]?.string)

@@ -19,7 +19,7 @@ internal import TokenBroker
         await broker.set("a1", refresh: "r1", lifetime: .seconds(3600))
         for (elapsed, count) in [(Duration.zero, 0), (.seconds(3300), 0), (.milliseconds(1), 1), (.seconds(400), 1)] {
             broker.time.advance(by: elapsed)
-            _ = await broker.broker.core.expiryNotices.tellAllDue()
+            _ = await broker.broker.core.expiryJob.lookAtAllDue()
             #expect(try await Self.expiring(broker).count == count, "\(elapsed)")
         }
         let event = try #require(try await Self.expiring(broker).first)
@@ -33,10 +33,10 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         await broker.set("a1", lifetime: .seconds(100))
-        for _ in 0..<3 { _ = await broker.broker.core.expiryNotices.tellAllDue() }
+        for _ in 0..<3 { _ = await broker.broker.core.expiryJob.lookAtAllDue() }
         #expect(try await Self.expiring(broker).count == 1)
         await broker.set("a2", lifetime: .seconds(100))
-        for _ in 0..<3 { _ = await broker.broker.core.expiryNotices.tellAllDue() }
+        for _ in 0..<3 { _ = await broker.broker.core.expiryJob.lookAtAllDue() }
         #expect(try await Self.expiring(broker).count == 2)
     }
 
@@ -50,7 +50,7 @@ internal import TokenBroker
         _ = await broker.get("policy=local_force_refresh&storage_key=renewed")
         _ = await broker.call(.delete, "/credentials?storage_key=ended", tenant: "t1")
         broker.time.advance(by: .seconds(200))
-        _ = await broker.broker.core.expiryNotices.tellAllDue()
+        _ = await broker.broker.core.expiryJob.lookAtAllDue()
         #expect(try await Self.expiring(broker).isEmpty)
     }
 
@@ -63,7 +63,7 @@ internal import TokenBroker
         }
         for replica in replicas { replica.time.advance(by: .seconds(1000)) }
         await withTaskGroup { group in
-            for replica in replicas { group.addTask { _ = await replica.broker.core.expiryNotices.tellAllDue() } }
+            for replica in replicas { group.addTask { _ = await replica.broker.core.expiryJob.lookAtAllDue() } }
         }
         let told = try await Self.expiring(replicas[0])
         #expect(told.count == 250)
@@ -77,15 +77,15 @@ internal import TokenBroker
         await broker.makeTenant()
         await broker.set("a1", lifetime: .seconds(100))
         store.disturb([.loseAnswer]) { if case .settleDue = $0 { true } else { false } }
-        #expect(await broker.broker.core.expiryNotices.tellAllDue() == .seconds(5))
+        #expect(await broker.broker.core.expiryJob.lookAtAllDue() == .seconds(5))
         #expect(store.remainingFaults == 0)
-        _ = await broker.broker.core.expiryNotices.tellAllDue()
+        _ = await broker.broker.core.expiryJob.lookAtAllDue()
         #expect(try await Self.expiring(broker).count == 1)
         await broker.set("a2", lifetime: .seconds(100))
         store.isAway = true
-        _ = await broker.broker.core.expiryNotices.tellAllDue()
+        _ = await broker.broker.core.expiryJob.lookAtAllDue()
         store.isAway = false
-        _ = await broker.broker.core.expiryNotices.tellAllDue()
+        _ = await broker.broker.core.expiryJob.lookAtAllDue()
         #expect(try await Self.expiring(broker).count == 2)
     }
 
@@ -108,9 +108,9 @@ internal import TokenBroker
                     due: ManualTime.beginning.advanced(by: .seconds(-1000))))
         ])
         await broker.set("a1", lifetime: .seconds(100))
-        _ = await broker.broker.core.expiryNotices.tellAllDue()
+        _ = await broker.broker.core.expiryJob.lookAtAllDue()
         #expect(try await Self.expiring(broker).map(\.storageKey) == ["default"])
-        _ = await broker.broker.core.expiryNotices.tellAllDue()
+        _ = await broker.broker.core.expiryJob.lookAtAllDue()
         #expect(broker.log.filter { $0.contains("credentials_unreadable") }.count == 121)
         #expect(try await broker.vault.nextDue(.credentials) == nil)
     }
@@ -120,13 +120,13 @@ internal import TokenBroker
         let broker = try await BrokerHarness(time: time)
         await broker.makeTenant()
         let listener = await broker.listen(tenant: "t1")
-        broker.broker.core.expiryNotices.start()
+        broker.broker.core.expiryJob.start()
         // The feed's look and the job's.
         await time.sleepers(atLeast: 2)
         await broker.set("a1", lifetime: .seconds(100))
         #expect(await listener.events(2).map(\.name) == ["credentials.updated", "credentials.expiring"])
-        broker.broker.core.expiryNotices.stop()
-        await broker.broker.core.expiryNotices.idle()
+        broker.broker.core.expiryJob.stop()
+        await broker.broker.core.expiryJob.idle()
         await listener.close()
     }
 
@@ -135,7 +135,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant()
         for number in 0..<3 { await broker.set("a", lifetime: .seconds(100), storageKey: "k\(number)") }
-        let notices = broker.broker.core.expiryNotices
+        let notices = broker.broker.core.expiryJob
         notices.start()
         await store.gate.arrivals(1)
         notices.stop()
@@ -147,11 +147,11 @@ internal import TokenBroker
     @Test func `the job looks again when the next mark comes due, and every five seconds`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
-        #expect(await broker.broker.core.expiryNotices.tellAllDue() == .seconds(5))
+        #expect(await broker.broker.core.expiryJob.lookAtAllDue() == .seconds(5))
         await broker.set("a1", lifetime: .seconds(302))
-        #expect(await broker.broker.core.expiryNotices.tellAllDue() == .milliseconds(2001))
+        #expect(await broker.broker.core.expiryJob.lookAtAllDue() == .milliseconds(2001))
         await broker.set("a1", lifetime: .seconds(3600))
-        #expect(await broker.broker.core.expiryNotices.tellAllDue() == .seconds(5))
+        #expect(await broker.broker.core.expiryJob.lookAtAllDue() == .seconds(5))
     }
 }
 

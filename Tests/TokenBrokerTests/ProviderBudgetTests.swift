@@ -225,22 +225,38 @@ internal import Testing
         for task in tasks { #expect(await task.value == nil) }
     }
 
-    @Test func `those in the background come after the callers`() async {
+    @Test(
+        arguments: [
+            (["b-1", "a-1"], ["a-1", "b-1"]), (["b-1", "a-1", "a-2", "a-3"], ["a-1", "a-2", "a-3", "b-1"]),
+            (["b-1", "a-1", "a-2", "a-3", "a-4"], ["a-1", "a-2", "a-3", "b-1", "a-4"]),
+            (
+                ["a-1", "a-2", "a-3", "a-4", "a-5", "a-6", "a-7", "b-1", "b-2"],
+                ["a-1", "a-2", "a-3", "b-1", "a-4", "a-5", "a-6", "b-2", "a-7"]
+            ),
+        ])
+    func `those in the background come after the callers, or every fourth time`(
+        asked: [String], served: [String]
+    ) async {
+        let users = Users()
+        var tasks = [await users.ask("z")]
+        for name in asked { tasks.append(await users.ask(name, name.hasPrefix("b") ? .background : .caller)) }
+        for name in ["z"] + served { await users.end(name) }
+        for task in tasks { #expect(await task.value == nil) }
+        #expect(users.begun == ["z"] + served)
+    }
+
+    @Test func `one in the background gets the place that nobody wants any more`() async {
         let users = Users(places: 2)
         var tasks = [await users.ask("a-1"), await users.ask("a-2")]
         tasks.append(await users.ask("b-1", .background))
-        tasks.append(await users.ask("a-3"))
-        let leaving = await users.ask("a-4")
-        await users.end("a-1")
-        // A caller still waits.
-        while users.begun.count < 3 { await Task.yield() }
-        #expect(users.begun.last == "a-3")
+        let leaving = await users.ask("a-3")
         leaving.cancel()
         #expect(await leaving.value?.code == .retryableError)
-        await users.end("a-2")
+        await users.end("a-1")
         await users.end("b-1")
-        await users.end("a-3")
+        await users.end("a-2")
         for task in tasks { #expect(await task.value == nil) }
-        #expect(users.begun == ["a-1", "a-2", "a-3", "b-1"])
+        #expect(users.begun == ["a-1", "a-2", "b-1"])
+        #expect(users.budget.usage == .init(inUse: 0, waiting: 0))
     }
 }

@@ -184,6 +184,8 @@ internal import TokenBroker
         ),
         ("refresh_lead_time", "-1", "/refresh_lead_time"), ("refresh_lead_time", "86401", "/refresh_lead_time"),
         ("refresh_lead_time", "1.5", "/refresh_lead_time"), ("refresh_lead_time", #""60""#, "/refresh_lead_time"),
+        ("proactive_refresh", "59", "/proactive_refresh"), ("proactive_refresh", "86401", "/proactive_refresh"),
+        ("proactive_refresh", "0", "/proactive_refresh"), ("proactive_refresh", "true", "/proactive_refresh"),
         ("redirect_uris", "[]", "/redirect_uris"), ("a/b~c", "1", "/a~1b~0c"),
         ("client_secret_set", "true", "/client_secret_set"),
     ])
@@ -202,6 +204,7 @@ internal import TokenBroker
     @Test(
         arguments: [
             (#""refresh_lead_time": 0"#, nil), (#""refresh_lead_time": 86400"#, nil),
+            (#""proactive_refresh": 60"#, nil), (#""proactive_refresh": 86400"#, nil),
             (#""session_ending_answers": [{"status": 400}, {"status": 499, "error": "a.b_c:d-1"}]"#, nil),
             (#""session_ending_answers": [{"status": 407, "error": "\#(String(repeating: "e", count: 64))"}]"#, nil),
             (#""session_ending_answers": [{"status": 400}, {"status": 400}]"#, nil),
@@ -210,7 +213,7 @@ internal import TokenBroker
                 #""session_ending_answers": [{"status": 400}]"#
             ),
             (#""session_ending_answers": []"#, ""), (#""session_ending_answers": null"#, ""),
-            (#""refresh_lead_time": null"#, ""),
+            (#""refresh_lead_time": null"#, ""), (#""proactive_refresh": null"#, ""),
         ] as [(String, String?)])
     func `the renewal's fields are shown as they were given, and kept`(given: String, shown: String?) async throws {
         let broker = try await BrokerHarness()
@@ -225,6 +228,7 @@ internal import TokenBroker
         if shown == "" {
             #expect(get.json["session_ending_answers"] == nil)
             #expect(get.json["refresh_lead_time"] == nil)
+            #expect(get.json["proactive_refresh"] == nil)
         }
         // What was taken can be read by another process.
         let other = try await BrokerHarness(store: broker.store)
@@ -233,6 +237,7 @@ internal import TokenBroker
         await broker.makeTenant()
         #expect(await broker.call(.get, "/tenants/t1").json["session_ending_answers"] == nil)
         #expect(await broker.call(.get, "/tenants/t1").json["refresh_lead_time"] == nil)
+        #expect(await broker.call(.get, "/tenants/t1").json["proactive_refresh"] == nil)
     }
 
     @Test func `a session ending answer that is no object is refused`() async throws {

@@ -8,7 +8,11 @@ internal import Testing
             ("EVENT_DAYS", "a week", 78), ("EVENT_LIMIT", "999", 78), ("EVENT_LIMIT", "1000", 0),
             ("EVENT_LIMIT", "1000000000", 0), ("EVENT_LIMIT", "1000000001", 78), ("EVENT_LIMIT", "-1", 78),
             ("PROVIDER_CONCURRENCY", "0", 78), ("PROVIDER_CONCURRENCY", "1", 0), ("PROVIDER_CONCURRENCY", "1024", 0),
-            ("PROVIDER_CONCURRENCY", "1025", 78),
+            ("PROVIDER_CONCURRENCY", "1025", 78), ("CACHE_MEGABYTES", "0", 78), ("CACHE_MEGABYTES", "1", 0),
+            ("CACHE_MEGABYTES", "1048576", 0), ("CACHE_MEGABYTES", "1048577", 78), ("CACHE_SECONDS", "-1", 78),
+            ("CACHE_SECONDS", "0", 0), ("CACHE_SECONDS", "3600", 0), ("CACHE_SECONDS", "3601", 78),
+            ("PROVIDER_TIMEOUT", "0", 78), ("PROVIDER_TIMEOUT", "1", 0), ("PROVIDER_TIMEOUT", "20", 0),
+            ("PROVIDER_TIMEOUT", "21", 78), ("MIGRATE", "false", 0), ("MIGRATE", "no", 78),
         ] as [(String, String, Int32)])
     func `are taken within their ranges`(name: String, value: String, status: Int32) async throws {
         let process = try await TestProcess.start(

@@ -46,11 +46,13 @@ package struct PostgresRecordStore: RecordStore {
     private static let transientStates: Set<String> = ["40001", "40P01", "26000", "42P05"]
     private static let uniqueViolation = "23505"
 
-    /// Connects and brings the schema up to date.
+    /// Connects and brings the schema up to date, or sees that it is.
     ///
     /// Every operation takes at most the configuration's `statementTimeout`, the wait for a connection included; a
     /// commit whose outcome is unknown takes as long again.
     /// - Parameters:
+    ///   - migrates: whether the schema may be changed. If not, one that lacks steps is `.damaged`, and a role suffices
+    ///     that can read and write the tables. Default true.
     ///   - listening: how `watch` hears of commits. Default automatic.
     ///   - heartbeat: how soon `watch` notices that it hears nothing any more. Default 2 s and 3 s.
     ///   - revalidateAfter: how old what was read may become in a replica's memory. Default 5 s.
@@ -59,7 +61,7 @@ package struct PostgresRecordStore: RecordStore {
     /// - Throws: `.unavailable` when PostgreSQL cannot be reached or refuses; `.damaged` when the schema is one that
     ///   this build cannot work with.
     package static func open(
-        _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver,
+        _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver, migrates: Bool = true,
         listening: Listening = .automatic, heartbeat: PostgresListener.Settings = PostgresListener.Settings(),
         revalidateAfter: Duration = .seconds(5), report: @escaping @Sendable (PostgresError) -> Void = { _ in }
     ) async throws(StoreError) -> PostgresRecordStore {
@@ -86,7 +88,7 @@ package struct PostgresRecordStore: RecordStore {
             revalidateAfter: revalidateAfter, pool: pool, feed: feed, notifier: notifier,
             timeout: configuration.statementTimeout, report: report)
         do throws(StoreError) {
-            try await store.migrate()
+            try await store.prepareSchema(migrates: migrates)
         } catch {
             await store.close()
             throw error
@@ -306,10 +308,17 @@ package struct PostgresRecordStore: RecordStore {
         await pool.close()
     }
 
-    private func migrate() async throws(StoreError) {
+    private func prepareSchema(migrates: Bool) async throws(StoreError) {
         let schema: Migrations.SchemaState
         do throws(PostgresError) {
-            schema = try await Migrations.apply(through: pool, until: .after(Self.migrationTimeout))
+            if migrates {
+                schema = try await Migrations.apply(through: pool, until: .after(Self.migrationTimeout))
+            } else {
+                let deadline = MonotonicInstant.after(timeout)
+                schema = try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
+                    try await Migrations.state(of: connection, until: deadline)
+                }
+            }
         } catch {
             throw storeError(error)
         }
@@ -321,7 +330,8 @@ package struct PostgresRecordStore: RecordStore {
         switch state {
         case .usable: return
         case .behind(let version):
-            throw .damaged("PostgreSQL: the schema has version \(version), this build needs \(known): restart it")
+            throw .damaged(
+                "PostgreSQL: the schema has version \(version), this build needs \(known): run token-broker migrate")
         case .tooNew(let version):
             throw .damaged(
                 "PostgreSQL: the schema has version \(version), this build knows \(known): run a newer build")

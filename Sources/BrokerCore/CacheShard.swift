@@ -1,0 +1,256 @@
+internal import Reactor
+
+/// The part of a cache that stands under one lock: a table of entries with their order of use, and which keys were
+/// changed. Every operation on a key takes the same time however many there are, except when the table grows.
+///
+/// Keys come with their hash, so that it is computed once, outside of the lock. Entries stand in slots; the table holds
+/// the slots' numbers (open addressing with linear probing), and the slots are linked from the one used last to the one
+/// used longest ago.
+struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
+    final class Entry: Sendable {
+        let key: Key
+        let value: Value
+        let version: Int64
+
+        init(_ key: Key, _ value: Value, version: Int64) {
+            self.key = key
+            self.value = value
+            self.version = version
+        }
+    }
+
+    private struct Slot {
+        /// Nil in a slot that is free; `older` is the next free one then.
+        var entry: Entry?
+        var hash: Int
+        var bytes: Int
+        var checked: MonotonicInstant
+        /// When it was put in front, by the count of uses.
+        var moved: UInt64
+        var newer: Int32
+        var older: Int32
+    }
+
+    /// What was changed about a key, by the count of changes.
+    private struct Change {
+        /// The last one that was made or may have been made here, or that took the key away.
+        var made: UInt64 = 0
+        /// The last one that the store told of.
+        var told: UInt64 = 0
+        /// The highest version that the store told of.
+        var version: Int64 = .min
+    }
+
+    private static var none: Int32 { -1 }
+    private static var leastTable: Int { 16 }
+
+    /// What an entry takes of memory beside its key's and value's own allocations. Arrays that grow by doubling are three
+    /// quarters full on average, as is the table.
+    static var overhead: Int {
+        let object = MemoryLayout<Key>.stride + MemoryLayout<Value>.stride + 16 + 8
+        return Footprint.allocation(object) + (MemoryLayout<Slot>.stride + 2 * MemoryLayout<Int32>.stride) * 4 / 3
+    }
+
+    private let limit: Int
+    private var slots: [Slot] = []
+    private var table = [Int32](repeating: none, count: leastTable)
+    private var newest = none
+    private var oldest = none
+    private var free = none
+    private var uses: UInt64 = 0
+    private(set) var count = 0
+    private(set) var bytes = 0
+    private(set) var evictions = 0
+
+    /// Rises with every change that somebody made, as against values that somebody read.
+    private(set) var changes: UInt64 = 0
+    /// By the key's hash: two keys that share one cost a reading more, and no memory is held for a key that is long.
+    private var lastChange: [Int: Change] = [:]
+    /// Changes up to this one are taken for changes of every key.
+    private var horizon: UInt64 = 0
+
+    /// - Parameter limit: what the entries may take of memory, in bytes.
+    init(limit: Int) {
+        self.limit = limit
+    }
+
+    // MARK: Changes
+
+    mutating func noteChange(of hash: Int) {
+        beginChange()
+        lastChange[hash, default: Change()].made = changes
+    }
+
+    mutating func noteNews(of hash: Int, version: Int64) {
+        beginChange()
+        var change = lastChange[hash] ?? Change()
+        change.told = changes
+        change.version = max(change.version, version)
+        lastChange[hash] = change
+    }
+
+    mutating func noteChangeOfAll() {
+        changes += 1
+        horizon = changes
+        lastChange = [:]
+    }
+
+    private mutating func beginChange() {
+        // Who holds an older ticket than the horizon reads once more than needed; the table stays small for it.
+        if lastChange.count >= 1024 {
+            lastChange.removeAll(keepingCapacity: true)
+            horizon = changes
+        }
+        changes += 1
+    }
+
+    /// - Parameters:
+    ///   - ticket: the count of changes at some time.
+    ///   - version: of a value that was read or written after that time; it has seen what the store told of that version
+    ///     and of earlier ones. Nil for nothing.
+    func hasChanged(_ hash: Int, since ticket: UInt64, asSeenBy version: Int64?) -> Bool {
+        if horizon > ticket { return true }
+        guard let change = lastChange[hash] else { return false }
+        if change.made > ticket { return true }
+        return change.told > ticket && (version ?? .min) < change.version
+    }
+
+    // MARK: Entries
+
+    /// The slot of the key's entry.
+    func find(_ key: Key, _ hash: Int) -> Int? {
+        var place = hash & (table.count - 1)
+        while table[place] != Self.none {
+            let slot = Int(table[place])
+            if slots[slot].hash == hash, let entry = slots[slot].entry, entry.key == key { return slot }
+            place = (place + 1) & (table.count - 1)
+        }
+        return nil
+    }
+
+    func entry(_ slot: Int) -> Entry { slots[slot].entry! }
+
+    func checked(_ slot: Int) -> MonotonicInstant { slots[slot].checked }
+
+    /// An entry was used. It is put in front only when a quarter of the shard may have come before it since: what is read
+    /// again and again moves nothing, and whatever goes was not used during the last uses that are three quarters as many
+    /// as there are entries.
+    mutating func use(_ slot: Int) {
+        uses += 1
+        guard uses - slots[slot].moved > UInt64(count / 4) else { return }
+        unlink(slot)
+        linkInFront(slot)
+    }
+
+    /// Puts the entry in place of the key's present one; nil, and an entry that takes more than the limit, leave none.
+    mutating func set(
+        _ key: Key, _ hash: Int, to new: (entry: Entry, bytes: Int)?, checked: MonotonicInstant
+    ) {
+        let present = find(key, hash)
+        guard let new, new.bytes <= limit else {
+            if let present { remove(present) }
+            return
+        }
+        uses += 1
+        let slot: Int
+        if let present {
+            slot = present
+            unlink(slot)
+            bytes -= slots[slot].bytes
+            (slots[slot].entry, slots[slot].bytes, slots[slot].checked) = (new.entry, new.bytes, checked)
+        } else {
+            slot = add(
+                Slot(
+                    entry: new.entry, hash: hash, bytes: new.bytes, checked: checked, moved: uses, newer: Self.none,
+                    older: Self.none))
+        }
+        bytes += new.bytes
+        linkInFront(slot)
+        // It ends before the entry itself, which fits.
+        while bytes > limit {
+            evictions += 1
+            remove(Int(oldest))
+        }
+    }
+
+    /// Removes every entry that matches.
+    mutating func removeAll(where matches: (Entry) -> Bool) {
+        for slot in slots.indices {
+            if let entry = slots[slot].entry, matches(entry) { remove(slot) }
+        }
+    }
+
+    private mutating func add(_ new: Slot) -> Int {
+        count += 1
+        if count * 4 > table.count * 3 { growTable() }
+        let slot: Int
+        if free == Self.none {
+            slot = slots.count
+            slots.append(new)
+        } else {
+            slot = Int(free)
+            free = slots[slot].older
+            slots[slot] = new
+        }
+        enter(slot)
+        return slot
+    }
+
+    private mutating func remove(_ slot: Int) {
+        unlink(slot)
+        leave(slot)
+        count -= 1
+        bytes -= slots[slot].bytes
+        slots[slot].entry = nil
+        slots[slot].older = free
+        free = Int32(slot)
+    }
+
+    // MARK: The table
+
+    private mutating func enter(_ slot: Int) {
+        var place = slots[slot].hash & (table.count - 1)
+        while table[place] != Self.none { place = (place + 1) & (table.count - 1) }
+        table[place] = Int32(slot)
+    }
+
+    /// Takes the slot out of the table, and moves those up that were kept from their place by it: no marks of what was
+    /// here stay behind.
+    private mutating func leave(_ slot: Int) {
+        let mask = table.count - 1
+        var gap = slots[slot].hash & mask
+        while table[gap] != Int32(slot) { gap = (gap + 1) & mask }
+        var place = (gap + 1) & mask
+        while table[place] != Self.none {
+            let home = slots[Int(table[place])].hash & mask
+            // Whether the gap lies between the home of what stands here and this place.
+            if (place - home) & mask >= (place - gap) & mask {
+                table[gap] = table[place]
+                gap = place
+            }
+            place = (place + 1) & mask
+        }
+        table[gap] = Self.none
+    }
+
+    private mutating func growTable() {
+        table = [Int32](repeating: Self.none, count: table.count * 2)
+        for slot in slots.indices where slots[slot].entry != nil { enter(slot) }
+    }
+
+    // MARK: The order of use
+
+    private mutating func linkInFront(_ slot: Int) {
+        slots[slot].moved = uses
+        slots[slot].newer = Self.none
+        slots[slot].older = newest
+        if newest == Self.none { oldest = Int32(slot) } else { slots[Int(newest)].newer = Int32(slot) }
+        newest = Int32(slot)
+    }
+
+    private mutating func unlink(_ slot: Int) {
+        let (newer, older) = (slots[slot].newer, slots[slot].older)
+        if newer == Self.none { newest = older } else { slots[Int(newer)].older = older }
+        if older == Self.none { oldest = newer } else { slots[Int(older)].newer = newer }
+    }
+}

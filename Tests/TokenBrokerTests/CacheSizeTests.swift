@@ -1,0 +1,61 @@
+internal import Cryptography
+internal import OAuth
+internal import Reactor
+internal import Testing
+
+@testable internal import BrokerCore
+
+@Suite struct `Credentials that are kept in memory` {
+    private static let now = MonotonicInstant(nanoseconds: 1)
+
+    private static func id(_ number: Int) throws -> CredentialsID {
+        CredentialsID(
+            tenant: try #require(TenantName("tenant-\(number % 100)")),
+            storageKey: try #require(StorageKey("user-\(number)")))
+    }
+
+    private static func snapshot(_ number: Int, octets: Int) throws -> CredentialsSnapshot {
+        let scopes = try #require(ScopeSet(["r_usr", "w_usr"]))
+        let client = ClientConfiguration(
+            clientID: "client-1", clientSecret: nil, clientUniqueKey: nil, scopes: scopes)
+        return CredentialsSnapshot(
+            record: CredentialRecord(
+                held: HeldCredentials(
+                    level: .user, accessToken: SecretBytes([UInt8](repeating: 97, count: octets)),
+                    refreshToken: SecretBytes(utf8: "refresh"), expires: Timestamp(milliseconds: 1_800_000_000_000),
+                    grantedScopes: scopes, userID: "\(number)", obtainedWith: client.fingerprint)),
+            version: 1)
+    }
+
+    @Test(arguments: [1 << 20, 8 << 20])
+    func `take what they may and no more, and the latest are there`(limit: Int) throws {
+        let bus = EventBus(trust: Trust(validity: nil))
+        let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(bytes: limit, heeding: bus)
+        for number in 0..<10_000 {
+            let id = try Self.id(number)
+            cache.fill(id, try Self.snapshot(number, octets: 700), cache.ticket(id, now: Self.now))
+        }
+        let statistics = cache.statistics
+        #expect(statistics.bytes <= limit)
+        // In each shard less than one entry's room is left over.
+        #expect(statistics.bytes > limit - 64 * 4096)
+        // The token stands in the credentials and in their answer.
+        #expect((1800...3600).contains(statistics.bytes / statistics.entries))
+        #expect(statistics.entries + statistics.evictions == 10_000)
+        for number in 9_990..<10_000 { #expect(cache.fresh(try Self.id(number), now: Self.now) != nil) }
+        #expect(cache.fresh(try Self.id(0), now: Self.now) == nil)
+    }
+
+    @Test func `are counted by their size`() throws {
+        let bus = EventBus(trust: Trust(validity: nil))
+        let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(bytes: 64 << 20, heeding: bus)
+        let id = try Self.id(1)
+        for octets in [0, 700, 10_000, 100_000] {
+            cache.put(id, try Self.snapshot(1, octets: octets), cache.ticket(id, now: Self.now))
+            let bytes = cache.statistics.bytes
+            #expect((2 * octets..<2 * octets + 2400).contains(bytes))
+        }
+        cache.remove(id)
+        #expect(cache.statistics == CacheStatistics())
+    }
+}
