@@ -118,7 +118,8 @@ internal import Testing
     @Test(
         arguments: [
             // While the feed is followed, for as long as it is.
-            ([.follow, .ask("r"), .read("r", 1), .pass(.seconds(3600)), .alive], 1),
+            ([.follow, .ask("r"), .read("r", 1), .pass(.milliseconds(59_999)), .alive], 1),
+            ([.follow, .ask("r"), .read("r", 1), .pass(.seconds(60)), .alive], nil),
             ([.follow, .ask("r"), .read("r", 1), .pass(.milliseconds(4999))], 1),
             ([.follow, .ask("r"), .read("r", 1), .pass(.seconds(5))], nil),
             // The question counts, not the answer.

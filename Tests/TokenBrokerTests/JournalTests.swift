@@ -48,7 +48,8 @@ internal import TokenBroker
 
         /// Another replica of the same store, with the journal if it is given.
         func another(_ journal: Journal? = nil) async throws -> BrokerHarness {
-            try await BrokerHarness(store: base, time: time, journal: journal)
+            try await BrokerHarness(
+                store: BrokerFaultyStore(base, revalidateAfter: .seconds(5)), time: time, journal: journal)
         }
 
         func entries() async throws -> Int {
@@ -57,12 +58,24 @@ internal import TokenBroker
             return try #require(line.flatMap { Int($0.dropFirst("token_broker_journal_entries ".count)) })
         }
 
-        /// Waits for the journal's next try.
-        func untilStored() async throws {
-            while try await entries() > 0 {
-                await time.sleepers(atLeast: 1)
-                time.advance(by: .seconds(2))
+        /// Lets time pass while `body` runs.
+        func passing<R: Sendable>(_ body: () async -> R) async -> R {
+            let clock = Task { [time] in
+                while !Task.isCancelled {
+                    await time.sleepers(atLeast: 1)
+                    time.advance(by: .milliseconds(250))
+                }
             }
+            let result = await body()
+            clock.cancel()
+            await clock.value
+            return result
+        }
+
+        /// Waits until everything in the journal is stored.
+        func untilStored(by broker: BrokerHarness? = nil) async {
+            let credentials = (broker ?? self.broker).broker.credentials
+            await passing { while credentials.countInJournal > 0 { await Task.yield() } }
         }
     }
 
@@ -75,15 +88,12 @@ internal import TokenBroker
         setting.time.advance(by: .seconds(60))
         #expect(await setting.broker.get().token == "a2")
         #expect(await setting.broker.get().tag == answer.tag)
-        // Its publication and the caller wait.
-        async let forced = setting.broker.get("policy=local_force_refresh")
-        await setting.time.sleepers(atLeast: 2)
-        setting.time.advance(by: .seconds(1))
-        #expect(await forced.code == "storage_unavailable")
+        let refused = await setting.passing { await setting.broker.get("policy=local_force_refresh") }
+        #expect(refused.code == "storage_unavailable")
         #expect(setting.broker.transport.seen.count == 1)
 
         setting.store.isAway = false
-        try await setting.untilStored()
+        await setting.untilStored()
         let other = try await setting.another()
         #expect(await other.get().token == "a2")
         #expect(await other.get().tag == answer.tag)
@@ -104,10 +114,7 @@ internal import TokenBroker
         let next = try await setting.another(journal)
         try await next.broker.core.takeUpJournal()
         setting.time.advance(by: .seconds(20))
-        while next.broker.credentials.countInJournal > 0 {
-            await setting.time.sleepers(atLeast: 1)
-            setting.time.advance(by: .seconds(2))
-        }
+        await setting.untilStored(by: next)
         #expect(await next.get().token == "a2")
         #expect(next.transport.seen.isEmpty)
         #expect(try await next.events().count { $0.kind == .credentialsUpdated } == 2)
@@ -133,7 +140,7 @@ internal import TokenBroker
             #expect(await other.get().level == "basic")
         }
         setting.store.isAway = false
-        try await setting.untilStored()
+        await setting.untilStored()
         setting.time.advance(by: .seconds(6))
         for broker in [setting.broker, other] {
             let answer = await broker.get("policy=local")
@@ -158,11 +165,10 @@ internal import TokenBroker
     @Test func `a journal that fails leaves the grant waiting in memory`() async throws {
         let setting = try await Setting()
         await setting.journal.close()
-        async let answer = setting.refreshWithoutStore()
+        let granted = Task { await setting.refreshWithoutStore() }
         await setting.time.sleepers(atLeast: 1)
         setting.store.isAway = false
-        setting.time.advance(by: .milliseconds(200))
-        #expect(await answer.token == "a2")
+        #expect(await setting.passing { await granted.value }.token == "a2")
         #expect(setting.broker.log.contains { $0.contains("journal_failed") })
         #expect(try await setting.entries() == 0)
     }

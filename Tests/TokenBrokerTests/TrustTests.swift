@@ -45,7 +45,9 @@ internal import Testing
             ([.follow(10_000), .alive(60_000)], 63_000, 67_999, true),
             ([.follow(10_000), .alive(60_000)], 63_000, 68_000, false),
             // A late sign of life shows that nothing was missed.
-            ([.follow(10_000), .alive(60_000), .alive(70_000)], 10_000, 70_000, true),
+            ([.follow(10_000), .alive(60_000), .alive(70_000)], 10_001, 70_000, true),
+            // What nobody tells of is found after a minute all the same.
+            ([.follow(10_000), .alive(60_000), .alive(70_000)], 10_000, 70_000, false),
             // A feed that is lost likewise.
             ([.follow(10_000), .alive(60_000), .lose], 10_000, 60_000, false),
             ([.follow(10_000), .alive(60_000), .lose], 58_000, 62_999, true),
