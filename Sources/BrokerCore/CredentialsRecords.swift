@@ -23,6 +23,13 @@ final class CredentialsRecords: Sendable {
     /// What was granted and could not be stored yet. It is what callers are to have.
     private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
     private let unpublishedCount = Atomic<Int>(0)
+    /// In nanoseconds of this process's clock: when the store was last seen to be away; `.min` for never.
+    private let lastAway = Atomic<Int64>(.min)
+    /// Likewise, when it took something last.
+    private let lastWritten = Atomic<Int64>(.min)
+
+    /// For how long after the store was away a lease that has run out is left to its holder.
+    private static let headStart: Duration = .seconds(3)
 
     init(
         vault: Vault, tenants: TenantDirectory, bus: EventBus, time: any Time, log: Log, schedule: ExpirySchedule,
@@ -61,7 +68,14 @@ final class CredentialsRecords: Sendable {
     /// What is stored, and the lease on it.
     func standing(_ id: CredentialsID) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let ticket = cache.ticket(id, now: time.monotonic)
-        guard let record = try await vault.read(Self.recordID(id)) else {
+        let read: OpenRecord?
+        do throws(StoreError) {
+            read = try await vault.read(Self.recordID(id))
+        } catch {
+            if error == .unavailable { noteAway() }
+            throw error
+        }
+        guard let record = read else {
             cache.fill(id, .nothing, ticket)
             return (.nothing, nil)
         }
@@ -149,7 +163,7 @@ final class CredentialsRecords: Sendable {
         }
         let ticket = cache.ticket(id, now: time.monotonic)
         do throws(StoreError) {
-            try await vault.commit(prepared.changes)
+            try await commit(prepared.changes)
         } catch {
             // The change may have arrived all the same.
             if error == .unavailable { cache.remove(id) }
@@ -173,14 +187,56 @@ final class CredentialsRecords: Sendable {
         _ events: [BrokerEvent], of id: CredentialsID, with changes: [VaultChange] = []
     ) async throws(StoreError) {
         if events.isEmpty { return try await commit(changes) }
-        try await vault.commit(
+        try await commit(
             [.require(RecordID(.tenant, id.tenant))] + changes + [BrokerEvent.entry(events, of: id, at: time.now)])
         bus.announce(id.tenant)
     }
 
-    /// Commits what changes neither the content nor the version of credentials.
+    /// Commits, and notes whether the store is there.
     func commit(_ changes: [VaultChange]) async throws(StoreError) {
-        if !changes.isEmpty { try await vault.commit(changes) }
+        if changes.isEmpty { return }
+        do throws(StoreError) {
+            try await vault.commit(changes)
+            lastWritten.store(time.monotonic.nanoseconds, ordering: .relaxed)
+        } catch {
+            if error == .unavailable { noteAway() }
+            throw error
+        }
+    }
+
+    // MARK: Seeing the store go and come
+
+    /// The store did not answer, or cannot be written to. One that has just taken something is busy, not away.
+    func noteAway() {
+        let now = time.monotonic
+        let written = MonotonicInstant(nanoseconds: lastWritten.load(ordering: .relaxed))
+        if written.nanoseconds == .min || written.advanced(by: .seconds(1)) <= now {
+            lastAway.store(now.nanoseconds, ordering: .relaxed)
+        }
+    }
+
+    /// For how much longer a lease that has run out is to be left to its holder.
+    ///
+    /// While the store was away, leases ran out whose holders live: they have the answer, keep it in the journal, and
+    /// store it as soon as they can. Whoever tried the spent refresh token before that, longer after it was exchanged
+    /// than a provider's grace period, would have the session revoked. So they get to the store first. A dead holder's
+    /// lease waits in vain, for as short.
+    func headStart() async -> Duration {
+        if vault.revalidateAfter == nil || remainingHeadStart == .zero { return .zero }
+        do throws(StoreError) {
+            // A store may be read long before it can be written to again.
+            try await vault.check()
+        } catch {
+            noteAway()
+        }
+        return remainingHeadStart
+    }
+
+    private var remainingHeadStart: Duration {
+        let away = lastAway.load(ordering: .relaxed)
+        if away == .min { return .zero }
+        let end = MonotonicInstant(nanoseconds: away).advanced(by: Self.headStart)
+        return max(.zero, time.monotonic.duration(to: end))
     }
 
     /// What a change of credentials does to what is kept aside.

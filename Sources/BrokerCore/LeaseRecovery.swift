@@ -72,6 +72,8 @@ final class LeaseRecovery: Sendable {
         do throws(StoreError) {
             while !Task.isCancelled {
                 let lapsed = try await vault.lapsed(.credentials, limit: Self.batch)
+                // Nobody is seen to before those have had their turn who live and could not reach the store.
+                if !lapsed.isEmpty, await credentials.records.headStart() > .zero { return }
                 let now = time.monotonic
                 let ids = lapsed.compactMap { lease in
                     StorageKey(lease.id.key).map { CredentialsID(tenant: lease.id.tenant, storageKey: $0) }
@@ -85,6 +87,7 @@ final class LeaseRecovery: Sendable {
                 if lapsed.count < Self.batch || due.isEmpty { return }
             }
         } catch {
+            if error == .unavailable { credentials.records.noteAway() }
             log.warning("store_failed", [.store(error)])
         }
     }
