@@ -40,11 +40,6 @@ extension CredentialsProvider {
         case storeAway
     }
 
-    /// The longest pause between two tries to store what is in the journal.
-    ///
-    /// Short, since others who find the lease run out hold back for no longer than `CredentialsRecords.headStart`.
-    private static let longestJournalPause: Duration = .milliseconds(500)
-
     func publish(
         _ renewal: Renewal, _ record: CredentialRecord, aside: CredentialsRecords.AsideChange = .none,
         events: @escaping CredentialsRecords.Events
@@ -208,7 +203,7 @@ extension CredentialsProvider {
                 // It may be long since it was written, and a logout may have come between: only where the store does
                 // not say is it served without asking. One that is away is asked once.
                 if !isStoreAway, await isSettled(&publication) { continue }
-                isStoreAway = publication.tries > 0
+                isStoreAway = isStoreAway || publication.tries > 0
                 // Its version is not known before it is stored; this one is as good for an entity tag.
                 records.serve(
                     CredentialsSnapshot(record: entry.record, version: entry.base + 1), unpublished: entry.id)
@@ -242,7 +237,7 @@ extension CredentialsProvider {
                 case .overtaken: return await leaveJournal(id, isStored: false)
                 case .again(let remaining): pause = min(remaining, Self.lookInterval)
                 case .storeAway:
-                    pause = min(CredentialsRecords.pause(beforeTry: publication.tries), Self.longestJournalPause)
+                    pause = CredentialsRecords.pauseWithGrant(beforeTry: publication.tries)
                 }
             } catch {
                 // An operator must look; what is in the journal stays there.

@@ -59,24 +59,17 @@ extension CredentialsProvider {
                 await settleAbandoned(standing.lease, renewal)
                 return .success(.overtaken)
             }
-            let remaining = await remaining(standing.lease)
-            guard remaining > .zero, renewal.grant != nil else { return await carryOut(decision, renewal) }
+            guard let lease = standing.lease, renewal.grant != nil else { return await carryOut(decision, renewal) }
+            if lease.hasRunOut, await records.mayTakeOver(lease) { return await carryOut(decision, renewal) }
             // Another replica renews. It ends by telling so, or its lease runs out.
             if urgency == .background { return .success(.overtaken) }
             waitedSince = waitedSince ?? time.monotonic
-            let pause = min(Self.lookInterval, remaining)
+            let pause = lease.hasRunOut ? Self.lookInterval : min(Self.lookInterval, lease.remaining)
             await records.changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
             if Task.isCancelled {
                 return .failure(BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1))
             }
         }
-    }
-
-    /// For how much longer a lease keeps others from renewing; zero for none.
-    private func remaining(_ lease: Lease?) async -> Duration {
-        guard let lease else { return .zero }
-        if !lease.hasRunOut { return lease.remaining }
-        return lease.wasGivenUp ? .zero : await records.headStart()
     }
 
     /// Like the decision about a query; but where a replica died while it renewed, the refresh token is tried at once,

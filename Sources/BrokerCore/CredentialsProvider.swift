@@ -234,6 +234,9 @@ package final class CredentialsProvider: Sendable {
     /// How many sets of credentials wait in the journal for the store.
     package var countInJournal: Int { records.countOfUnpublished }
 
+    /// The store did not answer just now.
+    func noteStoreFailure() { records.noteFailure() }
+
     /// Sees to a record whose holder died while it renewed, if nobody else does.
     func recover(_ id: CredentialsID) async throws(BrokerError) {
         guard let tenant = try await tenants.currentTenant(id.tenant) else { return }

@@ -23,13 +23,14 @@ final class CredentialsRecords: Sendable {
     /// What was granted and could not be stored yet. It is what callers are to have.
     private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
     private let unpublishedCount = Atomic<Int>(0)
-    /// In nanoseconds of this process's clock: when the store was last seen to be away; `.min` for never.
-    private let lastAway = Atomic<Int64>(.min)
+    /// When the store did not answer last, in nanoseconds of the monotonic clock.
+    private let lastFailure = Atomic<Int64>(Int64.min)
     /// Likewise, when it took something last.
-    private let lastWritten = Atomic<Int64>(.min)
+    private let lastCommit = Atomic<Int64>(Int64.min)
 
-    /// For how long after the store was away a lease that has run out is left to its holder.
-    private static let headStart: Duration = .seconds(3)
+    /// What holders need to come back to a store that was away: a second between their tries, two between those of the
+    /// connections below them, and something for the commit.
+    private static let respite: Duration = .seconds(5)
 
     init(
         vault: Vault, tenants: TenantDirectory, bus: EventBus, time: any Time, log: Log, schedule: ExpirySchedule,
@@ -68,14 +69,7 @@ final class CredentialsRecords: Sendable {
     /// What is stored, and the lease on it.
     func standing(_ id: CredentialsID) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let ticket = cache.ticket(id, now: time.monotonic)
-        let read: OpenRecord?
-        do throws(StoreError) {
-            read = try await vault.read(Self.recordID(id))
-        } catch {
-            if error == .unavailable { noteAway() }
-            throw error
-        }
-        guard let record = read else {
+        guard let record = try await vault.read(Self.recordID(id)) else {
             cache.fill(id, .nothing, ticket)
             return (.nothing, nil)
         }
@@ -197,46 +191,11 @@ final class CredentialsRecords: Sendable {
         if changes.isEmpty { return }
         do throws(StoreError) {
             try await vault.commit(changes)
-            lastWritten.store(time.monotonic.nanoseconds, ordering: .relaxed)
+            lastCommit.store(time.monotonic.nanoseconds, ordering: .relaxed)
         } catch {
-            if error == .unavailable { noteAway() }
+            if error == .unavailable { noteFailure() }
             throw error
         }
-    }
-
-    // MARK: Seeing the store go and come
-
-    /// The store did not answer, or cannot be written to. One that has just taken something is busy, not away.
-    func noteAway() {
-        let now = time.monotonic
-        let written = MonotonicInstant(nanoseconds: lastWritten.load(ordering: .relaxed))
-        if written.nanoseconds == .min || written.advanced(by: .seconds(1)) <= now {
-            lastAway.store(now.nanoseconds, ordering: .relaxed)
-        }
-    }
-
-    /// For how much longer a lease that has run out is to be left to its holder.
-    ///
-    /// While the store was away, leases ran out whose holders live: they have the answer, keep it in the journal, and
-    /// store it as soon as they can. Whoever tried the spent refresh token before that, longer after it was exchanged
-    /// than a provider's grace period, would have the session revoked. So they get to the store first. A dead holder's
-    /// lease waits in vain, for as short.
-    func headStart() async -> Duration {
-        if vault.revalidateAfter == nil || remainingHeadStart == .zero { return .zero }
-        do throws(StoreError) {
-            // A store may be read long before it can be written to again.
-            try await vault.check()
-        } catch {
-            noteAway()
-        }
-        return remainingHeadStart
-    }
-
-    private var remainingHeadStart: Duration {
-        let away = lastAway.load(ordering: .relaxed)
-        if away == .min { return .zero }
-        let end = MonotonicInstant(nanoseconds: away).advanced(by: Self.headStart)
-        return max(.zero, time.monotonic.duration(to: end))
     }
 
     /// What a change of credentials does to what is kept aside.
@@ -309,7 +268,7 @@ final class CredentialsRecords: Sendable {
     func waitForStore(beforeTry tries: Int, _ id: CredentialsID) async throws(BrokerError) {
         report(.unavailable, id)
         do {
-            try await time.sleep(for: Self.pause(beforeTry: tries))
+            try await time.sleep(for: Self.pauseWithGrant(beforeTry: tries))
         } catch {
             throw BrokerError(StoreError.unavailable)
         }
@@ -320,7 +279,46 @@ final class CredentialsRecords: Sendable {
         min(.milliseconds(100 << min(tries, 6)), .seconds(5))
     }
 
+    /// The same for whoever holds what a provider has granted, but a second at most: see `mayTakeOver`.
+    static func pauseWithGrant(beforeTry tries: Int) -> Duration {
+        min(pause(beforeTry: tries), .seconds(1))
+    }
+
+    /// Whether a lease that has run out may be taken over. Not right after the store was away: the holder may live, and
+    /// have in its hands what the refresh token was exchanged for. It comes to store that within seconds of the store's
+    /// return, and to present the spent refresh token before that would end the session.
+    func mayTakeOver(_ lease: Lease) async -> Bool {
+        if lease.wasGivenUp { return true }
+        return await !isInRespite()
+    }
+
+    /// Whether the store was away a moment ago. Looks whether it can be written to then: one that is read-only, as after
+    /// a failover, has not come back, and from its return on holders are to have all of the respite.
+    func isInRespite() async -> Bool {
+        func isOver() -> Bool {
+            let failure = MonotonicInstant(nanoseconds: lastFailure.load(ordering: .relaxed))
+            return failure.advanced(by: Self.respite) <= time.monotonic
+        }
+        // Nobody else holds a lease on what one process has for itself.
+        if vault.revalidateAfter == nil || isOver() { return false }
+        do throws(StoreError) {
+            try await vault.check()
+        } catch {
+            noteFailure()
+        }
+        return !isOver()
+    }
+
+    /// The store did not answer just now. One that has just taken something is busy, not away: were every failure to
+    /// count, the leases of the dead would stand for as long as it is.
+    func noteFailure() {
+        let now = time.monotonic
+        let commit = MonotonicInstant(nanoseconds: lastCommit.load(ordering: .relaxed))
+        if commit.advanced(by: .seconds(1)) <= now { lastFailure.store(now.nanoseconds, ordering: .relaxed) }
+    }
+
     func report(_ error: StoreError, _ id: CredentialsID) {
+        if error == .unavailable { noteFailure() }
         log.error("store_failed", LogField.credentials(id) + [.store(error)])
     }
 

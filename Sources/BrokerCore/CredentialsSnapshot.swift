@@ -2,8 +2,9 @@ internal import Cryptography
 internal import JSON
 package import OAuth
 
-/// What is stored under a storage key, as it was read or written last. Immutable; replaced whole.
-package struct CredentialsSnapshot: Sendable {
+/// What is stored under a storage key, as it was read or written last. Immutable; replaced whole. An object, so that a
+/// reader of the cache counts one reference and not one for each of the parts.
+package final class CredentialsSnapshot: Sendable {
     package let record: CredentialRecord
     /// The stored record's version; 0 where nothing is stored.
     package let version: Int64

@@ -23,7 +23,7 @@ final class LeaseRecovery: Sendable {
     private static let interval: Duration = .seconds(1)
     /// How often one is whose other processes are all dead: what this process could not give back itself.
     private static let idleInterval: Duration = .seconds(10)
-    private static let batch = 200
+    private static let batch = 1000
     private static let atOnce = 16
 
     private let vault: Vault
@@ -73,7 +73,7 @@ final class LeaseRecovery: Sendable {
             while !Task.isCancelled {
                 let lapsed = try await vault.lapsed(.credentials, limit: Self.batch)
                 // Nobody is seen to before those have had their turn who live and could not reach the store.
-                if !lapsed.isEmpty, await credentials.records.headStart() > .zero { return }
+                if !lapsed.isEmpty, await credentials.records.isInRespite() { return }
                 let now = time.monotonic
                 let ids = lapsed.compactMap { lease in
                     StorageKey(lease.id.key).map { CredentialsID(tenant: lease.id.tenant, storageKey: $0) }
@@ -87,7 +87,7 @@ final class LeaseRecovery: Sendable {
                 if lapsed.count < Self.batch || due.isEmpty { return }
             }
         } catch {
-            if error == .unavailable { credentials.records.noteAway() }
+            if error == .unavailable { credentials.noteStoreFailure() }
             log.warning("store_failed", [.store(error)])
         }
     }
@@ -110,6 +110,8 @@ final class LeaseRecovery: Sendable {
             log.warning("lease_not_recovered", LogField.credentials(id) + [.code(error.code)])
             let now = time.monotonic
             state.withLock { state in
+                // Whoever is forgotten is tried once more than needed.
+                if state.failures.count >= 10_000 { state.failures = [:] }
                 let count = (state.failures[id]?.count ?? 0) + 1
                 // 1, 2, 4, ... 64 seconds.
                 state.failures[id] = Failure(count: count, until: now.advanced(by: .seconds(1 << min(count - 1, 6))))

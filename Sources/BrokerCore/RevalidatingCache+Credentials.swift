@@ -19,9 +19,11 @@ extension RevalidatingCache where Key == CredentialsID, Value == CredentialsSnap
 }
 
 extension CredentialsSnapshot {
-    /// What it takes of memory beside its own fields, in bytes.
+    /// What it takes of memory, in bytes.
     fileprivate var footprint: Int {
-        var sum = Footprint.bytes(record.ended?.count ?? 0) + (encoded?.footprint ?? 0)
+        let fields = MemoryLayout.size(ofValue: record) + MemoryLayout.size(ofValue: encoded) + 8
+        var sum = Footprint.allocation(16 + fields)
+        sum += Footprint.bytes(record.ended?.count ?? 0) + (encoded?.footprint ?? 0)
         if let held = record.held {
             sum += Footprint.secret(held.accessToken) + Footprint.secret(held.refreshToken)
             sum += Footprint.texts(held.grantedScopes.values) + Footprint.text(held.userID)

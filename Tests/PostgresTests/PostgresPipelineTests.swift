@@ -25,6 +25,7 @@ internal import Testing
         _ = try await connection.execute(
             PostgresStatement("CREATE TEMPORARY TABLE t (n bigint PRIMARY KEY)"), until: soon)
         try await body(connection)
+        if await connection.isInTransaction { Issue.record("a transaction was left open") }
         await connection.close()
     }
 
@@ -144,6 +145,23 @@ internal import Testing
                 await Self.failure { _ = try await Self.rows(connection) } == .server(sqlstate: "25P02"))
             _ = try await connection.execute(PostgresStatement("ROLLBACK"), until: Self.soon)
             #expect(try await Self.rows(connection) == 4)
+        }
+    }
+
+    @Test func `what was committed is known whatever comes behind it`() async throws {
+        try await Self.withTable { connection async throws in
+            let transaction =
+                [PostgresCommand(PostgresStatement("BEGIN"))] + Self.inserts([1])
+                + [PostgresCommand(PostgresStatement("COMMIT"))]
+            let (results, failure) = await connection.outcome(
+                of: transaction + [PostgresCommand(PostgresStatement("SELECT 1 / 0"))], until: Self.soon)
+            #expect(results.map(\.affectedRows) == [0, 1, 0])
+            #expect(failure == .server(sqlstate: "22012"))
+            #expect(try await Self.rows(connection) == 1)
+            let late = await connection.outcome(
+                of: Self.inserts([2]) + [PostgresCommand(PostgresStatement("SELECT pg_sleep(60)"))],
+                until: .after(.milliseconds(200)))
+            #expect(late.failure == .timedOut)
         }
     }
 

@@ -178,29 +178,6 @@ internal import TokenBroker
         await setting.broker.broker.finish()
     }
 
-    @Test func `a holder that does not come back has its lease taken over`() async throws {
-        let setting = try await Setting()
-        let store = BrokerFaultyStore(setting.base, revalidateAfter: .seconds(5))
-        let other = try await BrokerHarness(store: store, time: setting.time)
-        _ = try await other.broker.core.tenants.tenant(TenantName("t1")!)
-        let version = try #require(try await other.vault.read(Self.row)).version
-        try await other.vault.commit([
-            .claim(Self.row, version: version, holder: "dead", replacing: nil, for: .seconds(12))
-        ])
-        store.isAway = true
-        setting.time.advance(by: .seconds(13))
-        #expect(await other.get().code == "storage_unavailable")
-        store.isAway = false
-        other.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
-        async let answer = other.get()
-        for _ in 0..<3 {
-            await setting.time.sleepers(atLeast: 1)
-            #expect(other.transport.seen.isEmpty)
-            setting.time.advance(by: .seconds(1))
-        }
-        #expect(await answer.token == "a2")
-    }
-
     @Test func `what is put into the journal stays there when what was there before it is over`() async throws {
         let setting = try await Setting()
         #expect(await setting.refreshWithoutStore().token == "a2")

@@ -367,6 +367,35 @@ internal import TokenBroker
         #expect(two.transport.seen.map { $0.form["refresh_token"] } == ["r1"])
     }
 
+    // Until it has stored them, its holder alone has the credentials that the provider granted, and a refresh token that
+    // is presented again after the provider's grace period ends the session.
+    @Test(arguments: [(4, 0), (5, 1), (6, 1)])
+    func `a lease that ran out while the store was away is its holder's for a moment more`(
+        after: Int, calls: Int
+    ) async throws {
+        let time = ManualTime()
+        let base = MemoryRecordStore { time.monotonic }
+        let store = BrokerFaultyStore(base, revalidateAfter: .seconds(5))
+        let broker = try await BrokerHarness(store: store, time: time)
+        await broker.makeTenant()
+        _ = await broker.set("a1", refresh: "r1")
+        time.advance(by: .seconds(3600))
+        try await Self.abandon(broker)
+        store.isAway = true
+        #expect(await broker.get().code == "storage_unavailable")
+        store.isAway = false
+        time.advance(by: .seconds(after))
+        time.holdSleeps()
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        async let answer = broker.get()
+        if calls == 0 {
+            await time.sleepers(atLeast: 1)
+            #expect(broker.transport.seen.isEmpty)
+            time.advance(by: .seconds(1))
+        }
+        #expect(await answer.token == "a2")
+    }
+
     @Test func `a lease over what needs no refreshing is taken away`() async throws {
         let time = ManualTime()
         let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
