@@ -4,6 +4,7 @@ import DevelopmentProvider
 struct ChaosVerdict {
     enum Rule: String, CaseIterable {
         case lost = "a user was lost"
+        case unseen = "a login was not seen for too long"
         case presentedAgain = "a refresh token was presented again without need"
         case reuse = "the provider saw a reuse and revoked the family"
         case short = "a token was served with less than 60 s left"
@@ -202,7 +203,7 @@ struct ChaosVerdict {
         var known = Known()
         for read in reads {
             known.take(byEnd, before: read.begun)
-            checkAgainstWrites(read, writes, order)
+            checkAgainstWrites(read, writes, order, byEnd)
             guard read.outcome == .user else { continue }
             guard let family = read.family else {
                 report(.dead, read, "version \(read.version), expires_in \(read.expiresIn ?? -1)")
@@ -226,7 +227,10 @@ struct ChaosVerdict {
         }
     }
 
-    private mutating func checkAgainstWrites(_ read: Read, _ writes: [Write], _ order: [Int: Int]) {
+    /// - Parameter answers: all that gave the user's token.
+    private mutating func checkAgainstWrites(
+        _ read: Read, _ writes: [Write], _ order: [Int: Int], _ answers: [Read]
+    ) {
         guard read.outcome == .user || read.outcome == .lower else { return }
         guard let horizon = horizon(of: read) else { return }
         // The last write that the replica must know of, and whether another one may have had its effect.
@@ -234,9 +238,14 @@ struct ChaosVerdict {
         let isSettled = !writes[(place + 1)...].contains { $0.begun < read.ended }
         switch (read.outcome, writes[place].kind) {
         case (.lower, .login):
-            if isSettled {
-                report(.lost, read, "nobody was logged in, \(read.begun - writes[place].begun) ms after a login")
+            guard isSettled else { return }
+            let family = writes[place].families.last
+            let isBack = answers.contains {
+                $0.family == family && $0.replica == read.replica && $0.begun > read.ended
             }
+            report(
+                isBack ? .unseen : .lost, read,
+                "nobody was logged in, \(read.begun - (writes[place].done ?? 0)) ms after a login")
         case (.user, _):
             guard let family = read.family, let origin = order[family] else { return }
             let isEnded = origin < place || (origin == place && family != writes[place].families.last)

@@ -97,6 +97,10 @@ import Testing
         #expect(Self.rules(Self.records([Self.lower(1000), Self.lower(3000)])) == [.lost])
     }
 
+    @Test func `a login that a replica hears of late`() {
+        #expect(Self.rules(Self.records([Self.lower(3000, replica: 1), Self.read(3500, replica: 1)])) == [.unseen])
+    }
+
     @Test func `a session that comes back after a logout, or after a later login`() {
         #expect(Self.rules(Self.records([Self.read(4000)], [Self.logout(1000)])) == [.resurrected])
         var login = Write(user: 0, kind: .login, begun: Self.start + 1000)
