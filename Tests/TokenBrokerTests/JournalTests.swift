@@ -148,7 +148,8 @@ internal import TokenBroker
     @Test func `a next process serves nobody what has come to an end since`() async throws {
         let setting = try await Setting()
         #expect(await setting.refreshWithoutStore().token == "a2")
-        #expect(await (try setting.another()).logOut().status == 204)
+        let other = try await setting.another()
+        #expect(await other.logOut().status == 204)
         await setting.journal.close()
         let next = try await setting.another(try await Setting.journal(setting.directory))
         try await next.broker.core.takeUpJournal()
@@ -184,7 +185,8 @@ internal import TokenBroker
         setting.store.isAway = false
         await setting.broker.set("b1", refresh: "r9")
         #expect(try await setting.entries() == 0)
-        let (store, version) = (setting.store, try #require(try await setting.base.read(Self.row)).version)
+        let store = setting.store
+        let version = try #require(try await setting.base.read(Self.row)).version
         setting.broker.transport.enqueue(
             .decide { _ in
                 store.isAway = true
@@ -202,7 +204,8 @@ internal import TokenBroker
         }
         #expect(try await setting.entries() == 1)
         try await setting.untilStored()
-        #expect(await (try setting.another()).get().token == "b2")
+        let other = try await setting.another()
+        #expect(await other.get().token == "b2")
         await setting.broker.broker.finish()
     }
 
