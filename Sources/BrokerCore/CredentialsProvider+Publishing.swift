@@ -24,6 +24,8 @@ extension CredentialsProvider {
         /// The version that is to be replaced.
         var base: Int64
         var aside: CredentialsRecords.AsideChange = .none
+        /// The version that it is served as already, before it is stored; nil for none yet.
+        var version: Int64?
         var prepared: CredentialsRecords.Prepared?
         var tries = 0
         var conflicts = 0
@@ -45,6 +47,7 @@ extension CredentialsProvider {
         events: @escaping CredentialsRecords.Events
     ) async throws(BrokerError) -> Renewed {
         let id = renewal.id
+        let life = record.held.map { time.now.duration(to: $0.expires) }
         var publication = Publication(
             id: id, tenantVersion: renewal.tenant.version, holder: renewal.lease.holder, record: record,
             spent: renewal.grant?.spendsRefreshToken == true ? renewal.current.record.held?.refreshTokenDigest : nil,
@@ -52,7 +55,7 @@ extension CredentialsProvider {
         while true {
             let ticket = records.changes.ticket(id)
             switch try await advance(&publication) {
-            case .stored(let snapshot): return .new(snapshot)
+            case .stored(let snapshot): return .new(snapshot, life: life)
             case .overtaken:
                 await letGo(
                     renewal, BrokerError(.conflict, "A login, a logout or another replica was faster."),
@@ -61,7 +64,9 @@ extension CredentialsProvider {
             case .again(let remaining):
                 try await waitForOther(id, since: ticket, remaining)
             case .storeAway:
-                if publication.tries == 1, let snapshot = await keep(publication) { return .new(snapshot) }
+                if publication.tries == 1, let snapshot = await keep(publication) {
+                    return .new(snapshot, life: life)
+                }
                 try await records.waitForStore(beforeTry: publication.tries, id)
             }
         }
@@ -76,7 +81,8 @@ extension CredentialsProvider {
                 change = prepared
             } else {
                 change = records.prepare(
-                    publication.record, id, over: publication.base, fencedFor: publication.holder,
+                    publication.record, id, over: publication.base, as: publication.version,
+                    fencedFor: publication.holder,
                     try await records.changes(publication.aside, id), publication.events)
                 publication.prepared = change
             }
@@ -162,17 +168,21 @@ extension CredentialsProvider {
     /// Puts what was granted into the journal, serves it from now on, and stores it in the background.
     /// - Returns: nil where there is no journal, where it fails, or where nothing is lost without it.
     private func keep(_ publication: Publication) async -> CredentialsSnapshot? {
-        guard let journal, let prepared = publication.prepared, let spent = publication.spent,
-            publication.record.held?.refreshToken != nil
-        else { return nil }
+        guard let journal, let spent = publication.spent, publication.record.held?.refreshToken != nil else {
+            return nil
+        }
         // What was in the journal before was replaced in the store by what this one started from. Whoever still sees to
         // it would take this one out of the journal with it.
         let previous = publications.withLock { $0[publication.id] }
         previous?.cancel()
         await previous?.value
+        var publication = publication
+        let version = records.versionOfItsOwn(after: publication.base)
+        (publication.version, publication.prepared) = (version, nil)
+        let snapshot = CredentialsSnapshot(record: publication.record, version: version)
         let entry = JournalEntry(
             id: publication.id, base: publication.base, holder: publication.holder, spent: spent,
-            record: publication.record)
+            record: publication.record, version: version)
         do throws(StoreError) {
             try await journal.keep(entry)
         } catch {
@@ -180,9 +190,9 @@ extension CredentialsProvider {
             return nil
         }
         log.warning("credentials_kept_in_journal", LogField.credentials(publication.id))
-        records.serve(prepared.snapshot, unpublished: publication.id)
+        records.serve(snapshot, unpublished: publication.id)
         goOn(with: publication)
-        return prepared.snapshot
+        return snapshot
     }
 
     /// Takes up what earlier processes left in the journal. To be done before anybody is served.
@@ -198,15 +208,14 @@ extension CredentialsProvider {
                     events: { [time] version in
                         guard let held else { return [] }
                         return [.updated(entry.id, to: held, version: version, by: .refresh, nil, at: time.now)]
-                    }, base: entry.base)
+                    }, base: entry.base, version: entry.version)
                 log.warning("credentials_found_in_journal", LogField.credentials(entry.id))
                 // It may be long since it was written, and a logout may have come between: only where the store does
                 // not say is it served without asking. One that is away is asked once.
                 if !isStoreAway, await isSettled(&publication) { continue }
                 isStoreAway = isStoreAway || publication.tries > 0
-                // Its version is not known before it is stored; this one is as good for an entity tag.
                 records.serve(
-                    CredentialsSnapshot(record: entry.record, version: entry.base + 1), unpublished: entry.id)
+                    CredentialsSnapshot(record: entry.record, version: entry.version), unpublished: entry.id)
                 goOn(with: publication)
             }
         } catch {

@@ -9,7 +9,8 @@ extension CredentialsProvider {
     /// What a renewal came to.
     enum Renewed: Sendable {
         /// Granted, and so fit to be served: stored, or safe in the journal until it can be.
-        case new(CredentialsSnapshot)
+        /// - Parameter life: how long they had to live when they were granted; nil where the session ended.
+        case new(CredentialsSnapshot, life: Duration?)
         /// Somebody else's change came first. Decide again.
         case overtaken
     }
@@ -150,7 +151,7 @@ extension CredentialsProvider {
             LogField.credentials(renewal.id) + [.refresh(renewal.refreshID), .duration(duration)]
         switch result {
         case .success(.overtaken): outcome = .overtaken
-        case .success(.new(let snapshot)):
+        case .success(.new(let snapshot, _)):
             if renewal.grant == .refreshToken, snapshot.record.held == nil {
                 outcome = renewal.lease.isUncertain ? .sessionLost : .sessionEnded
             }
@@ -218,8 +219,7 @@ extension CredentialsProvider {
         let result = try await publish(
             renewal, CredentialRecord(held: renewed), events: granted(renewal, renewed, .refresh))
         // A token that lives no longer than the lead time would be due again at once, and at every read.
-        let life = time.now.duration(to: renewed.expires)
-        if case .new(let snapshot) = result, life <= renewal.tenant.terms.leadTime {
+        if case .new(let snapshot, let life?) = result, life <= renewal.tenant.terms.leadTime {
             pauseEarlyRenewal(renewal.id, of: snapshot.version, for: life / 2)
         }
         return result

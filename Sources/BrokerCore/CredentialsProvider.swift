@@ -48,6 +48,8 @@ package final class CredentialsProvider: Sendable {
     /// How long a caller waits for a renewal ahead of time: the token is good, so a provider that does not answer keeps
     /// nobody from it.
     private static let patienceForEarlyRenewal: Duration = .seconds(5)
+    /// By how much a token must have outlived a query when it was granted, for its having grown too short to be a delay.
+    private static let shortestDelay: Duration = .seconds(1)
 
     /// - Parameters:
     ///   - quarantine: how long credentials that the provider ended are kept aside; zero keeps nothing.
@@ -87,7 +89,7 @@ package final class CredentialsProvider: Sendable {
         var (tenant, query) = (tenant, query)
         let deadline = patience.map { time.monotonic.advanced(by: $0) }
         var outcome = Metrics.TokenRead.fresh
-        var renewsEarly = true
+        var (renewsEarly, mayAskAgain) = (true, true)
         // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
         for _ in 0..<16 {
             let snapshot = try await records.snapshot(id)
@@ -116,10 +118,19 @@ package final class CredentialsProvider: Sendable {
                     // What is stored is good for as long as the caller asked. It is looked at once more, though: the
                     // renewal may have found a logout.
                     renewsEarly = false
-                case .success(.new(let renewed)):
+                case .success(.new(let renewed, let life)):
                     outcome = run.isOwn ? .renewed : .joined
                     // Somebody else's renewal was of the configuration before this one.
                     if let held = renewed.record.held, !held.isRenewed(by: tenant.terms) { continue }
+                    // They were good for long enough when they were granted, and are not any more: a store or another
+                    // replica was waited for. Asked again once: what lives hardly longer than that is given as it is.
+                    if let held = renewed.record.held, let life, mayAskAgain,
+                        life >= query.minimumLifetime + Self.shortestDelay,
+                        held.expires < time.now.advanced(by: query.minimumLifetime)
+                    {
+                        mayAskAgain = false
+                        continue
+                    }
                     // The session ended in this very call. A local policy found something stored, so what it gets is
                     // the next lower level, as with every logout.
                     if renewed.record.held == nil { query.policy = .localValid }

@@ -118,13 +118,16 @@ final class CredentialsRecords: Sendable {
 
     /// - Parameters:
     ///   - current: the version that is replaced; 0 where there is none.
+    ///   - ownVersion: the version that the record is known by already; nil for the next one.
     ///   - holder: whose lease fences the change off from those of others; nil heeds none.
     func prepare(
-        _ record: CredentialRecord, _ id: CredentialsID, over current: Int64,
+        _ record: CredentialRecord, _ id: CredentialsID, over current: Int64, as ownVersion: Int64? = nil,
         fencedFor holder: String? = nil, _ others: [VaultChange] = [], _ events: Events
     ) -> Prepared {
         let isNew = current == 0
-        let version = isNew ? versions.first(at: time.now) : versions.next(after: current)
+        let version =
+            ownVersion.flatMap { $0 > current ? $0 : nil }
+            ?? (isNew ? versions.first(at: time.now) : versions.next(after: current))
         let open = OpenRecord(
             id: Self.recordID(id), version: version, content: SecretBytes(record.encoded),
             due: record.held.map { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
@@ -228,6 +231,10 @@ final class CredentialsRecords: Sendable {
     }
 
     // MARK: Not stored yet
+
+    /// A version for what is served before it is stored. Nobody else gives it to other credentials, as another replica
+    /// would the next one after `version`.
+    func versionOfItsOwn(after version: Int64) -> Int64 { max(versions.first(at: time.now), version + 1) }
 
     /// Has callers get what could not be stored yet.
     func serve(_ snapshot: CredentialsSnapshot, unpublished id: CredentialsID) {

@@ -69,13 +69,18 @@ struct JournalEntry: Sendable, Equatable {
     /// The digest of the refresh token that was exchanged.
     let spent: [UInt8]
     let record: CredentialRecord
+    /// What they are served as.
+    let version: Int64
 
-    init(id: CredentialsID, base: Int64, holder: String?, spent: [UInt8], record: CredentialRecord) {
+    init(
+        id: CredentialsID, base: Int64, holder: String?, spent: [UInt8], record: CredentialRecord, version: Int64
+    ) {
         self.id = id
         self.base = base
         self.holder = holder
         self.spent = spent
         self.record = record
+        self.version = version
     }
 
     var encoded: [UInt8] {
@@ -83,6 +88,7 @@ struct JournalEntry: Sendable, Equatable {
             json.member("base", base)
             json.memberIfPresent("holder", holder)
             json.member("spent", Base64URL.encode(spent))
+            json.member("version", version)
             json.member("record", Base64URL.encode(record.encoded))
         }
     }
@@ -92,10 +98,12 @@ struct JournalEntry: Sendable, Equatable {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes), let base = json["base"]?.integer,
             let spent = json["spent"]?.string.flatMap(Base64URL.decode),
             let content = json["record"]?.string.flatMap(Base64URL.decode),
-            let credentials = CredentialRecord(decoding: content), let storageKey = StorageKey(record.id.key)
+            let credentials = CredentialRecord(decoding: content), let version = json["version"]?.integer,
+            let storageKey = StorageKey(record.id.key)
         else { return nil }
         self.init(
             id: CredentialsID(tenant: record.id.tenant, storageKey: storageKey), base: base,
-            holder: json["holder"]?.string, spent: spent, record: credentials)
+            holder: json["holder"]?.string, spent: spent, record: credentials,
+            version: version)
     }
 }

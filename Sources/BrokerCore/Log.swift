@@ -53,6 +53,11 @@ package struct LogField: Sendable {
         return [.tenant(id.tenant), .init("storage_key_digest", Hex.encode(Array(digest.prefix(6))))]
     }
 
+    /// Of two clocks.
+    package static func difference(_ duration: Duration) -> LogField {
+        .init("difference_ms", .integer(duration.milliseconds))
+    }
+
     package static func duration(_ duration: Duration) -> LogField {
         .init("duration_us", .integer(duration.nanoseconds / 1000))
     }

@@ -168,13 +168,14 @@ package struct TokenEndpoint: Sendable {
         guard let message = try? Self.message(to: server.tokenEndpoint, form, authorization, server) else {
             return (.unreachable, nil)
         }
+        let asked = time.now
         switch await send(message, endpoint: "token", server: server) {
         case .failure(let error):
             log.warning("device_poll_failed", [.refresh(id), .provider(server.preset), .transport(error)])
             return (.unreachable, nil)
         case .success(let response):
             if (200..<300).contains(response.status.code),
-                let granted = TokenResponse(body: response.body, receivedAt: time.now)
+                let granted = TokenResponse(body: response.body, askedAt: asked)
             {
                 return (.granted, granted)
             }
@@ -222,6 +223,8 @@ package struct TokenEndpoint: Sendable {
         _ message: ClientRequest, grant: TokenRequest.Grant, server: AuthorizationServer, id: RefreshID
     ) async -> (outcome: Attempt, isUncertain: Bool) {
         let response: ClientResponse
+        // A lifetime counts from when the provider granted it, which is not before this.
+        let asked = time.now
         switch await send(message, endpoint: "token", server: server) {
         case .success(let answer): response = answer
         case .failure(let error):
@@ -233,7 +236,7 @@ package struct TokenEndpoint: Sendable {
             )
         }
         if (200..<300).contains(response.status.code) {
-            if let granted = TokenResponse(body: response.body, receivedAt: time.now) {
+            if let granted = TokenResponse(body: response.body, askedAt: asked) {
                 return (.granted(granted), false)
             }
             log.warning(

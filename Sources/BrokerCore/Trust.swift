@@ -10,6 +10,9 @@ package final class Trust: Sendable {
     /// For how long what was read is believed while no feed vouches for it, and for how long a feed that was seen alive
     /// is taken to be so: a change that nobody tells of is served no longer than this. Nil where nobody else writes.
     package let validity: Duration?
+    /// How long the feed is relied on for one reading: a process that dies with its connection between a commit and the
+    /// word of it leaves a change that nobody tells of.
+    static let longestBelief: Duration = .seconds(60)
     /// In nanoseconds: since when every change is told of; `.max` while that is not so.
     private let following = Atomic<Int64>(.max)
     /// In nanoseconds: when the feed was last seen to work.
@@ -57,7 +60,7 @@ package final class Trust: Sendable {
         let feed = since(now, validity)
         if let start = feed.start {
             if checked < start { return false }
-            if feed.isAlive { return true }
+            if feed.isAlive { return checked.advanced(by: max(validity, Self.longestBelief)) > now }
         }
         return checked.advanced(by: validity) > now
     }

@@ -97,6 +97,8 @@ package final class MemoryRecordStore: RecordStore {
         }
     }
 
+    package func clock() async throws(StoreError) -> Timestamp? { nil }
+
     package func check() async throws(StoreError) {}
 
     package func close() async {}

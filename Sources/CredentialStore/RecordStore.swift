@@ -184,6 +184,9 @@ package protocol RecordStore: Sendable {
     /// A store whose only writer is this process tells nothing.
     func watch(_ hear: @escaping @Sendable (StoreNews) -> Void)
 
+    /// The time of day by the clock that every user of the store shares; nil where that is this process's own.
+    func clock() async throws(StoreError) -> Timestamp?
+
     /// Shows that the store can be reached and written to, and that its schema is the one that this build knows.
     func check() async throws(StoreError)
 

@@ -101,6 +101,9 @@ package final class Vault: Sendable {
     }
 
     /// See `RecordStore`.
+    package func clock() async throws(StoreError) -> Timestamp? { try await store.clock() }
+
+    /// See `RecordStore`.
     package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { store.watch(hear) }
 
     /// The earliest due mark of the kind's records; nil when none has one.

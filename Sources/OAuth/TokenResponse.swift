@@ -17,7 +17,7 @@ package struct TokenResponse: Sendable, Equatable {
 
     /// Nil when there is no usable token in `body`: not JSON, no `access_token`, a type other than Bearer, or a
     /// refresh token that is no text.
-    package init?(body: [UInt8], receivedAt now: Timestamp) {
+    package init?(body: [UInt8], askedAt now: Timestamp) {
         guard let json = try? JSONValue(parsing: body), case .object(let members) = json,
             let token = members["access_token"]?.string, TokenText.isSendable(token)
         else { return nil }

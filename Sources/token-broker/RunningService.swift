@@ -23,11 +23,15 @@ struct RunningService {
     private let journal: Journal?
     private let client: HTTPSClient
     private let server: Server
+    /// Keeps the time that all replicas share.
+    private let clock: Task<Void, Never>
     private let log: Log
     private let output: LineWriter
 
     /// How long a database that does not answer is waited for at the start.
     private static let patience: Duration = .seconds(60)
+    /// How often the own clock is held against the database's.
+    private static let clockInterval: Duration = .seconds(5)
 
     /// What is left for storing what providers have granted, even where callers have used up the grace.
     private static let leastTimeToFinish: Duration = .seconds(1)
@@ -77,8 +81,10 @@ struct RunningService {
         settings.cacheBytes = configuration.cacheBytes
         settings.providerBudget = budget
         settings.providerTimeout = configuration.providerTimeout
+        let shared = SharedTime(time)
+        await adjust(shared, by: vault, log)
         let broker = Broker(
-            settings: settings, vault: vault, journal: journal, transport: client, time: time, log: log)
+            settings: settings, vault: vault, journal: journal, transport: client, time: shared, log: log)
         do throws(BrokerError) {
             try await broker.core.takeUpJournal()
         } catch {
@@ -100,11 +106,23 @@ struct RunningService {
         }
         broker.observe { server.statistics }
         broker.start()
+        let clock = Task {
+            while (try? await time.sleep(for: Self.clockInterval)) != nil { await adjust(shared, by: vault, log) }
+        }
         log.info("listening", [.address(server.address)])
         return RunningService(
             configuration: configuration, broker: broker, vault: vault, journal: journal, client: client,
-            server: server,
-            log: log, output: output)
+            server: server, clock: clock, log: log, output: output)
+    }
+
+    private static func adjust(_ time: SharedTime, by vault: Vault, _ log: Log) async {
+        do throws(StoreError) {
+            let change = try await time.adjust(by: vault)
+            if change != .zero { log.warning("clock_differs_from_database", [.difference(change)]) }
+        } catch {
+            // The difference that is known stays.
+            log.warning("store_failed", [.store(error)])
+        }
     }
 
     /// Brings the schema of the configuration's database up to date.
@@ -127,6 +145,8 @@ struct RunningService {
         // A provider may have granted what is not stored yet; that comes before everything else.
         await broker.finish(within: max(MonotonicInstant.now.duration(to: end), Self.leastTimeToFinish))
         await client.close()
+        clock.cancel()
+        await clock.value
         await journal?.close()
         await vault.close()
         await server.close()

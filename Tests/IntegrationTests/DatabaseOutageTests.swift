@@ -163,6 +163,45 @@ struct `The program and its database` {
         await provider.close()
     }
 
+    @Test func `a logout at one replica is known to the other at once`() async throws {
+        let server = try PostgresServer.shared.get()
+        let provider = try RunningProvider(
+            ProviderConfiguration(profile: .tidal, clients: [ProviderClient("c1")]))
+        let pooler = try await PgBouncerServer.start(before: server)
+        let database = try await server.makeDatabase()
+        var variables = Self.keys
+        variables["DATABASE_URL"] = pooler.uri(database: database)
+        variables["DATABASE_POOLER"] = "true"
+        variables["DATABASE_LISTEN_URL"] = server.uri(database: database)
+        var processes: [TestProcess] = []
+        var brokers: [BrokerClient] = []
+        for _ in 0..<2 {
+            let port = try PostgresServer.freePort()
+            let process = try await BrokerProcess.start(port: port, variables)
+            _ = try await process.line { $0.contains("change_feed_following") }
+            processes.append(process)
+            brokers.append(try BrokerClient(port: port))
+        }
+        try await brokers[0].makeTenant(at: provider)
+        for round in 0..<3 {
+            try await brokers[round % 2].logIn(at: provider)
+            for broker in brokers {
+                #expect(try await broker.call(.get, "/credentials", tenant: "t1").json["level"]?.string == "user")
+            }
+            let start = MonotonicInstant.now
+            #expect(try await brokers[0].call(.delete, "/credentials", tenant: "t1").status == 204)
+            while try await brokers[1].call(.get, "/credentials", tenant: "t1").json["level"]?.string == "user" {
+                // Without notifications it would take until what is in memory is looked up again, after 5 s.
+                try #require(start.duration(to: .now) < .seconds(3))
+            }
+            print("a logout was known to the other replica after \(start.duration(to: .now))")
+        }
+        for process in processes { #expect(await process.terminate() == 0) }
+        for broker in brokers { await broker.close() }
+        await pooler.stop()
+        await provider.close()
+    }
+
     @Test func `faults of the pooler's and the listener's variables are told`() async throws {
         let server = try PostgresServer.shared.get()
         let process = try await TestProcess.start(

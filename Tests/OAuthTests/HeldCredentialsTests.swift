@@ -4,7 +4,7 @@ import Testing
 
 @Suite struct `Held credentials` {
     private func response(_ members: String = "") -> TokenResponse {
-        TokenResponse(body: Array((#"{"access_token":"at-2""# + members + "}").utf8), receivedAt: Sample.now)!
+        TokenResponse(body: Array((#"{"access_token":"at-2""# + members + "}").utf8), askedAt: Sample.now)!
     }
 
     private func granted(

@@ -25,7 +25,7 @@ import Testing
                 "verification_uri_complete":"https://id.example/device?user_code=\#(canary)"}
                 """#.utf8)),
         TokenResponse(
-            body: Array(#"{"access_token":"\#(canary)","refresh_token":"\#(canary)"}"#.utf8), receivedAt: Sample.now),
+            body: Array(#"{"access_token":"\#(canary)","refresh_token":"\#(canary)"}"#.utf8), askedAt: Sample.now),
         try? AuthorizationResponse(query: "code=\(canary)&state=\(canary)"),
         AuthorizationResponse.Outcome.code(canary),
         AuthorizationRequest(

@@ -4,7 +4,7 @@ import Testing
 
 @Suite struct `Token response` {
     private func parse(_ body: String) -> TokenResponse? {
-        TokenResponse(body: Array(body.utf8), receivedAt: Sample.now)
+        TokenResponse(body: Array(body.utf8), askedAt: Sample.now)
     }
 
     /// A body that has a token and the members given.
@@ -67,7 +67,7 @@ import Testing
 
     @Test func `bytes that are not UTF-8 are refused`() {
         let body = Array(#"{"access_token":"at-1","scope":""#.utf8) + [0xff] + Array(#""}"#.utf8)
-        #expect(TokenResponse(body: body, receivedAt: Sample.now) == nil)
+        #expect(TokenResponse(body: body, askedAt: Sample.now) == nil)
     }
 
     @Test(arguments: [31, 32])

@@ -72,6 +72,11 @@ extension ForwardingStore {
         return try await inner.trimLog(before: time, keeping: count, limit: limit)
     }
 
+    package func clock() async throws(StoreError) -> Timestamp? {
+        try admit()
+        return try await inner.clock()
+    }
+
     package func check() async throws(StoreError) {
         try admit()
         try await inner.check()

@@ -56,8 +56,8 @@ internal import TokenBroker
         #expect(store.remainingFaults == 0)
         #expect(
             broker.time.slept == [
-                .milliseconds(200), .milliseconds(400), .milliseconds(800), .milliseconds(1600), .milliseconds(3200),
-                .seconds(5), .seconds(5),
+                .milliseconds(200), .milliseconds(400), .milliseconds(800), .milliseconds(1000), .milliseconds(1000),
+                .milliseconds(1000), .milliseconds(1000),
             ])
         #expect(broker.transport.seen.count == 1)
         #expect(await broker.token() == "access-2")

@@ -77,7 +77,11 @@ internal import TokenBroker
         setting.time.advance(by: .seconds(60))
         #expect(await setting.broker.get().token == "a2")
         #expect(await setting.broker.get().tag == answer.tag)
-        #expect(await setting.broker.get("policy=local_force_refresh").code == "storage_unavailable")
+        // Its publication and the caller wait.
+        async let forced = setting.broker.get("policy=local_force_refresh")
+        await setting.time.sleepers(atLeast: 2)
+        setting.time.advance(by: .seconds(1))
+        #expect(await forced.code == "storage_unavailable")
         #expect(setting.broker.transport.seen.count == 1)
 
         setting.store.isAway = false

@@ -103,6 +103,8 @@ package actor FileRecordStore: RecordStore {
         }
     }
 
+    nonisolated package func clock() async throws(StoreError) -> Timestamp? { nil }
+
     package func check() throws(StoreError) {
         try attempt { files throws(FileStoreError) in try files.check() }
     }

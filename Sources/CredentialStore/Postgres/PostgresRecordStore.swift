@@ -284,6 +284,15 @@ package struct PostgresRecordStore: RecordStore {
 
     // MARK: The store as a whole
 
+    package func clock() async throws(StoreError) -> Timestamp? {
+        try await query(Statements.time, []) { result throws(PostgresError) in
+            guard let milliseconds = try result.first?.integer(0) else {
+                throw .unexpectedResult("the server does not tell the time")
+            }
+            return Timestamp(milliseconds: milliseconds)
+        }
+    }
+
     package func check() async throws(StoreError) {
         let deadline = MonotonicInstant.after(timeout)
         let isWritable: Bool

@@ -319,6 +319,8 @@ enum Statements {
     static let state = PostgresStatement(
         "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
 
+    static let time = PostgresStatement(trusted: "SELECT \(clock)", isPrepared: true)
+
     static let hasSchema = PostgresStatement("SELECT to_regclass('token_broker_schema') IS NOT NULL")
 
     /// The schema's version, and the lowest version that a build must know to work with the migrations after $1.
