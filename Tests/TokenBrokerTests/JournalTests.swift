@@ -169,13 +169,15 @@ internal import TokenBroker
         _ = try await other.broker.core.tenants.tenant(TenantName("t1")!)
         #expect(await setting.refreshWithoutStore().token == "a2")
         store.isAway = true
+        await setting.time.sleepers(atLeast: 1)
         setting.time.advance(by: .seconds(13))
+        await setting.time.sleepers(atLeast: 1)
         #expect(await other.get().code == "storage_unavailable")
         (setting.store.isAway, store.isAway) = (false, false)
         async let answer = other.get()
         // The journal's pause and the other's wait.
         await setting.time.sleepers(atLeast: 2)
-        setting.time.advance(by: .milliseconds(500))
+        setting.time.advance(by: .milliseconds(900))
         while try await setting.entries() > 0 { await Task.yield() }
         setting.time.advance(by: .seconds(1))
         #expect(await answer.token == "a2")
