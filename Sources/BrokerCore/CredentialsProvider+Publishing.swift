@@ -116,7 +116,6 @@ extension CredentialsProvider {
     /// What a conflict means.
     /// - Throws: `.conflict` where that is all that ever comes.
     private func meet(_ standing: Standing, _ publication: inout Publication) throws(StoreError) -> Progress {
-        publication.conflicts += 1
         // An earlier try may have arrived although its answer did not, or an earlier process's.
         if standing.snapshot.record == publication.record, publication.tries > 0 || publication.record.held != nil {
             return .stored(records.adopt(standing.snapshot, publication.id, due: publication.prepared?.due))
@@ -132,10 +131,13 @@ extension CredentialsProvider {
         {
             (publication.prepared, publication.tries) = (nil, 0)
             return .again(after: lease.remaining)
-        } else if publication.aside == .none {
+        } else if publication.aside == .none, publication.base == 0 {
             return .overtaken
         }
-        // Otherwise it was only what is kept aside that somebody else has changed.
+        // Otherwise it was what is kept aside that somebody else has changed, or a lease that has ended since: what the
+        // record holds is what was renewed, and its refresh token is spent. Waits for a lease are not counted, which
+        // may last as long as its holder's tries.
+        publication.conflicts += 1
         guard publication.conflicts < 32 else { throw .conflict }
         (publication.prepared, publication.tries) = (nil, 0)
         return .again(after: .zero)
@@ -169,6 +171,11 @@ extension CredentialsProvider {
         guard let journal, let spent = publication.spent, publication.record.held?.refreshToken != nil else {
             return nil
         }
+        // What was in the journal before was replaced in the store by what this one started from. Whoever still sees to
+        // it would take this one out of the journal with it.
+        let previous = publications.withLock { $0[publication.id] }
+        previous?.cancel()
+        await previous?.value
         var publication = publication
         let version = records.versionOfItsOwn(after: publication.base)
         (publication.version, publication.prepared) = (version, nil)
@@ -193,17 +200,22 @@ extension CredentialsProvider {
     package func takeUpJournal() async throws(BrokerError) {
         guard let journal else { return }
         do throws(StoreError) {
+            var isStoreAway = false
             for entry in try await journal.entries() {
                 let held = entry.record.held
-                let publication = Publication(
+                var publication = Publication(
                     id: entry.id, tenantVersion: nil, holder: entry.holder, record: entry.record, spent: entry.spent,
                     events: { [time] version in
                         guard let held else { return [] }
                         return [.updated(entry.id, to: held, version: version, by: .refresh, nil, at: time.now)]
                     }, base: entry.base, version: entry.version)
+                log.warning("credentials_found_in_journal", LogField.credentials(entry.id))
+                // It may be long since it was written, and a logout may have come between: only where the store does
+                // not say is it served without asking. One that is away is asked once.
+                if !isStoreAway, await isSettled(&publication) { continue }
+                isStoreAway = isStoreAway || publication.tries > 0
                 records.serve(
                     CredentialsSnapshot(record: entry.record, version: entry.version), unpublished: entry.id)
-                log.warning("credentials_found_in_journal", LogField.credentials(entry.id))
                 goOn(with: publication)
             }
         } catch {
@@ -230,25 +242,42 @@ extension CredentialsProvider {
             let pause: Duration
             do throws(BrokerError) {
                 switch try await advance(&publication) {
-                case .stored:
-                    log.info("credentials_published_from_journal", LogField.credentials(id))
-                    return await forgetJournalled(id)
-                case .overtaken:
-                    log.warning("journal_overtaken", LogField.credentials(id))
-                    return await forgetJournalled(id)
+                case .stored: return await leaveJournal(id, isStored: true)
+                case .overtaken: return await leaveJournal(id, isStored: false)
                 case .again(let remaining): pause = min(remaining, Self.lookInterval)
                 case .storeAway:
                     pause = CredentialsRecords.pauseWithGrant(beforeTry: publication.tries)
                 }
             } catch {
                 // An operator must look; what is in the journal stays there.
+                publication.conflicts = 0
                 pause = .seconds(60)
             }
             if pause > .zero { await nudges.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) } }
         }
     }
 
-    private func forgetJournalled(_ id: CredentialsID) async {
+    /// One try to store what an earlier process left. Returns whether nothing is left to do.
+    private func isSettled(_ publication: inout Publication) async -> Bool {
+        do throws(BrokerError) {
+            switch try await advance(&publication) {
+            case .stored: await leaveJournal(publication.id, isStored: true)
+            case .overtaken: await leaveJournal(publication.id, isStored: false)
+            case .again, .storeAway: return false
+            }
+            return true
+        } catch {
+            // Reported; further tries follow.
+            return false
+        }
+    }
+
+    private func leaveJournal(_ id: CredentialsID, isStored: Bool) async {
+        if isStored {
+            log.info("credentials_published_from_journal", LogField.credentials(id))
+        } else {
+            log.warning("journal_overtaken", LogField.credentials(id))
+        }
         records.published(id)
         records.changes.signal(id)
         do throws(StoreError) {

@@ -60,8 +60,8 @@ extension CredentialsProvider {
                 await settleAbandoned(standing.lease, renewal)
                 return .success(.overtaken)
             }
-            guard let lease = standing.lease, !lease.hasRunOut || !records.mayTakeOver(lease), renewal.grant != nil
-            else { return await carryOut(decision, renewal) }
+            guard let lease = standing.lease, renewal.grant != nil else { return await carryOut(decision, renewal) }
+            if lease.hasRunOut, await records.mayTakeOver(lease) { return await carryOut(decision, renewal) }
             // Another replica renews. It ends by telling so, or its lease runs out.
             if urgency == .background { return .success(.overtaken) }
             waitedSince = waitedSince ?? time.monotonic
@@ -190,6 +190,9 @@ extension CredentialsProvider {
                     try await self.endpoint.request(
                         request, for: client, at: server, as: renewal.refreshID, under: renewal.lease,
                         retriesEveryFailure: retriesEveryFailure))
+            } catch .overtaken {
+                await self.letGo(renewal, TokenEndpoint.Failure.overtaken.reason, isOvertaken: true)
+                return nil
             } catch {
                 return .failure(error)
             }

@@ -25,6 +25,8 @@ final class CredentialsRecords: Sendable {
     private let unpublishedCount = Atomic<Int>(0)
     /// When the store did not answer last, in nanoseconds of the monotonic clock.
     private let lastFailure = Atomic<Int64>(Int64.min)
+    /// Likewise, when it took something last.
+    private let lastCommit = Atomic<Int64>(Int64.min)
 
     /// What holders need to come back to a store that was away: a second between their tries, two between those of the
     /// connections below them, and something for the commit.
@@ -158,13 +160,10 @@ final class CredentialsRecords: Sendable {
         }
         let ticket = cache.ticket(id, now: time.monotonic)
         do throws(StoreError) {
-            try await vault.commit(prepared.changes)
+            try await commit(prepared.changes)
         } catch {
             // The change may have arrived all the same.
-            if error == .unavailable {
-                cache.remove(id)
-                noteFailure()
-            }
+            if error == .unavailable { cache.remove(id) }
             throw error
         }
         cache.put(id, prepared.snapshot, ticket)
@@ -185,14 +184,21 @@ final class CredentialsRecords: Sendable {
         _ events: [BrokerEvent], of id: CredentialsID, with changes: [VaultChange] = []
     ) async throws(StoreError) {
         if events.isEmpty { return try await commit(changes) }
-        try await vault.commit(
+        try await commit(
             [.require(RecordID(.tenant, id.tenant))] + changes + [BrokerEvent.entry(events, of: id, at: time.now)])
         bus.announce(id.tenant)
     }
 
-    /// Commits what changes neither the content nor the version of credentials.
+    /// Commits, and notes whether the store is there.
     func commit(_ changes: [VaultChange]) async throws(StoreError) {
-        if !changes.isEmpty { try await vault.commit(changes) }
+        if changes.isEmpty { return }
+        do throws(StoreError) {
+            try await vault.commit(changes)
+            lastCommit.store(time.monotonic.nanoseconds, ordering: .relaxed)
+        } catch {
+            if error == .unavailable { noteFailure() }
+            throw error
+        }
     }
 
     /// What a change of credentials does to what is kept aside.
@@ -288,15 +294,34 @@ final class CredentialsRecords: Sendable {
     /// Whether a lease that has run out may be taken over. Not right after the store was away: the holder may live, and
     /// have in its hands what the refresh token was exchanged for. It comes to store that within seconds of the store's
     /// return, and to present the spent refresh token before that would end the session.
-    func mayTakeOver(_ lease: Lease) -> Bool {
+    func mayTakeOver(_ lease: Lease) async -> Bool {
         if lease.wasGivenUp { return true }
-        let failure = MonotonicInstant(nanoseconds: lastFailure.load(ordering: .relaxed))
-        return failure.advanced(by: Self.respite) <= time.monotonic
+        return await !isInRespite()
     }
 
-    /// The store did not answer just now.
+    /// Whether the store was away a moment ago. Looks whether it can be written to then: one that is read-only, as after
+    /// a failover, has not come back, and from its return on holders are to have all of the respite.
+    func isInRespite() async -> Bool {
+        func isOver() -> Bool {
+            let failure = MonotonicInstant(nanoseconds: lastFailure.load(ordering: .relaxed))
+            return failure.advanced(by: Self.respite) <= time.monotonic
+        }
+        // Nobody else holds a lease on what one process has for itself.
+        if vault.revalidateAfter == nil || isOver() { return false }
+        do throws(StoreError) {
+            try await vault.check()
+        } catch {
+            noteFailure()
+        }
+        return !isOver()
+    }
+
+    /// The store did not answer just now. One that has just taken something is busy, not away: were every failure to
+    /// count, the leases of the dead would stand for as long as it is.
     func noteFailure() {
-        lastFailure.store(time.monotonic.nanoseconds, ordering: .relaxed)
+        let now = time.monotonic
+        let commit = MonotonicInstant(nanoseconds: lastCommit.load(ordering: .relaxed))
+        if commit.advanced(by: .seconds(1)) <= now { lastFailure.store(now.nanoseconds, ordering: .relaxed) }
     }
 
     func report(_ error: StoreError, _ id: CredentialsID) {

@@ -72,6 +72,8 @@ final class LeaseRecovery: Sendable {
         do throws(StoreError) {
             while !Task.isCancelled {
                 let lapsed = try await vault.lapsed(.credentials, limit: Self.batch)
+                // Nobody is seen to before those have had their turn who live and could not reach the store.
+                if !lapsed.isEmpty, await credentials.records.isInRespite() { return }
                 let now = time.monotonic
                 let ids = lapsed.compactMap { lease in
                     StorageKey(lease.id.key).map { CredentialsID(tenant: lease.id.tenant, storageKey: $0) }

@@ -70,13 +70,18 @@ final class RenewalLease: Sendable {
 
     /// Makes sure that the lease outlasts a call that begins now.
     func prepareCall() async throws(TokenEndpoint.Failure) {
-        guard let end = state.withLock({ $0.end }), end < time.monotonic.advanced(by: callLimit) else { return }
-        do throws(StoreError) {
-            try await extend()
-        } catch .conflict {
-            throw .overtaken
-        } catch {
-            throw .failed(BrokerError(error))
+        var tries = 0
+        while let end = state.withLock({ $0.end }), end < time.monotonic.advanced(by: callLimit) {
+            tries += 1
+            do throws(StoreError) {
+                // A store that takes longer for it than the margin is too slow for what a call would bring.
+                guard tries <= 3 else { throw .unavailable }
+                try await extend()
+            } catch .conflict {
+                throw .overtaken
+            } catch {
+                throw .failed(BrokerError(error))
+            }
         }
     }
 
@@ -106,17 +111,22 @@ final class RenewalLease: Sendable {
         state.withLock { $0.end = start.advanced(by: span) }
     }
 
-    /// What gives the lease back together with `events`. Where the outcome is not known, a mark of that stays.
+    /// What gives the lease back. Where the outcome is not known, a mark of that stays.
+    ///
+    /// Whoever is cut short had tries left, which others are to make at once: the lease runs out then, as when the
+    /// process dies, but now.
     func release() -> [VaultChange] {
         guard let holder else { return [] }
+        if isUncertain, Task.isCancelled { return [change(replacing: nil, for: .zero)] }
         return [
             .release(
                 CredentialsRecords.recordID(id), version: version, holder: holder, isSettled: !isUncertain)
         ]
     }
 
-    private func change(replacing previous: String?) -> VaultChange {
+    private func change(replacing previous: String?, for duration: Duration? = nil) -> VaultChange {
         .claim(
-            CredentialsRecords.recordID(id), version: version, holder: refreshID.text, replacing: previous, for: span)
+            CredentialsRecords.recordID(id), version: version, holder: refreshID.text, replacing: previous,
+            for: duration ?? span)
     }
 }

@@ -9,6 +9,8 @@ internal import Testing
 internal import TokenBroker
 
 @Suite struct `The journal` {
+    private static let row = RecordID(.credentials, TenantName("t1")!, key: "default")
+
     /// A replica of a shared store that can be away, with a journal in a directory. A user's token, "a1" with "r1",
     /// has expired.
     private struct Setting {
@@ -151,6 +153,72 @@ internal import TokenBroker
             }
         }
         if event == "refusal" { #expect(try await other.aside() == nil) }
+        await setting.broker.broker.finish()
+    }
+
+    @Test func `a next process serves nobody what has come to an end since`() async throws {
+        let setting = try await Setting()
+        #expect(await setting.refreshWithoutStore().token == "a2")
+        let other = try await setting.another()
+        #expect(await other.logOut().status == 204)
+        await setting.journal.close()
+        let next = try await setting.another(try await Setting.journal(setting.directory))
+        try await next.broker.core.takeUpJournal()
+        #expect(await next.get("policy=local").code == "missing_token_container")
+        #expect(next.broker.core.credentials.countInJournal == 0)
+        await next.broker.finish()
+    }
+
+    @Test func `a lease that ran out while the store was away is left to its holder at first`() async throws {
+        let setting = try await Setting()
+        let store = BrokerFaultyStore(setting.base, revalidateAfter: .seconds(5))
+        let other = try await BrokerHarness(store: store, time: setting.time)
+        _ = try await other.broker.core.tenants.tenant(TenantName("t1")!)
+        #expect(await setting.refreshWithoutStore().token == "a2")
+        store.isAway = true
+        await setting.time.sleepers(atLeast: 1)
+        setting.time.advance(by: .seconds(13))
+        await setting.time.sleepers(atLeast: 1)
+        #expect(await other.get().code == "storage_unavailable")
+        (setting.store.isAway, store.isAway) = (false, false)
+        async let answer = other.get()
+        // The journal's pause and the other's wait.
+        await setting.time.sleepers(atLeast: 2)
+        setting.time.advance(by: .milliseconds(900))
+        while try await setting.entries() > 0 { await Task.yield() }
+        setting.time.advance(by: .seconds(1))
+        #expect(await answer.token == "a2")
+        #expect(other.transport.seen.isEmpty)
+        await setting.broker.broker.finish()
+    }
+
+    @Test func `what is put into the journal stays there when what was there before it is over`() async throws {
+        let setting = try await Setting()
+        #expect(await setting.refreshWithoutStore().token == "a2")
+        setting.store.isAway = false
+        await setting.broker.set("b1", refresh: "r9")
+        #expect(try await setting.entries() == 0)
+        let store = setting.store
+        let version = try #require(try await setting.base.read(Self.row)).version
+        setting.broker.transport.enqueue(
+            .decide { _ in
+                store.isAway = true
+                return .json(200, BrokerHarness.token("b2", refresh: "r10"))
+            })
+        #expect(await setting.broker.get("policy=local_force_refresh").token == "b2")
+        store.disturb([.refuse]) { change in
+            if case .replace(let record, version, _) = change { record.id == Self.row } else { false }
+        }
+        store.isAway = false
+        while store.remainingFaults > 0 {
+            await setting.time.sleepers(atLeast: 1)
+            setting.time.advance(by: .milliseconds(500))
+            await Task.yield()
+        }
+        #expect(try await setting.entries() == 1)
+        try await setting.untilStored()
+        let other = try await setting.another()
+        #expect(await other.get().token == "b2")
         await setting.broker.broker.finish()
     }
 

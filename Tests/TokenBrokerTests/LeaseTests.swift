@@ -6,6 +6,7 @@ internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
 internal import OAuth
+internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
@@ -207,6 +208,116 @@ internal import TokenBroker
         gate.open()
         #expect(await first.token == "a2")
         #expect(one.transport.seen.count == 1)
+        // Whoever listens hears of each renewal how it ended.
+        let kinds = try await two.events().map(\.kind)
+        #expect(kinds.count { $0 == .refreshStarted } == 2)
+        #expect(kinds.count { $0 == .refreshFailed } == 1 && kinds.count { $0 == .refreshSucceeded } == 1)
+    }
+
+    @Test func `a grant is stored where the lease that stood in its way ends while that is looked at`() async throws {
+        let time = ManualTime()
+        let records = MemoryRecordStore { time.monotonic }
+        let broker = try await BrokerHarness(
+            store: SurroundedStore(records) { changes, inner throws(StoreError) in
+                do throws(StoreError) {
+                    try await inner.commit(changes)
+                } catch {
+                    if let standing = try await inner.read(Self.row), let lease = standing.lease {
+                        try await inner.commit([
+                            .release(Self.row, version: standing.version, holder: lease.holder, isSettled: true)
+                        ])
+                    }
+                    throw error
+                }
+            }, time: time)
+        try await Self.overtakeLease(of: broker, in: records, for: .seconds(12))
+        #expect(broker.transport.seen.count == 1)
+    }
+
+    @Test func `a grant is stored however long another one tried before it was refused`() async throws {
+        let time = ManualTime()
+        let records = MemoryRecordStore { time.monotonic }
+        let vault = Vault(store: records, keyring: try Keyring(parsing: BrokerHarness.masterKeys))
+        let refusals = Atomic(0)
+        let broker = try await BrokerHarness(
+            store: SurroundedStore(records) { changes, inner throws(StoreError) in
+                do throws(StoreError) {
+                    try await inner.commit(changes)
+                } catch {
+                    if refusals.add(1, ordering: .relaxed).newValue == 40 { try await Self.end(vault) }
+                    throw error
+                }
+            }, time: time)
+        try await Self.overtakeLease(of: broker, in: records, for: .seconds(100))
+        #expect(broker.transport.seen.count == 1 && refusals.load(ordering: .relaxed) == 40)
+    }
+
+    /// Has a refresh, whose answer comes when its lease has run out and another one has taken it, succeed.
+    private static func overtakeLease(
+        of broker: BrokerHarness, in records: MemoryRecordStore, for duration: Duration
+    ) async throws {
+        await broker.makeTenant()
+        _ = await broker.set("a1", refresh: "r1")
+        broker.time.advance(by: .seconds(3600))
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        async let answer = broker.get()
+        await gate.arrivals()
+        broker.time.advance(by: .seconds(12))
+        let standing = try #require(try await records.read(row))
+        try await records.commit([
+            .claim(
+                row, version: standing.version, holder: "other", replacing: standing.lease?.holder, for: duration)
+        ])
+        gate.open()
+        #expect(await answer.token == "a2")
+    }
+
+    /// What a replica leaves that was refused the stored refresh token.
+    private static func end(_ vault: Vault) async throws(StoreError) {
+        guard let standing = try await vault.read(row),
+            let held = CredentialRecord(decoding: standing.content.revealedBytes)?.held
+        else { return }
+        let tombstone = CredentialRecord(held: nil, ended: held.refreshTokenDigest)
+        try await vault.commit([
+            .replace(
+                OpenRecord(id: row, version: standing.version + 1, content: SecretBytes(tombstone.encoded)),
+                version: standing.version)
+        ])
+    }
+
+    @Test func `a store that is slower than the lease's margin has nobody called`() async throws {
+        let time = ManualTime()
+        let broker = try await BrokerHarness(
+            store: SurroundedStore(MemoryRecordStore { time.monotonic }) { changes, inner throws(StoreError) in
+                try await inner.commit(changes)
+                let isClaim = changes.contains { change in
+                    if case .claim = change { true } else { false }
+                }
+                if isClaim { time.advance(by: .seconds(3)) }
+            }, time: time)
+        await broker.makeTenant()
+        _ = await broker.set("a1", refresh: "r1")
+        time.advance(by: .seconds(3600))
+        #expect(await broker.get().code == "storage_unavailable")
+        #expect(broker.transport.seen.isEmpty)
+        #expect(try await Self.lease(broker) == nil)
+    }
+
+    @Test(arguments: [true, false])
+    func `what a stop cuts short is seen to at once by others where nobody knows its outcome`(
+        isUncertain: Bool
+    ) async throws {
+        let (_, one, two) = try await Self.expired()
+        let gate = Gate()
+        one.transport.enqueue(.after(gate, .failure(isUncertain ? .cancelled : .connectFailed)))
+        async let first = one.get()
+        await gate.arrivals()
+        #expect(one.broker.core.credentials.cutShort() == 1)
+        gate.open()
+        #expect(await first.status >= 500)
+        #expect(try await two.vault.lapsed(.credentials, limit: 9).count == (isUncertain ? 1 : 0))
+        #expect(try await Self.lease(two)?.hasRunOut == (isUncertain ? true : nil))
     }
 
     @Test(arguments: [true, false])
@@ -326,5 +437,25 @@ internal import TokenBroker
         #expect(two.transport.seen.isEmpty)
         two.broker.beginDraining()
         await two.broker.finish()
+    }
+}
+
+/// A store whose commits go through a closure.
+private final class SurroundedStore: ForwardingStore {
+    typealias Commit = @Sendable ([RecordChange], any RecordStore) async throws(StoreError) -> Void
+
+    let inner: any RecordStore
+    let revalidateAfter: Duration? = .seconds(5)
+    private let commit: Commit
+
+    init(_ inner: any RecordStore, _ commit: @escaping Commit) {
+        self.inner = inner
+        self.commit = commit
+    }
+
+    func admit() throws(StoreError) {}
+
+    func commit(_ changes: [RecordChange]) async throws(StoreError) {
+        try await commit(changes, inner)
     }
 }
