@@ -62,7 +62,13 @@ extension CredentialsProvider {
                     isOvertaken: true)
                 return .overtaken
             case .again(let remaining):
-                try await waitForOther(id, since: ticket, remaining)
+                do throws(BrokerError) {
+                    try await waitForOther(id, since: ticket, remaining)
+                } catch {
+                    // The broker is being stopped, and the next process is to have what was granted.
+                    if let snapshot = await keep(publication) { return .new(snapshot, life: life) }
+                    throw error
+                }
             case .storeAway:
                 if publication.tries == 1, let snapshot = await keep(publication) {
                     return .new(snapshot, life: life)

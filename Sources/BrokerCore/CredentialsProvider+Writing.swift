@@ -103,6 +103,8 @@ extension CredentialsProvider {
                         BrokerError(.conflict, "User credentials are stored under this storage key already."))
                 }
                 guard let aside = try await self.records.aside(id), aside.content.until > self.time.now else {
+                    // It may have been put back since we looked at the credentials.
+                    if try await self.records.reread(id).version != current.version { throw .conflict }
                     return .failure(BrokerError(.notFound, "Nothing is kept aside under this storage key."))
                 }
                 let (held, now) = (aside.content.credentials, self.time.now)

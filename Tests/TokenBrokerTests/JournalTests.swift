@@ -216,7 +216,7 @@ internal import TokenBroker
             await Task.yield()
         }
         #expect(try await setting.entries() == 1)
-        try await setting.untilStored()
+        await setting.untilStored()
         let other = try await setting.another()
         #expect(await other.get().token == "b2")
         await setting.broker.broker.finish()
