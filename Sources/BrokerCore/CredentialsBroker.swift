@@ -111,6 +111,7 @@ package final class CredentialsBroker: Sendable {
 
     /// Nobody is kept waiting any more for what may yet happen.
     package func beginDraining() {
+        credentials.beginDraining()
         logins.beginDraining()
         deviceLogins.beginDraining()
         events.beginDraining()

@@ -419,7 +419,7 @@ extension CredentialsProvider.Renewal {
             lease: RenewalLease(
                 id, version: current.version, over: lease, as: refreshID,
                 spendsRefreshToken: grant?.spendsRefreshToken == true, callLimit: provider.callLimit,
-                records: provider.records, time: provider.time),
+                records: provider.records, time: provider.time, stop: provider.stop),
             urgency: urgency)
     }
 }

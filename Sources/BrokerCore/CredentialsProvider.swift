@@ -35,6 +35,8 @@ package final class CredentialsProvider: Sendable {
     let publications = Mutex<[CredentialsID: Task<Void, Never>]>([:])
     /// Signalled when an entry of the journal is to be stored without delay.
     let nudges = Signals<CredentialsID>()
+    /// Closed when the broker is about to stop.
+    let stop = Signals<Int>()
     private let flights = SingleFlight<CredentialsID, Result<Renewed, BrokerError>>()
     private let earlyPauses = Mutex<[CredentialsID: EarlyPause]>([:])
 
@@ -234,6 +236,11 @@ package final class CredentialsProvider: Sendable {
     /// Forgets the credentials of a tenant that was deleted.
     package func forget(tenant: TenantName) {
         records.forget(tenant: tenant)
+    }
+
+    /// Renewals that wait for another try are left to other replicas, or to the next process.
+    package func beginDraining() {
+        stop.close()
     }
 
     /// Suspends until no renewal is in flight: what a provider has granted is stored by then.

@@ -29,6 +29,7 @@ final class RenewalLease: Sendable {
     private let callLimit: Duration
     private let records: CredentialsRecords
     private let time: any Time
+    private let stop: Signals<Int>
     private let state: Mutex<State>
 
     /// - Parameters:
@@ -36,9 +37,11 @@ final class RenewalLease: Sendable {
     ///   - standing: the lease on the record as it was read, which must have run out.
     ///   - spendsRefreshToken: whether the provider is asked to exchange the refresh token.
     ///   - callLimit: the longest that one call to the provider takes.
+    ///   - stop: closed when the broker is about to stop.
     init(
         _ id: CredentialsID, version: Int64, over standing: Lease?, as refreshID: RefreshID,
-        spendsRefreshToken: Bool, callLimit: Duration, records: CredentialsRecords, time: any Time
+        spendsRefreshToken: Bool, callLimit: Duration, records: CredentialsRecords, time: any Time,
+        stop: Signals<Int>
     ) {
         self.id = id
         self.version = version
@@ -46,6 +49,7 @@ final class RenewalLease: Sendable {
         self.callLimit = callLimit
         self.records = records
         self.time = time
+        self.stop = stop
         replaced = standing
         state = Mutex(State(end: nil, isUncertain: standing != nil && spendsRefreshToken))
     }
@@ -92,6 +96,8 @@ final class RenewalLease: Sendable {
 
     /// Waits, and keeps the lease meanwhile. Not longer at a time than its span: others notice soon when this process
     /// dies.
+    /// - Throws: also where the broker is about to stop: another replica, or the next process, makes the tries that are
+    ///   left, and sooner than this one could.
     func wait(for duration: Duration) async throws(CancellationError) {
         var remaining = duration
         while remaining > .zero {
@@ -100,7 +106,8 @@ final class RenewalLease: Sendable {
                 // A store that is away or a lease that is lost shows before the next call.
                 _ = try? await extend()
             }
-            try await time.sleep(for: step)
+            await stop.wait(for: 0, since: stop.ticket(0)) { try? await self.time.sleep(for: step) }
+            if Task.isCancelled || stop.isClosed { throw CancellationError() }
             remaining -= step
         }
     }
@@ -117,7 +124,7 @@ final class RenewalLease: Sendable {
     /// process dies, but now.
     func release() -> [VaultChange] {
         guard let holder else { return [] }
-        if isUncertain, Task.isCancelled { return [change(replacing: nil, for: .zero)] }
+        if isUncertain, Task.isCancelled || stop.isClosed { return [change(replacing: nil, for: .zero)] }
         return [
             .release(
                 CredentialsRecords.recordID(id), version: version, holder: holder, isSettled: !isUncertain)

@@ -47,6 +47,9 @@ package final class Signals<Key: Hashable & Sendable>: Sendable {
         for waiter in waiters.values { waiter.resume() }
     }
 
+    /// Whether nobody waits any more.
+    var isClosed: Bool { state.withLock { $0.isClosed } }
+
     /// Wakes everybody who waits for anything. From now on nobody waits.
     package func close() {
         let waiters = state.withLock { state in

@@ -210,11 +210,12 @@ internal import TokenBroker
             if case .replace(let record, version, _) = change { record.id == Self.row } else { false }
         }
         store.isAway = false
-        while store.remainingFaults > 0 {
+        repeat {
             await setting.time.sleepers(atLeast: 1)
             setting.time.advance(by: .milliseconds(500))
-            await Task.yield()
-        }
+            // Not further than to the pause after the try that was refused.
+            await setting.time.sleepers(atLeast: 1)
+        } while store.remainingFaults > 0
         #expect(try await setting.entries() == 1)
         await setting.untilStored()
         let other = try await setting.another()

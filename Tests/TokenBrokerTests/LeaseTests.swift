@@ -367,6 +367,25 @@ internal import TokenBroker
         #expect(two.transport.seen.map { $0.form["refresh_token"] } == ["r1"])
     }
 
+    @Test(arguments: [
+        (ScriptedTransport.Step.failure(.connectionLost(requestSent: true)), true), (.failure(.connectFailed), false),
+    ])
+    func `a broker that is about to stop leaves the tries that are left to others, at once`(
+        step: ScriptedTransport.Step, isUncertain: Bool
+    ) async throws {
+        let (time, one, two) = try await Self.expired(skipsSleeps: false)
+        one.transport.enqueue(step)
+        async let first = one.get()
+        await time.sleepers(atLeast: 1)
+        one.broker.beginDraining()
+        #expect(await first.code == "retryable_error")
+        #expect(one.transport.seen.count == 1)
+        #expect(try await two.vault.lapsed(.credentials, limit: 9).count == (isUncertain ? 1 : 0))
+        two.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        #expect(await two.get().token == "a2")
+        await one.broker.finish()
+    }
+
     // Until it has stored them, its holder alone has the credentials that the provider granted, and a refresh token that
     // is presented again after the provider's grace period ends the session.
     @Test(arguments: [(4, 0), (5, 1), (6, 1)])
