@@ -311,6 +311,7 @@ package final class PostgresServer: Sendable {
 /// Runs a command when the test process, or the owner of this object, is gone.
 private final class Watchdog: Sendable {
     private let channel: OwnedDescriptor
+    private let process: pid_t
 
     init(whenOver command: String) throws(PostgresServer.Failure) {
         let pair: ChildProgram.SocketPair
@@ -321,8 +322,19 @@ private final class Watchdog: Sendable {
         }
         // Signals of the terminal are for the tests; the watchdog is what must outlive them.
         let script = "trap '' HUP INT TERM; cat > /dev/null; \(command)"
-        _ = try PostgresServer.shell(script, input: .descriptor(pair.theirs.rawValue), log: "/dev/null")
+        process = try PostgresServer.shell(script, input: .descriptor(pair.theirs.rawValue), log: "/dev/null")
         channel = pair.takeOurs()
+    }
+
+    deinit {
+        // The channel is closed after this, and the command runs. Its end is waited for, or the test library, which
+        // waits for the children of exit tests, would find a dead one that it does not know, again and again.
+        let process = process
+        do throws(SystemError) {
+            try Thread.start(name: "test-watchdog") { _ = ChildProgram.exitStatus(of: process) }.detach()
+        } catch {
+            preconditionFailure("the tests cannot run: \(error)")
+        }
     }
 }
 
