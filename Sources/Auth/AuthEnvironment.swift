@@ -198,13 +198,13 @@ public final class AuthEnvironment: Sendable {
         }
         do {
             try await vault.unlock()
-            var configuration = HTTPSClientConfiguration()
-            configuration.trustedCAFile = trustedCAFile
-            configuration.allowsInsecureTargets = allowsInsecureProviders
-            configuration.maximumConnectionsPerOrigin = ProviderBudget.Limits().connections
-            let client = try HTTPSClient(configuration: configuration, loop: loop, resolver: resolver)
             var settings = CredentialsBroker.Settings()
             settings.allowsInsecureProviders = allowsInsecureProviders
+            var configuration = HTTPSClientConfiguration()
+            settings.limit(&configuration)
+            configuration.trustedCAFile = trustedCAFile
+            configuration.allowsInsecureTargets = allowsInsecureProviders
+            let client = try HTTPSClient(configuration: configuration, loop: loop, resolver: resolver)
             let broker = CredentialsBroker(
                 settings: settings, vault: vault, transport: client, time: time, log: log)
             broker.start()

@@ -1,4 +1,5 @@
 package import CredentialStore
+package import HTTPSClient
 package import OAuth
 internal import Synchronization
 
@@ -27,6 +28,13 @@ package final class CredentialsBroker: Sendable {
         package var providerBudget = ProviderBudget.Limits()
 
         package init() {}
+
+        /// Gives a transport the limits that these settings count on: a call that outlasts its lease would have another
+        /// replica present the same refresh token.
+        package func limit(_ transport: inout HTTPSClientConfiguration) {
+            transport.exchangeTimeout = providerTimeout
+            transport.maximumConnectionsPerOrigin = providerBudget.connections
+        }
     }
 
     package let time: any Time

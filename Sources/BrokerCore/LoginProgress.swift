@@ -2,7 +2,6 @@ internal import CredentialStore
 package import JSON
 internal import OAuth
 internal import Reactor
-internal import Synchronization
 
 /// How far a login is, as its caller learns it.
 package enum LoginProgress: Sendable, Equatable {
@@ -43,7 +42,6 @@ final class LoginEndings: Sendable {
     private let trust: Trust
     private let time: any Time
     private let signals = Signals<RecordID>()
-    private let isDraining = Atomic<Bool>(false)
 
     /// - Parameter kind: of the logins' records.
     init(_ kind: RecordKind, vault: Vault, bus: EventBus, time: any Time) {
@@ -61,7 +59,6 @@ final class LoginEndings: Sendable {
     /// Lets everybody who waits have the answer now: the process is being stopped, and whoever asks again is answered
     /// by another.
     func beginDraining() {
-        isDraining.store(true, ordering: .relaxed)
         signals.close()
     }
 
@@ -87,7 +84,7 @@ final class LoginEndings: Sendable {
             let now = time.now
             if end <= now { return .expired }
             let remaining = min(time.monotonic.duration(to: deadline), now.duration(to: end))
-            if remaining <= .zero || Task.isCancelled || isDraining.load(ordering: .relaxed) { return .pending }
+            if remaining <= .zero || Task.isCancelled || signals.isClosed { return .pending }
             let limit = min(remaining, interval ?? remaining)
             await signals.wait(for: id, since: ticket) { try? await self.time.sleep(for: limit) }
         }

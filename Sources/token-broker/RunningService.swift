@@ -56,13 +56,20 @@ struct RunningService {
             throw StartFailure(text: (error as? StartFailure)?.text ?? "\(error)")
         }
 
+        var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKey: adminKey)
+        settings.allowsInsecureProviders = configuration.allowsInsecureProviders
+        settings.quarantine = configuration.quarantine
+        settings.expiryNotice = configuration.expiryNotice
+        settings.eventRetention = configuration.eventRetention
+        settings.eventLimit = configuration.eventLimit
+        settings.cacheBytes = configuration.cacheBytes
+        settings.core.providerBudget.places = configuration.providerConcurrency
+        settings.providerTimeout = configuration.providerTimeout
+
         var clientConfiguration = HTTPSClientConfiguration()
         clientConfiguration.trustedCAFile = configuration.trustedCAFile
-        clientConfiguration.exchangeTimeout = configuration.providerTimeout
         clientConfiguration.allowsInsecureTargets = configuration.allowsInsecureProviders
-        var budget = ProviderBudget.Limits()
-        budget.places = configuration.providerConcurrency
-        clientConfiguration.maximumConnectionsPerOrigin = budget.connections
+        settings.core.limit(&clientConfiguration)
         let client: HTTPSClient
         do {
             client = try HTTPSClient(configuration: clientConfiguration, loop: loop, resolver: resolver)
@@ -72,15 +79,6 @@ struct RunningService {
         }
         if configuration.allowsInsecureProviders { log.warning("insecure_providers_allowed", []) }
 
-        var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKey: adminKey)
-        settings.allowsInsecureProviders = configuration.allowsInsecureProviders
-        settings.quarantine = configuration.quarantine
-        settings.expiryNotice = configuration.expiryNotice
-        settings.eventRetention = configuration.eventRetention
-        settings.eventLimit = configuration.eventLimit
-        settings.cacheBytes = configuration.cacheBytes
-        settings.providerBudget = budget
-        settings.providerTimeout = configuration.providerTimeout
         let shared = SharedTime(time)
         await adjust(shared, by: vault, log)
         let broker = Broker(
