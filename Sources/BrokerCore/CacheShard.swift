@@ -7,7 +7,7 @@ internal import Reactor
 /// the slots' numbers (open addressing with linear probing), and the slots are linked from the one used last to the one
 /// used longest ago.
 struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
-    final class Entry: Sendable {
+    final class Entry: CachedFact, @unchecked Sendable {
         let key: Key
         let value: Value
         let version: Int64
@@ -47,7 +47,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     /// What an entry takes of memory beside its key's and value's own allocations. Arrays that grow by doubling are three
     /// quarters full on average, as is the table.
     static var overhead: Int {
-        let object = MemoryLayout<Key>.stride + MemoryLayout<Value>.stride + 16 + 8
+        let object = MemoryLayout<Key>.stride + MemoryLayout<Value>.stride + 16 + 8 + 8
         return Footprint.allocation(object) + (MemoryLayout<Slot>.stride + 2 * MemoryLayout<Int32>.stride) * 4 / 3
     }
 
@@ -118,11 +118,15 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     // MARK: Entries
 
     /// The slot of the key's entry.
-    func find(_ key: Key, _ hash: Int) -> Int? {
+    func find(_ key: Key, _ hash: Int) -> Int? { find(hash) { $0 == key } }
+
+    /// The slot of the entry whose key has that hash and matches.
+    @inline(__always)
+    func find(_ hash: Int, where matches: (Key) -> Bool) -> Int? {
         var place = hash & (table.count - 1)
         while table[place] != Self.none {
             let slot = Int(table[place])
-            if slots[slot].hash == hash, let entry = slots[slot].entry, entry.key == key { return slot }
+            if slots[slot].hash == hash, let entry = slots[slot].entry, matches(entry.key) { return slot }
             place = (place + 1) & (table.count - 1)
         }
         return nil
@@ -157,6 +161,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
             slot = present
             unlink(slot)
             bytes -= slots[slot].bytes
+            slots[slot].entry?.letGo()
             (slots[slot].entry, slots[slot].bytes, slots[slot].checked) = (new.entry, new.bytes, checked)
         } else {
             slot = add(
@@ -201,6 +206,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         leave(slot)
         count -= 1
         bytes -= slots[slot].bytes
+        slots[slot].entry?.letGo()
         slots[slot].entry = nil
         slots[slot].older = free
         free = Int32(slot)

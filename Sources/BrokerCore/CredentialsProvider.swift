@@ -26,7 +26,7 @@ package final class CredentialsProvider: Sendable {
     let metrics: Metrics
     let log: Log
     let quarantine: Duration
-    private let policy = CredentialsPolicy()
+    let policy = CredentialsPolicy()
     /// The longest that one call to the provider takes.
     let callLimit: Duration
     /// Nil keeps what cannot be stored in memory only.

@@ -1,4 +1,4 @@
-internal import Cryptography
+package import Cryptography
 internal import JSON
 package import OAuth
 
@@ -20,15 +20,31 @@ package final class CredentialsSnapshot: Sendable {
     }
 }
 
-/// The body of an answer in two pieces.
+/// The body of an answer, encoded up to the number of seconds; what follows is the token, which is not kept twice.
 package struct EncodedCredentials: Sendable {
-    private let beforeSeconds: [UInt8]
-    private let afterSeconds: [UInt8]
-    private let expires: Timestamp
+    /// What comes before the seconds.
+    package let opening: [UInt8]
+    /// What comes between the seconds and a token that is plain, and after that.
+    package static let beforeToken: StaticString = #","token_type":"Bearer","token":""#
+    package static let afterToken: StaticString = "\"}"
+    /// The digits of the seconds are filled up with spaces in front, so that the length of the body does not change
+    /// while the token grows older: enough for any lifetime.
+    package static let secondsWidth = 12
+    package let token: SecretBytes
+    package let expires: Timestamp
+    /// Whether the token stands in JSON as it is, as every one does that a provider has made so far.
+    package let isPlain: Bool
 
     package init(_ held: HeldCredentials) {
         let client = held.obtainedWith
         expires = held.expires
+        token = held.accessToken
+        isPlain = token.withRevealed { bytes in
+            bytes.indices.allSatisfy { index in
+                let byte = bytes[index]
+                return byte > 0x20 && byte < 0x7f && byte != UInt8(ascii: "\"") && byte != UInt8(ascii: "\\")
+            }
+        }
         var head = JSONWriter.object { json in
             json.member("level", held.level.rawValue)
             json.member("client_id", client.clientID)
@@ -39,25 +55,42 @@ package struct EncodedCredentials: Sendable {
             json.member("expires", held.expires.description)
         }
         head.removeLast()
-        beforeSeconds = head + Array(#","expires_in":"#.utf8)
-        let tail = JSONWriter.object { json in
-            json.member("token_type", "Bearer")
-            json.member("token", held.accessToken.revealedText)
-        }
-        afterSeconds = [UInt8(ascii: ",")] + tail.dropFirst()
+        opening = Array(head + Array(#","expires_in":"#.utf8))
     }
 
     /// What it takes of memory beside its own fields, in bytes.
-    var footprint: Int { Footprint.bytes(beforeSeconds.capacity) + Footprint.bytes(afterSeconds.capacity) }
+    var footprint: Int { Footprint.bytes(opening.capacity) }
 
-    /// The whole body, with the seconds that are left at `now`.
+    /// The length of a body whose token is plain.
+    package var count: Int {
+        opening.count + Self.secondsWidth + Self.beforeToken.utf8CodeUnitCount + token.count
+            + Self.afterToken.utf8CodeUnitCount
+    }
+
+    /// The whole seconds that are left at `now`; 0 once it is over.
+    package func seconds(at now: Timestamp) -> Int64 {
+        max(0, (expires.milliseconds - now.milliseconds) / 1000)
+    }
+
+    /// The whole body at `now`.
     package func body(at now: Timestamp) -> [UInt8] {
-        let seconds = max(0, now.duration(to: expires).components.seconds)
+        let seconds = String(seconds(at: now))
         var body: [UInt8] = []
-        body.reserveCapacity(beforeSeconds.count + afterSeconds.count + 20)
-        body += beforeSeconds
-        body += String(seconds).utf8
-        body += afterSeconds
+        body.reserveCapacity(count)
+        body += opening
+        body += repeatElement(UInt8(ascii: " "), count: max(0, Self.secondsWidth - seconds.utf8.count))
+        body += seconds.utf8
+        if isPlain {
+            body += Self.beforeToken.description.utf8
+            token.withRevealed { token in for index in token.indices { body.append(token[index]) } }
+            body += Self.afterToken.description.utf8
+        } else {
+            body.append(UInt8(ascii: ","))
+            body += JSONWriter.object { json in
+                json.member("token_type", "Bearer")
+                json.member("token", token.revealedText)
+            }.dropFirst()
+        }
         return body
     }
 }

@@ -13,19 +13,55 @@ package final class Metrics: Sendable {
     private struct State {
         var counters: [Series: Int] = [:]
         var histograms: [Series: Histogram] = [:]
+
+        /// Adds what a loop has counted for itself to the series that the usual way counts in.
+        mutating func add(_ warm: WarmReadCounts) {
+            let route = #"route="/credentials""#
+            for provider in warm.providers {
+                for (count, code, outcome) in [
+                    (provider.freshCount, 200, TokenRead.fresh), (provider.notModifiedCount, 304, .notModified),
+                ] where count > 0 {
+                    let requests = Series(
+                        name: "http_requests_total", labels: #"\#(route),method="GET",code="\#(code)""#)
+                    counters[requests, default: 0] += count
+                    let reads = Series(name: "token_reads_total", labels: Metrics.labels(provider.name, outcome))
+                    counters[reads, default: 0] += count
+                }
+            }
+            let durations = warm.durations
+            guard durations.sum > 0 else { return }
+            let series = Series(name: "http_request_duration_seconds", labels: route)
+            var histogram = histograms[series] ?? Histogram()
+            for (index, count) in durations.counts.enumerated() { histogram.counts[index] += count }
+            histogram.sum += durations.sum
+            histograms[series] = histogram
+        }
     }
 
-    private struct Histogram {
+    struct Histogram {
         var counts = [Int](repeating: 0, count: Metrics.bounds.count + 1)
         var sum = 0.0
+
+        mutating func add(_ count: Int, seconds: Double) {
+            counts[Metrics.bounds.firstIndex { seconds <= $0 } ?? Metrics.bounds.count] += count
+            sum += seconds * Double(count)
+        }
     }
 
     /// Upper bounds in seconds: from a warm read's microseconds to a provider that exhausts every retry.
-    fileprivate static let bounds = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120]
+    static let bounds = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120]
 
     private let state = Mutex(State())
+    private let warm = Mutex<[WarmReadCounts]>([])
 
     package init() {}
+
+    /// Counts for one event loop's warm reads, which are part of the text from now on.
+    package func warmReads() -> WarmReadCounts {
+        let counts = WarmReadCounts()
+        warm.withLock { $0.append(counts) }
+        return counts
+    }
 
     private func increment(_ name: String, _ labels: String) {
         state.withLock { $0.counters[Series(name: name, labels: labels), default: 0] += 1 }
@@ -34,10 +70,8 @@ package final class Metrics: Sendable {
     private func observe(_ name: String, _ labels: String, _ duration: Duration) {
         let (whole, attoseconds) = duration.components
         let seconds = Double(whole) + Double(attoseconds) / 1e18
-        let bucket = Self.bounds.firstIndex { seconds <= $0 } ?? Self.bounds.count
-        state.withLock { state in
-            state.histograms[Series(name: name, labels: labels), default: Histogram()].counts[bucket] += 1
-            state.histograms[Series(name: name, labels: labels)]?.sum += seconds
+        state.withLock {
+            $0.histograms[Series(name: name, labels: labels), default: Histogram()].add(1, seconds: seconds)
         }
     }
 
@@ -64,7 +98,11 @@ package final class Metrics: Sendable {
     }
 
     package func tokenRead(provider: String, _ outcome: TokenRead) {
-        increment("token_reads_total", #"provider="\#(provider)",outcome="\#(outcome.rawValue)""#)
+        increment("token_reads_total", Self.labels(provider, outcome))
+    }
+
+    fileprivate static func labels(_ provider: String, _ outcome: TokenRead) -> String {
+        #"provider="\#(provider)",outcome="\#(outcome.rawValue)""#
     }
 
     /// How a renewal ended.
@@ -168,7 +206,8 @@ package final class Metrics: Sendable {
     /// The text of `GET /metrics`.
     /// - Parameter gauges: what is not counted here.
     package func text(gauges: [Reading]) -> String {
-        let state = self.state.withLock { $0 }
+        var state = self.state.withLock { $0 }
+        for counts in warm.withLock({ $0 }) { state.add(counts) }
         var text = ""
         for (name, type, help) in Self.help {
             text += "# HELP token_broker_\(name) \(help)\n# TYPE token_broker_\(name) \(type)\n"

@@ -69,6 +69,33 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
         return entry?.value
     }
 
+    /// A value that is believed, what tells when it is no more what the cache has, and until when it is believed unless
+    /// the feed of changes is lost.
+    package struct Holding: Sendable {
+        package let value: Value
+        package let fact: CachedFact
+        package let end: MonotonicInstant
+    }
+
+    /// The value that `fresh` gives, for somebody who makes something of it.
+    package func holding(_ key: Key, now: MonotonicInstant) -> Holding? {
+        holding(hash: key.hashValue, now: now) { $0 == key }
+    }
+
+    /// The same of the entry whose key has that hash and matches.
+    @inline(__always)
+    package func holding(hash: Int, now: MonotonicInstant, where matches: (Key) -> Bool) -> Holding? {
+        let found = shard(hash).contents.withLock { contents -> (Contents.Entry, MonotonicInstant)? in
+            guard let slot = contents.find(hash, where: matches) else { return nil }
+            let end = trust.end(of: contents.checked(slot), now)
+            guard end > now else { return nil }
+            contents.use(slot)
+            return (contents.entry(slot), end)
+        }
+        guard let (entry, end) = found else { return nil }
+        return Holding(value: entry.value, fact: entry, end: end)
+    }
+
     /// The value however old it is: for when the store cannot be asked.
     package func any(_ key: Key) -> Value? {
         let hash = key.hashValue

@@ -56,6 +56,11 @@ package final class TenantDirectory: Sendable {
         }
     }
 
+    /// The tenant, where the one in memory may be believed.
+    package func holding(_ name: TenantName) -> RevalidatingCache<TenantName, Tenant>.Holding? {
+        cache.holding(name, now: time.monotonic)
+    }
+
     /// The tenant as it was read last, however long ago; nil where that is forgotten.
     func inMemory(_ name: TenantName) -> Tenant? { cache.any(name) }
 

@@ -17,14 +17,25 @@ package final class Trust: Sendable {
     private let following = Atomic<Int64>(.max)
     /// In nanoseconds: when the feed was last seen to work.
     private let alive = Atomic<Int64>(.min)
+    private let disturbanceCount = Atomic<Int>(0)
+    /// In nanoseconds, since every reading of the cache needs them; nil where nobody else writes.
+    private let spans: (validity: Int64, longest: Int64)?
 
     package init(validity: Duration?) {
         self.validity = validity
+        spans = validity.map { ($0.nanoseconds, max($0, Self.longestBelief).nanoseconds) }
     }
+
+    /// Rises when what was believed may be believed no longer, or not for as long.
+    package var disturbances: Int { disturbanceCount.load(ordering: .acquiring) }
+
+    /// Something other than the feed makes what is in memory doubtful.
+    package func disturb() { disturbanceCount.add(1, ordering: .releasing) }
 
     /// From `now` on every change is told of; earlier ones may not have been, so nothing read before is believed until
     /// it was looked at again.
     package func follow(_ now: MonotonicInstant) {
+        disturb()
         // In this order, as `isFollowing` reads them in the other one.
         following.store(now.nanoseconds, ordering: .sequentiallyConsistent)
         alive.store(now.nanoseconds, ordering: .sequentiallyConsistent)
@@ -38,6 +49,7 @@ package final class Trust: Sendable {
     /// Nobody tells of changes any more.
     package func lose() {
         following.store(.max, ordering: .sequentiallyConsistent)
+        disturb()
     }
 
     /// Something changed, and nobody knows what.
@@ -45,33 +57,41 @@ package final class Trust: Sendable {
         if following.load(ordering: .sequentiallyConsistent) != .max {
             following.store(now.nanoseconds, ordering: .sequentiallyConsistent)
         }
+        disturb()
     }
 
     /// Whether every change is told of at present.
     package func isFollowing(_ now: MonotonicInstant) -> Bool {
-        guard let validity else { return false }
-        return since(now, validity).isAlive
+        guard let spans else { return false }
+        return feed(spans.validity).aliveUntil > now
     }
 
     /// Whether what was read may be believed.
     /// - Parameter checked: taken before the store was asked.
     package func believes(_ checked: MonotonicInstant, _ now: MonotonicInstant) -> Bool {
-        guard let validity else { return true }
-        let feed = since(now, validity)
-        if let start = feed.start {
-            if checked < start { return false }
-            if feed.isAlive { return checked.advanced(by: max(validity, Self.longestBelief)) > now }
-        }
-        return checked.advanced(by: validity) > now
+        end(of: checked, now) > now
     }
 
-    /// Since when the feed tells of every change, nil where it does not, and whether it was seen alive.
-    private func since(_ now: MonotonicInstant, _ validity: Duration) -> (start: MonotonicInstant?, isAlive: Bool) {
+    /// Until when what was read may be believed; what is not after `now` is over already. It may come to be believed for
+    /// longer, when the feed shows again that it is alive, and is not believed for as long when `disturbances` rises.
+    /// - Parameter checked: taken before the store was asked.
+    package func end(of checked: MonotonicInstant, _ now: MonotonicInstant) -> MonotonicInstant {
+        guard let spans else { return .distantFuture }
+        let feed = feed(spans.validity)
+        let alone = checked.advanced(byNanoseconds: spans.validity)
+        guard let start = feed.start else { return alone }
+        if checked < start { return MonotonicInstant(nanoseconds: .min) }
+        guard feed.aliveUntil > now else { return alone }
+        return max(alone, min(checked.advanced(byNanoseconds: spans.longest), feed.aliveUntil))
+    }
+
+    /// Since when the feed tells of every change, nil where it does not, and until when it is taken to be alive.
+    private func feed(_ validity: Int64) -> (start: MonotonicInstant?, aliveUntil: MonotonicInstant) {
         // Seen alive first: with the sign of life of a feed that has just begun again goes its own beginning, or a later
         // one, never that of the feed which was lost.
         let seen = MonotonicInstant(nanoseconds: alive.load(ordering: .sequentiallyConsistent))
         let start = following.load(ordering: .sequentiallyConsistent)
-        if start == .max { return (nil, false) }
-        return (MonotonicInstant(nanoseconds: start), seen.advanced(by: validity) > now)
+        if start == .max { return (nil, MonotonicInstant(nanoseconds: .min)) }
+        return (MonotonicInstant(nanoseconds: start), seen.advanced(byNanoseconds: validity))
     }
 }

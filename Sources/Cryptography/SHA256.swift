@@ -23,13 +23,57 @@ package enum SHA256 {
         return digest
     }
 
-    private static let algorithm = Algorithm()
+    /// A digest as four words, which need no memory of their own.
+    package struct Words: Hashable, Sendable {
+        package fileprivate(set) var first: UInt64 = 0
+        package fileprivate(set) var second: UInt64 = 0
+        package fileprivate(set) var third: UInt64 = 0
+        package fileprivate(set) var fourth: UInt64 = 0
+
+        /// As `digest` gives it.
+        package var bytes: [UInt8] {
+            [first, second, third, fourth].flatMap { word in
+                (0..<8).map { UInt8(truncatingIfNeeded: word >> UInt64(8 * $0)) }
+            }
+        }
+    }
+
+    /// Computes one digest after the other, without allocating for each. For one thread at a time.
+    @safe package final class Engine {
+        private let context: OpaquePointer
+
+        package init() {
+            guard let context = unsafe EVP_MD_CTX_new() else { preconditionFailure("no memory for a digest") }
+            unsafe self.context = context
+        }
+
+        deinit { unsafe EVP_MD_CTX_free(context) }
+
+        package func digest(_ bytes: Span<UInt8>) -> Words {
+            var words = Words()
+            let isDone = withCleanErrorQueue {
+                unsafe bytes.withUnsafeBufferPointer { bytes in
+                    unsafe withUnsafeMutableBytes(of: &words) { words in
+                        let output = unsafe words.baseAddress?.assumingMemoryBound(to: UInt8.self)
+                        guard unsafe EVP_DigestInit_ex(context, algorithm.pointer, nil) == 1,
+                            unsafe EVP_DigestUpdate(context, bytes.baseAddress, bytes.count) == 1
+                        else { return CInt(0) }
+                        return unsafe EVP_DigestFinal_ex(context, output, nil)
+                    }
+                }
+            }
+            precondition(isDone == 1, "libcrypto computed no SHA-256 digest")
+            return words
+        }
+    }
+
+    fileprivate static let algorithm = Algorithm()
 
     /// Looked up once: each implicit look-up by the older calls takes a lock that all threads share.
     ///
     /// Sendable: the object is constant, and OpenSSL permits its use by many threads at once. It lives as long as the
     /// process.
-    @safe private final class Algorithm: @unchecked Sendable {
+    @safe fileprivate final class Algorithm: @unchecked Sendable {
         let pointer: OpaquePointer
 
         init() {

@@ -101,7 +101,6 @@ final class Connection {
 
     let id: ConnectionID
     let descriptor: CInt
-    let peer: String
     /// Beyond the server's limit: told so and closed.
     let isRefused: Bool
     var registration: Registration?
@@ -121,6 +120,8 @@ final class Connection {
     // Edges are latched here: what was reported and not yet used up.
     var mayHaveInput = false
     var mayWrite = true
+    /// The worker's shortcut's.
+    var note: Int32 = -1
     /// The peer's end was reported. A short read does not mean "no more" then: the end itself is still to be read.
     var peerFinished = false
 
@@ -140,10 +141,9 @@ final class Connection {
     var output: [UInt8] = []
     private(set) var outputStart = 0
 
-    init(id: ConnectionID, descriptor: consuming OwnedDescriptor, peer: String, isRefused: Bool) {
+    init(id: ConnectionID, descriptor: consuming OwnedDescriptor, isRefused: Bool) {
         self.id = id
         self.descriptor = descriptor.rawValue
-        self.peer = peer
         self.isRefused = isRefused
         owned = consume descriptor
     }
@@ -180,10 +180,17 @@ final class Connection {
         }
     }
 
-    func beginWait(_ wait: Wait, for timeout: Duration) {
+    func beginWait(_ wait: Wait, at now: MonotonicInstant, for timeout: Duration) {
         self.wait = wait
-        waitBegan = .now
-        readDeadline = waitBegan.advanced(by: timeout)
+        waitBegan = now
+        readDeadline = now.advanced(by: timeout)
+    }
+
+    /// A request came and was answered at once: the wait for the next one begins.
+    func restartWait(at now: MonotonicInstant, nanoseconds: Int64) {
+        wait = .nextRequest
+        waitBegan = now
+        readDeadline = now.advanced(byNanoseconds: nanoseconds)
     }
 
     func endWait() {
@@ -230,19 +237,20 @@ final class Connection {
     /// Reads on in what was received before.
     func readOn(_ limits: RequestLimits) -> Event {
         let bytes = input
-        let (event, end) = advance(bytes, inputStart..<bytes.count, limits)
+        let (event, end) = advance(bytes.span, inputStart..<bytes.count, limits)
         inputStart = end
         releaseReadInput()
         return event
     }
 
-    /// Takes in bytes that have just arrived: the first `count` of `bytes`. What follows the end of a request is kept.
-    func received(_ bytes: [UInt8], _ count: Int, _ limits: RequestLimits) -> Event {
+    /// Takes in bytes that have just arrived. What follows the end of a request is kept.
+    func received(_ bytes: Span<UInt8>, _ limits: RequestLimits) -> Event {
         if unreadBytes == 0 {
             // The common case: the request is read where the kernel put it, and nothing is copied.
-            let (event, end) = advance(bytes, 0..<count, limits)
-            if end < count {
-                input = Array(bytes[end..<count])
+            let (event, end) = advance(bytes, 0..<bytes.count, limits)
+            if end < bytes.count {
+                input = []
+                input.append(copying: bytes.extracting(end..<bytes.count))
                 inputStart = 0
             }
             return event
@@ -251,7 +259,7 @@ final class Connection {
             input.removeSubrange(..<inputStart)
             inputStart = 0
         }
-        input.append(contentsOf: bytes[..<count])
+        input.append(copying: bytes)
         return readOn(limits)
     }
 
@@ -269,18 +277,18 @@ final class Connection {
     }
 
     /// Reads as far as one request goes. Returns what came of it and where it stopped.
-    private func advance(_ bytes: [UInt8], _ range: Range<Int>, _ limits: RequestLimits) -> (Event, Int) {
+    private func advance(_ bytes: Span<UInt8>, _ range: Range<Int>, _ limits: RequestLimits) -> (Event, Int) {
         do throws(RequestFault) {
             if let partialBody { return try advance(partialBody, bytes, range) }
             if let partialHead {
-                guard let head = try partialHead.parser.parse(bytes.span.extracting(range)) else {
+                guard let head = try partialHead.parser.parse(bytes.extracting(range)) else {
                     return (.needsMore, range.lowerBound)
                 }
                 self.partialHead = nil
                 return try headReceived(head, bytes, range, limits)
             }
             var parser = RequestParser(limits: limits)
-            guard let head = try parser.parse(bytes.span.extracting(range)) else {
+            guard let head = try parser.parse(bytes.extracting(range)) else {
                 partialHead = PartialHead(parser)
                 return (.needsMore, range.lowerBound)
             }
@@ -291,7 +299,7 @@ final class Connection {
     }
 
     private func headReceived(
-        _ head: RequestHead, _ bytes: [UInt8], _ range: Range<Int>, _ limits: RequestLimits
+        _ head: RequestHead, _ bytes: Span<UInt8>, _ range: Range<Int>, _ limits: RequestLimits
     ) throws(RequestFault) -> (Event, Int) {
         let end = range.lowerBound + head.length
         let partial: PartialBody
@@ -312,20 +320,20 @@ final class Connection {
     }
 
     private func advance(
-        _ partial: PartialBody, _ bytes: [UInt8], _ range: Range<Int>
+        _ partial: PartialBody, _ bytes: Span<UInt8>, _ range: Range<Int>
     ) throws(RequestFault) -> (Event, Int) {
         var index = range.lowerBound
         if partial.decoder == nil {
             let end = index + min(partial.remaining, range.upperBound - index)
-            partial.bytes.append(contentsOf: bytes[index..<end])
+            partial.bytes.append(copying: bytes.extracting(index..<end))
             partial.remaining -= end - index
             return partial.remaining == 0 ? bodyReceived(partial, end) : (.needsMore, end)
         }
-        let available = bytes.span.extracting(0..<range.upperBound)
+        let available = bytes.extracting(0..<range.upperBound)
         while let step = try Self.nextChunkStep(partial, available, from: index) {
             switch step {
             case .data(let data):
-                partial.bytes.append(contentsOf: bytes[data])
+                partial.bytes.append(copying: bytes.extracting(data))
                 index = data.upperBound
             case .complete(let end):
                 return bodyReceived(partial, end)

@@ -1,6 +1,40 @@
 internal import Glibc
 
-/// The server's own system calls. The only file of this module that handles pointers.
+/// Where every read of a worker lands first. One worker's, on its thread.
+@safe final class InputBuffer {
+    fileprivate let base: UnsafeMutableRawPointer
+    let capacity: Int
+
+    init(capacity: Int) {
+        unsafe base = .allocate(byteCount: capacity, alignment: 16)
+        unsafe base.initializeMemory(as: UInt8.self, repeating: 0, count: capacity)
+        self.capacity = capacity
+    }
+
+    deinit { unsafe base.deallocate() }
+
+    /// Lends some of the bytes to `body`.
+    func withBytes<R>(_ range: Range<Int>, _ body: (Span<UInt8>) -> R) -> R {
+        precondition(range.lowerBound >= 0 && range.upperBound <= capacity)
+        let bytes = unsafe UnsafeBufferPointer(
+            start: (base + range.lowerBound).assumingMemoryBound(to: UInt8.self), count: range.count)
+        return body(unsafe bytes.span)
+    }
+}
+
+extension [UInt8] {
+    /// Appends a copy of the bytes.
+    mutating func append(copying bytes: Span<UInt8>) {
+        unsafe bytes.withUnsafeBytes { unsafe append(contentsOf: $0) }
+    }
+
+    /// Appends a copy of what the buffer holds from `start` on.
+    mutating func append(copying output: OutputBuffer, from start: Int = 0) {
+        unsafe output.withBytes(from: start) { unsafe append(contentsOf: $0) }
+    }
+}
+
+/// The server's own system calls.
 enum Kernel {
     enum Received: Equatable {
         /// So many bytes, at least one.
@@ -19,12 +53,10 @@ enum Kernel {
         case failed
     }
 
-    /// Reads into `buffer` from its beginning, at most as much as it holds.
-    static func receive(_ descriptor: CInt, into buffer: inout [UInt8]) -> Received {
+    /// Reads into `buffer`, at most as much as it holds.
+    static func receive(_ descriptor: CInt, into buffer: InputBuffer) -> Received {
         while true {
-            let count = unsafe buffer.withUnsafeMutableBytes { bytes in
-                unsafe Glibc.recv(descriptor, bytes.baseAddress, bytes.count, 0)
-            }
+            let count = unsafe Glibc.recv(descriptor, buffer.base, buffer.capacity, 0)
             if count > 0 { return .bytes(count) }
             if count == 0 { return .finished }
             let number = errno
@@ -35,11 +67,17 @@ enum Kernel {
 
     /// Sends `bytes` from `start` on. A peer that is gone is a result, never the signal SIGPIPE.
     static func send(_ descriptor: CInt, _ bytes: [UInt8], from start: Int) -> Sent {
+        unsafe bytes.withUnsafeBytes { unsafe send(descriptor, UnsafeRawBufferPointer(rebasing: $0[start...])) }
+    }
+
+    /// The same of a worker's buffer, from its beginning.
+    static func send(_ descriptor: CInt, _ output: OutputBuffer) -> Sent {
+        unsafe output.withBytes { unsafe send(descriptor, $0) }
+    }
+
+    private static func send(_ descriptor: CInt, _ bytes: UnsafeRawBufferPointer) -> Sent {
         while true {
-            let count = unsafe bytes.withUnsafeBytes { bytes in
-                let rest = unsafe UnsafeRawBufferPointer(rebasing: bytes[start...])
-                return unsafe Glibc.send(descriptor, rest.baseAddress, rest.count, CInt(MSG_NOSIGNAL))
-            }
+            let count = unsafe Glibc.send(descriptor, bytes.baseAddress, bytes.count, CInt(MSG_NOSIGNAL))
             if count >= 0 { return .bytes(count) }
             let number = errno
             if number == EINTR { continue }

@@ -9,21 +9,18 @@ package struct Request: Sendable {
     package var query: String?
     package var fields: Fields
     package var body: [UInt8]
-    /// The peer's numeric address, without its port.
-    package var peer: String
     /// This request's name in logs and in the answer's `X-Request-ID`: 32 hexadecimal digits, made by the server.
     package var id: String
 
     package init(
         method: Method, path: String, query: String? = nil, fields: Fields = [:], body: [UInt8] = [],
-        peer: String = "127.0.0.1", id: String = "0"
+        id: String = "0"
     ) {
         self.method = method
         self.path = path
         self.query = query
         self.fields = fields
         self.body = body
-        self.peer = peer
         self.id = id
     }
 }

@@ -13,4 +13,11 @@ package protocol RequestHandler: Sendable {
     /// The answer for a request that never became one: malformed, too large, too slow, or over a limit.
     /// The server has decided on `status` and closes the connection after it. Must return at once.
     func response(toFault status: Status, detail: String) -> Response
+
+    /// A shortcut of one worker's own, made on its thread; nil for none.
+    func makeShortcut() -> (any Shortcut)?
+}
+
+extension RequestHandler {
+    package func makeShortcut() -> (any Shortcut)? { nil }
 }

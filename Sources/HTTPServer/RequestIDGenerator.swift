@@ -25,6 +25,12 @@ struct RequestIDGenerator {
         return String(copying: text)
     }
 
+    /// Appends the next identifier.
+    mutating func append(to output: OutputBuffer) {
+        output.append(hexadecimal: Self.advance(&first))
+        output.append(hexadecimal: Self.advance(&second))
+    }
+
     private static func digit(_ word: UInt64) -> UInt8 {
         let value = UInt8(word & 15)
         return value < 10 ? UInt8(ascii: "0") + value : UInt8(ascii: "a") + value - 10

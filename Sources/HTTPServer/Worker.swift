@@ -27,11 +27,13 @@ actor Worker {
     private var refusedConnections = 0
     private var isSweeping = false
 
-    private var requestIDs: RequestIDGenerator
-    private var dateSecond: Int64 = -1
-    private var date: [UInt8] = []
+    private let stamp = ResponseStamp()
+    private var shortcut: (any Shortcut)?
     /// Where every read lands first. A connection keeps only what it cannot use at once.
-    private var scratch = [UInt8](repeating: 0, count: 16_384)
+    private let scratch = InputBuffer(capacity: 16_384)
+    /// Where the shortcut answers. Empty again before anything else is done.
+    private let quickOutput = OutputBuffer(capacity: 131_072)
+    private let idleNanoseconds: Int64
 
     private var isDraining = false
     private var runningHandlers = 0
@@ -56,14 +58,14 @@ actor Worker {
         self.handler = handler
         self.connectionCount = connectionCount
         self.listener = consume listener
-        var random = SystemRandomNumberGenerator()
-        requestIDs = RequestIDGenerator(&random)
+        idleNanoseconds = configuration.idleTimeout.nanoseconds
     }
 
     // MARK: Accepting
 
     /// Starts or resumes accepting.
     func listen() {
+        if shortcut == nil { shortcut = handler.makeShortcut() }
         guard let number = listener?.rawValue, listenerRegistration == nil else { return }
         do throws(SystemError) {
             listenerRegistration = try loop.registerListener(number, ListenerReadiness(worker: self))
@@ -114,26 +116,23 @@ actor Worker {
                 isRefused = true
             }
         }
-        let peer = accepted.peer?.host ?? "unknown"
-        let connection = insert(accepted.takeDescriptor(), peer: peer, isRefused: isRefused)
+        let connection = insert(accepted.takeDescriptor(), isRefused: isRefused)
         do throws(SystemError) {
             connection.registration = try loop.register(
                 connection.descriptor, ConnectionReadiness(worker: self, id: connection.id))
         } catch {
             return close(connection)
         }
-        connection.beginWait(.firstRequest, for: configuration.headTimeout)
+        connection.beginWait(.firstRequest, at: loop.turnTime, for: configuration.headTimeout)
         scheduleSweep()
         if isRefused { refuse(connection) }
     }
 
-    private func insert(
-        _ descriptor: consuming OwnedDescriptor, peer: String, isRefused: Bool
-    ) -> Connection {
+    private func insert(_ descriptor: consuming OwnedDescriptor, isRefused: Bool) -> Connection {
         lastSerial += 1
         let slot = freeSlots.popLast() ?? connections.count
         let id = ConnectionID(slot: slot, serial: lastSerial)
-        let connection = Connection(id: id, descriptor: descriptor, peer: peer, isRefused: isRefused)
+        let connection = Connection(id: id, descriptor: descriptor, isRefused: isRefused)
         if slot == connections.count {
             connections.append(connection)
         } else {
@@ -257,11 +256,13 @@ actor Worker {
         }
         guard connection.mayHaveInput else { return nil }
         reads += 1
-        switch Kernel.receive(connection.descriptor, into: &scratch) {
+        switch Kernel.receive(connection.descriptor, into: scratch) {
         case .bytes(let count):
             // A short read has emptied the socket, and the next byte makes a new edge.
-            if count < scratch.count, !connection.peerFinished { connection.mayHaveInput = false }
-            return connection.received(scratch, count, configuration.limits)
+            if count < scratch.capacity, !connection.peerFinished { connection.mayHaveInput = false }
+            let answered = answerAtOnce(connection, count)
+            if connection.phase != .receiving || answered == count { return .needsMore }
+            return scratch.withBytes(answered..<count) { connection.received($0, configuration.limits) }
         case .wouldBlock:
             connection.mayHaveInput = false
             return nil
@@ -272,6 +273,70 @@ actor Worker {
         case .failed:
             close(connection)
             return nil
+        }
+    }
+
+    /// Has the shortcut answer what it can of the first `count` bytes that have just arrived. Returns how many bytes of
+    /// requests that was.
+    private func answerAtOnce(_ connection: Connection, _ count: Int) -> Int {
+        // Whatever waits to leave or to be read on goes first. A drain closes connections with their next answer.
+        guard let shortcut, !connection.isInsideRequest, connection.unsentBytes == 0, !isDraining else { return 0 }
+        var exchange = ShortcutExchange(
+            output: quickOutput, stamp: stamp, turn: loop.turn, note: connection.note)
+        var (answered, requests) = (0, 0)
+        while answered < count {
+            exchange.consumed = 0
+            scratch.withBytes(answered..<count) { shortcut.answer($0, &exchange) }
+            if exchange.consumed == 0 { break }
+            answered += exchange.consumed
+            requests += 1
+            if exchange.closes {
+                connection.phase = .closing
+                // Its client asked for the close, so that only what it sent already can be lost to a reset.
+                connection.mustLinger = answered < count
+                break
+            }
+            if quickOutput.count >= configuration.unsentBytes {
+                sendAtOnce(connection)
+                if connection.phase == .closed || connection.unsentBytes > 0 { break }
+            }
+        }
+        if requests == 0 { return 0 }
+        connection.note = exchange.note
+        counters.requests.add(requests, ordering: .relaxed)
+        shortcut.answered(requests)
+        if connection.phase == .receiving {
+            connection.restartWait(at: loop.turnTime, nanoseconds: idleNanoseconds)
+        }
+        if answered == count || connection.phase != .receiving {
+            sendAtOnce(connection)
+        } else if quickOutput.count > 0 {
+            // What the next request is answered may come in this turn, too, and leaves with it.
+            connection.output.append(copying: quickOutput)
+            quickOutput.removeAll()
+        }
+        return answered
+    }
+
+    /// Sends what the shortcut has answered; the connection keeps what its peer does not take.
+    private func sendAtOnce(_ connection: Connection) {
+        defer { quickOutput.removeAll() }
+        if quickOutput.count == 0 || connection.phase == .closed { return }
+        guard connection.mayWrite else {
+            return connection.output.append(copying: quickOutput)
+        }
+        switch Kernel.send(connection.descriptor, quickOutput) {
+        case .bytes(let count):
+            if count == quickOutput.count { return }
+            connection.mayWrite = false
+            connection.output.append(copying: quickOutput, from: count)
+            connection.stalled(configuration.writeTimeout)
+        case .wouldBlock:
+            connection.mayWrite = false
+            connection.output.append(copying: quickOutput)
+            connection.stalled(configuration.writeTimeout)
+        case .failed:
+            close(connection)
         }
     }
 
@@ -290,11 +355,11 @@ actor Worker {
     /// the last answer with it.
     private func linger(_ connection: Connection) {
         while connection.mayHaveInput {
-            switch Kernel.receive(connection.descriptor, into: &scratch) {
+            switch Kernel.receive(connection.descriptor, into: scratch) {
             case .bytes(let count):
                 connection.lingeringBytes += count
                 if connection.lingeringBytes > configuration.lingerBytes { return close(connection) }
-                if count < scratch.count, !connection.peerFinished { connection.mayHaveInput = false }
+                if count < scratch.capacity, !connection.peerFinished { connection.mayHaveInput = false }
             case .wouldBlock:
                 connection.mayHaveInput = false
             case .finished, .failed:
@@ -308,8 +373,7 @@ actor Worker {
     private func start(_ head: RequestHead, _ body: [UInt8], _ connection: Connection) {
         counters.requests.add(1, ordering: .relaxed)
         let request = Request(
-            method: head.method, path: head.path, query: head.query, fields: head.fields, body: body,
-            peer: connection.peer, id: requestIDs.next())
+            method: head.method, path: head.path, query: head.query, fields: head.fields, body: body, id: stamp.nextRequestID())
         connection.exchange = Connection.Exchange(
             requestID: request.id, isHead: head.method == .head, isHTTP10: head.isHTTP10,
             keepsAlive: head.keepsAlive)
@@ -471,7 +535,7 @@ actor Worker {
         if status == .serviceUnavailable, response.fields["Retry-After"] == nil {
             response.fields.append("Retry-After", String(configuration.retryAfterSeconds))
         }
-        _ = write(response, to: connection, requestID: requestIDs.next(), isHead: false, persistence: .close)
+        _ = write(response, to: connection, requestID: stamp.nextRequestID(), isHead: false, persistence: .close)
     }
 
     /// Queues an answer. False when the response could not be encoded and a bare 500 took its place: the connection is
@@ -483,7 +547,7 @@ actor Worker {
         do throws(EncodingFault) {
             try ResponseEncoder.append(
                 status: response.status, fields: response.fields, body: response.body, framing: framing,
-                date: currentDate(), requestID: requestID, connection: persistence, omitsBody: isHead,
+                date: stamp.date(in: loop.turn), requestID: requestID, connection: persistence, omitsBody: isHead,
                 to: &connection.output)
             return true
         } catch {
@@ -492,15 +556,6 @@ actor Worker {
             connection.output.append(contentsOf: text.utf8)
             return false
         }
-    }
-
-    private func currentDate() -> [UInt8] {
-        let now = WallClock.milliseconds / 1000
-        if now != dateSecond {
-            dateSecond = now
-            date = HTTPDate.format(secondsSince1970: now)
-        }
-        return date
     }
 
     private func flush(_ connection: Connection) {
@@ -534,7 +589,7 @@ actor Worker {
         case .body: timeout = configuration.bodyTimeout
         case .linger: timeout = configuration.lingerTimeout
         }
-        connection.beginWait(wait, for: timeout)
+        connection.beginWait(wait, at: loop.turnTime, for: timeout)
     }
 
     private func scheduleSweep() {
@@ -554,6 +609,7 @@ actor Worker {
                 deadlinePassed(connection)
             }
         }
+        shortcut?.tidy()
         if liveConnections > 0 { scheduleSweep() }
     }
 

@@ -55,6 +55,41 @@ package struct CredentialsID: Hashable, Sendable {
         self.tenant = tenant
         self.storageKey = storageKey
     }
+
+    package func hash(into hasher: inout Hasher) {
+        Self.hash(tenant, storageKey.description.utf8.span, into: &hasher)
+    }
+
+    /// The hash of the set of credentials that a text names, for a look-up that makes no `StorageKey` of it.
+    package static func hashValue(tenant: TenantName, storageKey: Span<UInt8>) -> Int {
+        var hasher = Hasher()
+        hash(tenant, storageKey, into: &hasher)
+        return hasher.finalize()
+    }
+
+    /// Whether this is the set of credentials that a text names.
+    package func isNamed(tenant: TenantName, storageKey: Span<UInt8>) -> Bool {
+        let own = self.storageKey.description.utf8.span
+        guard own.count == storageKey.count, self.tenant == tenant else { return false }
+        for index in own.indices where own[index] != storageKey[index] { return false }
+        return true
+    }
+
+    private static func hash(_ tenant: TenantName, _ storageKey: Span<UInt8>, into hasher: inout Hasher) {
+        hasher.combine(tenant)
+        // By words: a hasher takes each in one step, and single bytes would cost it one each.
+        var (word, index): (UInt64, Int) = (0, 0)
+        while index < storageKey.count {
+            word = word << 8 | UInt64(storageKey[index])
+            index += 1
+            if index & 7 == 0 {
+                hasher.combine(word)
+                word = 0
+            }
+        }
+        hasher.combine(word)
+        hasher.combine(storageKey.count)
+    }
 }
 
 extension UInt8 {

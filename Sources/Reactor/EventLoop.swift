@@ -68,6 +68,9 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
     private var slots: [Slot] = []
     private var freeSlots: [UInt32] = []
     private var deadlines = DeadlineHeap()
+    private var turnClock: MonotonicInstant?
+    /// Rises with each turn.
+    package private(set) var turn: UInt64 = 0
 
     private static let wakeUpTag = UInt64.max
 
@@ -152,6 +155,14 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
         deadlines.remove(action.id)
     }
 
+    /// The time at which somebody first asked in this turn: for deadlines of many connections, which need no better one.
+    package var turnTime: MonotonicInstant {
+        if let turnClock { return turnClock }
+        let now = MonotonicInstant.now
+        turnClock = now
+        return now
+    }
+
     // MARK: The loop
 
     private func run() {
@@ -167,6 +178,8 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
                 let number = errno
                 precondition(number == EINTR, "epoll_wait failed: \(SystemError("epoll_wait", number: number))")
             }
+            turn &+= 1
+            turnClock = nil
             for index in 0..<max(0, Int(count)) {
                 let event = unsafe events[index]
                 dispatch(tag: event.tag, events: event.events)

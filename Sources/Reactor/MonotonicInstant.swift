@@ -20,7 +20,11 @@ package struct MonotonicInstant: Comparable, Hashable, Sendable {
     package static func after(_ duration: Duration) -> MonotonicInstant { now.advanced(by: duration) }
 
     package func advanced(by duration: Duration) -> MonotonicInstant {
-        let change = duration.nanoseconds
+        advanced(byNanoseconds: duration.nanoseconds)
+    }
+
+    /// The same where a `Duration` would have to be taken apart each time, which divides 128 bits.
+    package func advanced(byNanoseconds change: Int64) -> MonotonicInstant {
         let (sum, overflow) = nanoseconds.addingReportingOverflow(change)
         return MonotonicInstant(nanoseconds: overflow ? (change > 0 ? .max : .min) : sum)
     }

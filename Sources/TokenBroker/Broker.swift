@@ -12,6 +12,8 @@ package final class Broker: Sendable {
     package struct Settings: Sendable {
         package var core = CredentialsBroker.Settings()
         package var adminKey: SecretBytes
+        /// Whether each `GET /credentials` that goes well gets a line in the log. Without it they are only counted.
+        package var logsReads = false
 
         package subscript<Value>(dynamicMember member: WritableKeyPath<CredentialsBroker.Settings, Value>) -> Value {
             get { core[keyPath: member] }

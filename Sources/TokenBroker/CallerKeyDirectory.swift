@@ -89,6 +89,11 @@ package final class CallerKeyDirectory: Sendable {
         return (key, secret)
     }
 
+    /// The key with this digest, expired or not, where the one in memory may be believed.
+    func holding(digest: [UInt8]) -> RevalidatingCache<[UInt8], CallerKey>.Holding? {
+        cache.holding(digest, now: time.monotonic)
+    }
+
     package func list(tenant: TenantName, after: String?, limit: Int) async throws(BrokerError) -> [CallerKey] {
         do throws(StoreError) {
             let records = try await vault.list(

@@ -8,9 +8,12 @@ internal import Reactor
 package struct Service: RequestHandler {
     private let broker: Broker
     private let router: Router
+    private let limits: RequestLimits
 
-    package init(_ broker: Broker) {
+    /// - Parameter limits: the server's.
+    package init(_ broker: Broker, limits: RequestLimits = RequestLimits()) {
         self.broker = broker
+        self.limits = limits
         router = Router(Routes(broker).all)
     }
 
@@ -46,6 +49,10 @@ package struct Service: RequestHandler {
         }
         report(request, route, response, problem, caller, took: start.duration(to: broker.time.monotonic))
         return response
+    }
+
+    package func makeShortcut() -> (any Shortcut)? {
+        broker.settings.logsReads ? nil : WarmReads(broker, limits: limits)
     }
 
     package func response(toFault status: Status, detail: String) -> Response {
@@ -89,6 +96,8 @@ package struct Service: RequestHandler {
             route: route, method: LogField.knownName(of: request.method), status: response.status.code,
             took: duration)
         guard broker.log.isEnabled(.info) else { return }
+        // They are most of all requests, and each is in the metrics.
+        if !broker.settings.logsReads, problem == nil, route.description == "/credentials", request.method == .get { return }
         var fields: [LogField] = [
             .request(RequestID(request.id)), .method(request.method), .route(route), .status(response.status),
             .duration(duration),

@@ -71,6 +71,8 @@ enum Command: Equatable {
           TOKEN_BROKER_TRUSTED_CA_FILE           PEM file of more root certificates for calls to providers
           TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS  true allows http:// providers and private addresses: development only
           TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
+          TOKEN_BROKER_LOG_READS                 true: a line for each GET /credentials that goes well, too;
+                                                 default false, which only counts them in /metrics
           TOKEN_BROKER_EVENT_LOOPS               event loops of the server, 1 to 256; default one per core
           TOKEN_BROKER_MAX_CONNECTIONS           connections at once, 1 to 1000000; default 10000
           TOKEN_BROKER_PROVIDER_TIMEOUT          seconds that one call to a provider may take, 1 to 20; default 10

@@ -33,6 +33,7 @@ struct Configuration: Sendable {
     var trustedCAFile: String?
     var allowsInsecureProviders: Bool
     var logLevel: LogLevel
+    var logsReads: Bool
     var eventLoops: Int?
     var maximumConnections: Int
     var providerConcurrency: Int
@@ -114,6 +115,7 @@ struct Configuration: Sendable {
         }
         allowsInsecureProviders = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
+        logsReads = reader.bool("LOG_READS") ?? false
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
         providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", 1...20) ?? 10))

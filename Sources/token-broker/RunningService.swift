@@ -57,6 +57,7 @@ struct RunningService {
         }
 
         var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKey: adminKey)
+        settings.logsReads = configuration.logsReads
         settings.allowsInsecureProviders = configuration.allowsInsecureProviders
         settings.quarantine = configuration.quarantine
         settings.expiryNotice = configuration.expiryNotice
@@ -96,7 +97,7 @@ struct RunningService {
         serverConfiguration.limits.bodyBytes = 1 << 20
         let server: Server
         do throws(SystemError) {
-            server = try Server(configuration: serverConfiguration, handler: Service(broker))
+            server = try Server(configuration: serverConfiguration, handler: Service(broker, limits: serverConfiguration.limits))
         } catch {
             await journal?.close()
             await vault.close()
