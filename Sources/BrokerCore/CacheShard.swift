@@ -7,7 +7,7 @@ internal import Reactor
 /// the slots' numbers (open addressing with linear probing), and the slots are linked from the one used last to the one
 /// used longest ago.
 struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
-    final class Entry: CachedFact, @unchecked Sendable {
+    final class Entry: Sendable {
         let key: Key
         let value: Value
         let version: Int64
@@ -47,11 +47,13 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     /// What an entry takes of memory beside its key's and value's own allocations. Arrays that grow by doubling are three
     /// quarters full on average, as is the table.
     static var overhead: Int {
-        let object = MemoryLayout<Key>.stride + MemoryLayout<Value>.stride + 16 + 8 + 8
+        let object = MemoryLayout<Key>.stride + MemoryLayout<Value>.stride + 16 + 8
         return Footprint.allocation(object) + (MemoryLayout<Slot>.stride + 2 * MemoryLayout<Int32>.stride) * 4 / 3
     }
 
     private let limit: Int
+    /// Advanced whenever a value goes, for whatever reason.
+    private let generations: [Generation]
     private var slots: [Slot] = []
     private var table = [Int32](repeating: none, count: leastTable)
     private var newest = none
@@ -70,8 +72,9 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     private var horizon: UInt64 = 0
 
     /// - Parameter limit: what the entries may take of memory, in bytes.
-    init(limit: Int) {
+    init(limit: Int, generations: [Generation]) {
         self.limit = limit
+        self.generations = generations
     }
 
     // MARK: Changes
@@ -161,7 +164,8 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
             slot = present
             unlink(slot)
             bytes -= slots[slot].bytes
-            slots[slot].entry?.letGo()
+            // The same version is the same value, checked anew.
+            if slots[slot].entry?.version != new.entry.version { advance() }
             (slots[slot].entry, slots[slot].bytes, slots[slot].checked) = (new.entry, new.bytes, checked)
         } else {
             slot = add(
@@ -206,10 +210,14 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         leave(slot)
         count -= 1
         bytes -= slots[slot].bytes
-        slots[slot].entry?.letGo()
         slots[slot].entry = nil
+        advance()
         slots[slot].older = free
         free = Int32(slot)
+    }
+
+    private func advance() {
+        for generation in generations { generation.advance() }
     }
 
     // MARK: The table

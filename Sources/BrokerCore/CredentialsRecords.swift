@@ -242,7 +242,7 @@ final class CredentialsRecords: Sendable {
             unpublished[id] = snapshot
             unpublishedCount.store(unpublished.count, ordering: .releasing)
             // What somebody has made of the cached ones, which these go before.
-            bus.trust.disturb()
+            bus.trust.generation.advance()
         }
     }
 

@@ -21,8 +21,8 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     private final class Shard: Sendable {
         let contents: Mutex<Contents>
 
-        init(_ limit: Int) {
-            contents = Mutex(Contents(limit: limit))
+        init(_ limit: Int, _ generations: [Generation]) {
+            contents = Mutex(Contents(limit: limit, generations: generations))
         }
     }
 
@@ -42,13 +42,15 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     /// - Parameters:
     ///   - bytes: what the entries may take of memory. A 64th of it is any one entry's limit: a larger one is not kept.
     ///   - trust: says for how long an entry is believed after it was checked.
+    ///   - holdsConfiguration: whether what is kept changes only when somebody configures something.
     ///   - cost: what the key and the value take of memory beside their own fields; 0 or more.
     ///   - version: the version of the record that the value was read from.
     package init(
-        bytes: Int, trust: Trust, cost: @escaping @Sendable (Key, Value) -> Int,
+        bytes: Int, trust: Trust, holdsConfiguration: Bool = false, cost: @escaping @Sendable (Key, Value) -> Int,
         version: @escaping @Sendable (Value) -> Int64
     ) {
-        shards = (0..<Self.shardCount).map { _ in Shard(bytes / Self.shardCount) }
+        let generations = holdsConfiguration ? [trust.generation, trust.configurations] : [trust.generation]
+        shards = (0..<Self.shardCount).map { _ in Shard(bytes / Self.shardCount, generations) }
         self.trust = trust
         self.cost = cost
         self.version = version
@@ -69,11 +71,9 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
         return entry?.value
     }
 
-    /// A value that is believed, what tells when it is no more what the cache has, and until when it is believed unless
-    /// the feed of changes is lost.
+    /// A value that is believed, and until when it is as long as the trust's generation stays the same.
     package struct Holding: Sendable {
         package let value: Value
-        package let fact: CachedFact
         package let end: MonotonicInstant
     }
 
@@ -93,7 +93,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
             return (contents.entry(slot), end)
         }
         guard let (entry, end) = found else { return nil }
-        return Holding(value: entry.value, fact: entry, end: end)
+        return Holding(value: entry.value, end: end)
     }
 
     /// The value however old it is: for when the store cannot be asked.

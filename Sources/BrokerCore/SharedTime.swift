@@ -19,7 +19,9 @@ package final class SharedTime: Time {
         self.base = base
     }
 
-    package var now: Timestamp { base.now.advanced(by: .milliseconds(offset.load(ordering: .relaxed))) }
+    package var now: Timestamp {
+        Timestamp(milliseconds: base.now.milliseconds + offset.load(ordering: .relaxed))
+    }
 
     package var monotonic: MonotonicInstant { base.monotonic }
 

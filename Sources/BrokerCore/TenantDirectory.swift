@@ -31,7 +31,7 @@ package final class TenantDirectory: Sendable {
     package init(vault: Vault, bus: EventBus, time: any Time) {
         self.vault = vault
         self.time = time
-        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust) { name, tenant in
+        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust, holdsConfiguration: true) { name, tenant in
             // A configuration's values and what was made of them, by the length of the text that they are written in.
             Footprint.text(name.description) + 2 * tenant.configuration.encoded.count
         } version: {

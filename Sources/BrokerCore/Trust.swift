@@ -17,7 +17,11 @@ package final class Trust: Sendable {
     private let following = Atomic<Int64>(.max)
     /// In nanoseconds: when the feed was last seen to work.
     private let alive = Atomic<Int64>(.min)
-    private let disturbanceCount = Atomic<Int>(0)
+    /// Advanced when what was believed may be believed no longer, or not for as long, and with every value that leaves a
+    /// cache which goes by this trust.
+    package let generation = Generation()
+    /// The same, of caches of configuration only.
+    package let configurations = Generation()
     /// In nanoseconds, since every reading of the cache needs them; nil where nobody else writes.
     private let spans: (validity: Int64, longest: Int64)?
 
@@ -26,16 +30,10 @@ package final class Trust: Sendable {
         spans = validity.map { ($0.nanoseconds, max($0, Self.longestBelief).nanoseconds) }
     }
 
-    /// Rises when what was believed may be believed no longer, or not for as long.
-    package var disturbances: Int { disturbanceCount.load(ordering: .acquiring) }
-
-    /// Something other than the feed makes what is in memory doubtful.
-    package func disturb() { disturbanceCount.add(1, ordering: .releasing) }
-
     /// From `now` on every change is told of; earlier ones may not have been, so nothing read before is believed until
     /// it was looked at again.
     package func follow(_ now: MonotonicInstant) {
-        disturb()
+        defer { advance() }
         // In this order, as `isFollowing` reads them in the other one.
         following.store(now.nanoseconds, ordering: .sequentiallyConsistent)
         alive.store(now.nanoseconds, ordering: .sequentiallyConsistent)
@@ -49,7 +47,7 @@ package final class Trust: Sendable {
     /// Nobody tells of changes any more.
     package func lose() {
         following.store(.max, ordering: .sequentiallyConsistent)
-        disturb()
+        advance()
     }
 
     /// Something changed, and nobody knows what.
@@ -57,7 +55,12 @@ package final class Trust: Sendable {
         if following.load(ordering: .sequentiallyConsistent) != .max {
             following.store(now.nanoseconds, ordering: .sequentiallyConsistent)
         }
-        disturb()
+        advance()
+    }
+
+    private func advance() {
+        generation.advance()
+        configurations.advance()
     }
 
     /// Whether every change is told of at present.
@@ -73,7 +76,7 @@ package final class Trust: Sendable {
     }
 
     /// Until when what was read may be believed; what is not after `now` is over already. It may come to be believed for
-    /// longer, when the feed shows again that it is alive, and is not believed for as long when `disturbances` rises.
+    /// longer, when the feed shows again that it is alive, and is not believed for as long when the generation advances.
     /// - Parameter checked: taken before the store was asked.
     package func end(of checked: MonotonicInstant, _ now: MonotonicInstant) -> MonotonicInstant {
         guard let spans else { return .distantFuture }

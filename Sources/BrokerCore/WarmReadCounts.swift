@@ -1,25 +1,22 @@
-package import OAuth
+internal import OAuth
 internal import Synchronization
 
 /// What one event loop has answered from memory. The loop's thread alone counts, so that no count waits for another
 /// processor; anybody reads.
 package final class WarmReadCounts: Sendable {
     /// The reads of one provider's credentials.
-    package final class Provider: Sendable {
+    final class Provider: Sendable {
         let name: String
-        private let freshTotal = Atomic<Int>(0)
-        private let notModifiedTotal = Atomic<Int>(0)
+        fileprivate let fresh = Atomic<Int>(0)
+        fileprivate let notModified = Atomic<Int>(0)
 
         fileprivate init(_ name: String) { self.name = name }
 
-        package func fresh() { WarmReadCounts.increment(freshTotal) }
-
-        package func notModified() { WarmReadCounts.increment(notModifiedTotal) }
-
-        var freshCount: Int { freshTotal.load(ordering: .relaxed) }
-        var notModifiedCount: Int { notModifiedTotal.load(ordering: .relaxed) }
+        var freshCount: Int { fresh.load(ordering: .relaxed) }
+        var notModifiedCount: Int { notModified.load(ordering: .relaxed) }
     }
 
+    /// In the order of the presets.
     let providers = ProviderPreset.all.map { Provider($0.name) }
     /// By the first of the metrics' bounds: what an answer from memory needs when the process is not kept from running.
     private let upToHundredMicroseconds = Atomic<Int>(0)
@@ -29,11 +26,17 @@ package final class WarmReadCounts: Sendable {
 
     init() {}
 
-    package func provider(_ preset: ProviderPreset) -> Provider {
-        providers.first { $0.name == preset.name } ?? providers[0]
+    /// Adds reads of the credentials of one provider, by its place among the presets.
+    package func add(_ count: Int, isNotModified: Bool, provider index: Int) {
+        let provider = providers[index]
+        if isNotModified {
+            Self.increment(provider.notModified, by: count)
+        } else {
+            Self.increment(provider.fresh, by: count)
+        }
     }
 
-    /// So many were answered, each that long after its last byte was read.
+    /// So many were answered, each within that time of when it was read.
     package func answered(_ count: Int, nanoseconds: Int64) {
         if nanoseconds <= 100_000 {
             Self.increment(upToHundredMicroseconds, by: count)
@@ -55,7 +58,7 @@ package final class WarmReadCounts: Sendable {
 
     /// Only one thread writes, so that no other can come between the load and the store.
     @inline(__always)
-    private static func increment(_ counter: borrowing Atomic<Int>, by count: Int = 1) {
+    private static func increment(_ counter: borrowing Atomic<Int>, by count: Int) {
         counter.store(counter.load(ordering: .relaxed) &+ count, ordering: .relaxed)
     }
 }

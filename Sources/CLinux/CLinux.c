@@ -4,11 +4,14 @@
 #include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 const uint32_t CLINUX_IN = EPOLLIN, CLINUX_OUT = EPOLLOUT, CLINUX_RDHUP = EPOLLRDHUP, CLINUX_HUP = EPOLLHUP,
                CLINUX_ERR = EPOLLERR, CLINUX_ET = EPOLLET, CLINUX_ONESHOT = EPOLLONESHOT;
@@ -17,8 +20,11 @@ int clinux_epoll_create(void) { return epoll_create1(EPOLL_CLOEXEC); }
 
 int clinux_epoll_set(int epoll, int descriptor, uint32_t events, uint64_t tag) {
     struct epoll_event event = {.events = events, .data.u64 = tag};
-    int result = epoll_ctl(epoll, EPOLL_CTL_MOD, descriptor, &event);
-    if (result == -1 && errno == ENOENT) result = epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event);
+    // A wait for one event comes again and again for the same descriptor; any other registration is its first.
+    bool again = events & EPOLLONESHOT;
+    int result = epoll_ctl(epoll, again ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, descriptor, &event);
+    if (result == -1 && errno == (again ? ENOENT : EEXIST))
+        result = epoll_ctl(epoll, again ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, descriptor, &event);
     return result;
 }
 
@@ -39,6 +45,14 @@ int clinux_eventfd(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
 
 int clinux_accept(int listener, void *address, unsigned int *length) {
     return accept4(listener, address, length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+}
+
+long clinux_receive(int descriptor, void *buffer, long capacity) {
+    return syscall(SYS_recvfrom, descriptor, buffer, capacity, 0, NULL, NULL);
+}
+
+long clinux_send(int descriptor, const void *bytes, long count) {
+    return syscall(SYS_sendto, descriptor, bytes, count, MSG_NOSIGNAL, NULL, 0);
 }
 
 int clinux_forbid_core_dumps(void) {

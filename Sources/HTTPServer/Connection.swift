@@ -120,8 +120,6 @@ final class Connection {
     // Edges are latched here: what was reported and not yet used up.
     var mayHaveInput = false
     var mayWrite = true
-    /// The worker's shortcut's.
-    var note: Int32 = -1
     /// The peer's end was reported. A short read does not mean "no more" then: the end itself is still to be read.
     var peerFinished = false
 
@@ -184,13 +182,6 @@ final class Connection {
         self.wait = wait
         waitBegan = now
         readDeadline = now.advanced(by: timeout)
-    }
-
-    /// A request came and was answered at once: the wait for the next one begins.
-    func restartWait(at now: MonotonicInstant, nanoseconds: Int64) {
-        wait = .nextRequest
-        waitBegan = now
-        readDeadline = now.advanced(byNanoseconds: nanoseconds)
     }
 
     func endWait() {
@@ -261,6 +252,11 @@ final class Connection {
         }
         input.append(copying: bytes)
         return readOn(limits)
+    }
+
+    /// Keeps bytes that somebody else has read, behind those that are kept already.
+    func keep(_ bytes: Span<UInt8>) {
+        input.append(copying: bytes)
     }
 
     func dropInput() {

@@ -2,7 +2,7 @@ internal import Glibc
 
 /// Where every read of a worker lands first. One worker's, on its thread.
 @safe final class InputBuffer {
-    fileprivate let base: UnsafeMutableRawPointer
+    let base: UnsafeMutableRawPointer
     let capacity: Int
 
     init(capacity: Int) {
@@ -68,11 +68,6 @@ enum Kernel {
     /// Sends `bytes` from `start` on. A peer that is gone is a result, never the signal SIGPIPE.
     static func send(_ descriptor: CInt, _ bytes: [UInt8], from start: Int) -> Sent {
         unsafe bytes.withUnsafeBytes { unsafe send(descriptor, UnsafeRawBufferPointer(rebasing: $0[start...])) }
-    }
-
-    /// The same of a worker's buffer, from its beginning.
-    static func send(_ descriptor: CInt, _ output: OutputBuffer) -> Sent {
-        unsafe output.withBytes { unsafe send(descriptor, $0) }
     }
 
     private static func send(_ descriptor: CInt, _ bytes: UnsafeRawBufferPointer) -> Sent {

@@ -14,7 +14,7 @@ package protocol RequestHandler: Sendable {
     /// The server has decided on `status` and closes the connection after it. Must return at once.
     func response(toFault status: Status, detail: String) -> Response
 
-    /// A shortcut of one worker's own, made on its thread; nil for none.
+    /// A shortcut of one worker's own; nil for none.
     func makeShortcut() -> (any Shortcut)?
 }
 

@@ -27,13 +27,10 @@ actor Worker {
     private var refusedConnections = 0
     private var isSweeping = false
 
-    private let stamp = ResponseStamp()
-    private var shortcut: (any Shortcut)?
+    private let stamp: ResponseStamp
     /// Where every read lands first. A connection keeps only what it cannot use at once.
-    private let scratch = InputBuffer(capacity: 16_384)
-    /// Where the shortcut answers. Empty again before anything else is done.
-    private let quickOutput = OutputBuffer(capacity: 131_072)
-    private let idleNanoseconds: Int64
+    private let scratch: InputBuffer
+    private let lane: FastLane
 
     private var isDraining = false
     private var runningHandlers = 0
@@ -58,14 +55,19 @@ actor Worker {
         self.handler = handler
         self.connectionCount = connectionCount
         self.listener = consume listener
-        idleNanoseconds = configuration.idleTimeout.nanoseconds
+        stamp = ResponseStamp(second: WallClock.milliseconds / 1000)
+        scratch = InputBuffer(capacity: 16_384)
+        lane = FastLane(
+            loop: loop, input: scratch, stamp: stamp, shortcut: handler.makeShortcut(), counters: counters,
+            unsentBytes: configuration.unsentBytes)
     }
 
     // MARK: Accepting
 
     /// Starts or resumes accepting.
     func listen() {
-        if shortcut == nil { shortcut = handler.makeShortcut() }
+        lane.worker = self
+        loop.observe(lane)
         guard let number = listener?.rawValue, listenerRegistration == nil else { return }
         do throws(SystemError) {
             listenerRegistration = try loop.registerListener(number, ListenerReadiness(worker: self))
@@ -119,13 +121,13 @@ actor Worker {
         let connection = insert(accepted.takeDescriptor(), isRefused: isRefused)
         do throws(SystemError) {
             connection.registration = try loop.register(
-                connection.descriptor, ConnectionReadiness(worker: self, id: connection.id))
+                connection.descriptor, lane, tag: connection.id.slot)
         } catch {
             return close(connection)
         }
         connection.beginWait(.firstRequest, at: loop.turnTime, for: configuration.headTimeout)
         scheduleSweep()
-        if isRefused { refuse(connection) }
+        if isRefused { refuse(connection) } else { lane.open(connection.id, connection.descriptor) }
     }
 
     private func insert(_ descriptor: consuming OwnedDescriptor, isRefused: Bool) -> Connection {
@@ -153,6 +155,7 @@ actor Worker {
         let now = MonotonicInstant.now
         var longest: Connection?
         for case let connection? in connections where connection.isIdle {
+            noteAnswers(of: connection)
             if connection.waitBegan.duration(to: now) < configuration.idleGrace { continue }
             if let longest, longest.waitBegan <= connection.waitBegan { continue }
             longest = connection
@@ -162,17 +165,52 @@ actor Worker {
 
     // MARK: Serving
 
-    func becameReady(_ id: ConnectionID, _ readiness: Readiness) {
-        guard let connection = connection(id) else { return }
+    /// A descriptor became ready, and the fast lane has left something to do.
+    func becameReady(_ slot: Int, _ readiness: Readiness) {
+        guard slot < connections.count, let connection = connections[slot], takeOver(connection) else { return }
         // Reset, or closed on both sides: nobody is left to answer.
         if readiness.contains(.hangup) { return close(connection) }
-        if readiness.contains(.readable) { connection.mayHaveInput = true }
+        if readiness.contains(.readable), connection.unreadBytes == 0 { connection.mayHaveInput = true }
         if readiness.contains(.peerFinished) {
             connection.peerFinished = true
             connection.mayHaveInput = true
         }
         if readiness.contains(.writable) { connection.mayWrite = true }
         serve(connection)
+    }
+
+    /// Takes over what the fast lane has read, answered and not sent. False where the connection has come to its end.
+    private func takeOver(_ connection: Connection) -> Bool {
+        let rest = lane.remainder
+        defer { lane.clearRemainder() }
+        lane.close(connection.id)
+        noteAnswers(of: connection)
+        if rest.hasFailed {
+            close(connection)
+            return false
+        }
+        if !rest.input.isEmpty { scratch.withBytes(rest.input) { connection.keep($0) } }
+        if rest.mayHaveInput { connection.mayHaveInput = true }
+        if lane.output.count > 0 {
+            connection.output.append(copying: lane.output, from: rest.sent)
+            connection.mayWrite = false
+            connection.stalled(configuration.writeTimeout)
+        }
+        if rest.closes {
+            // Its client asked for the close, so only what it has sent already could be lost to a reset.
+            connection.phase = .closing
+            connection.mustLinger = connection.unreadBytes > 0
+            connection.dropInput()
+        }
+        return true
+    }
+
+    /// What the fast lane has answered counts for the connection's time-outs like every other request.
+    private func noteAnswers(of connection: Connection) {
+        guard let last = lane.lastAnswer(connection.id), last > connection.waitBegan,
+            connection.wait == .firstRequest || connection.wait == .nextRequest
+        else { return }
+        connection.beginWait(.nextRequest, at: last, for: configuration.idleTimeout)
     }
 
     /// Takes a connection as far as it goes without waiting. A loop and not a recursion: however many requests are
@@ -227,6 +265,13 @@ actor Worker {
         // Its last answer did not say so, since the drain began while that was on its way.
         if isDraining, connection.isIdle, !connection.isQueued { return close(connection) }
         updateDeadline(connection)
+        if connection.isIdle, !connection.mayHaveInput, connection.mayWrite, !connection.isQueued,
+            !connection.peerFinished, !connection.isRefused
+        {
+            lane.open(connection.id, connection.descriptor)
+        } else {
+            lane.close(connection.id)
+        }
     }
 
     /// Keeps the sum of the unfinished contents that this loop's connections hold.
@@ -260,9 +305,7 @@ actor Worker {
         case .bytes(let count):
             // A short read has emptied the socket, and the next byte makes a new edge.
             if count < scratch.capacity, !connection.peerFinished { connection.mayHaveInput = false }
-            let answered = answerAtOnce(connection, count)
-            if connection.phase != .receiving || answered == count { return .needsMore }
-            return scratch.withBytes(answered..<count) { connection.received($0, configuration.limits) }
+            return scratch.withBytes(0..<count) { connection.received($0, configuration.limits) }
         case .wouldBlock:
             connection.mayHaveInput = false
             return nil
@@ -273,70 +316,6 @@ actor Worker {
         case .failed:
             close(connection)
             return nil
-        }
-    }
-
-    /// Has the shortcut answer what it can of the first `count` bytes that have just arrived. Returns how many bytes of
-    /// requests that was.
-    private func answerAtOnce(_ connection: Connection, _ count: Int) -> Int {
-        // Whatever waits to leave or to be read on goes first. A drain closes connections with their next answer.
-        guard let shortcut, !connection.isInsideRequest, connection.unsentBytes == 0, !isDraining else { return 0 }
-        var exchange = ShortcutExchange(
-            output: quickOutput, stamp: stamp, turn: loop.turn, note: connection.note)
-        var (answered, requests) = (0, 0)
-        while answered < count {
-            exchange.consumed = 0
-            scratch.withBytes(answered..<count) { shortcut.answer($0, &exchange) }
-            if exchange.consumed == 0 { break }
-            answered += exchange.consumed
-            requests += 1
-            if exchange.closes {
-                connection.phase = .closing
-                // Its client asked for the close, so that only what it sent already can be lost to a reset.
-                connection.mustLinger = answered < count
-                break
-            }
-            if quickOutput.count >= configuration.unsentBytes {
-                sendAtOnce(connection)
-                if connection.phase == .closed || connection.unsentBytes > 0 { break }
-            }
-        }
-        if requests == 0 { return 0 }
-        connection.note = exchange.note
-        counters.requests.add(requests, ordering: .relaxed)
-        shortcut.answered(requests)
-        if connection.phase == .receiving {
-            connection.restartWait(at: loop.turnTime, nanoseconds: idleNanoseconds)
-        }
-        if answered == count || connection.phase != .receiving {
-            sendAtOnce(connection)
-        } else if quickOutput.count > 0 {
-            // What the next request is answered may come in this turn, too, and leaves with it.
-            connection.output.append(copying: quickOutput)
-            quickOutput.removeAll()
-        }
-        return answered
-    }
-
-    /// Sends what the shortcut has answered; the connection keeps what its peer does not take.
-    private func sendAtOnce(_ connection: Connection) {
-        defer { quickOutput.removeAll() }
-        if quickOutput.count == 0 || connection.phase == .closed { return }
-        guard connection.mayWrite else {
-            return connection.output.append(copying: quickOutput)
-        }
-        switch Kernel.send(connection.descriptor, quickOutput) {
-        case .bytes(let count):
-            if count == quickOutput.count { return }
-            connection.mayWrite = false
-            connection.output.append(copying: quickOutput, from: count)
-            connection.stalled(configuration.writeTimeout)
-        case .wouldBlock:
-            connection.mayWrite = false
-            connection.output.append(copying: quickOutput)
-            connection.stalled(configuration.writeTimeout)
-        case .failed:
-            close(connection)
         }
     }
 
@@ -547,7 +526,7 @@ actor Worker {
         do throws(EncodingFault) {
             try ResponseEncoder.append(
                 status: response.status, fields: response.fields, body: response.body, framing: framing,
-                date: stamp.date(in: loop.turn), requestID: requestID, connection: persistence, omitsBody: isHead,
+                date: currentDate, requestID: requestID, connection: persistence, omitsBody: isHead,
                 to: &connection.output)
             return true
         } catch {
@@ -556,6 +535,11 @@ actor Worker {
             connection.output.append(contentsOf: text.utf8)
             return false
         }
+    }
+
+    private var currentDate: [UInt8] {
+        stamp.update(WallClock.milliseconds / 1000)
+        return stamp.date
     }
 
     private func flush(_ connection: Connection) {
@@ -602,6 +586,7 @@ actor Worker {
         isSweeping = false
         let now = MonotonicInstant.now
         for case let connection? in connections {
+            if connection.readDeadline <= now { noteAnswers(of: connection) }
             if connection.writeDeadline <= now {
                 counters.stalled.add(1, ordering: .relaxed)
                 abort(connection)
@@ -609,8 +594,8 @@ actor Worker {
                 deadlinePassed(connection)
             }
         }
-        shortcut?.tidy()
-        if liveConnections > 0 { scheduleSweep() }
+        let isKeeping = lane.tidy()
+        if liveConnections > 0 || isKeeping { scheduleSweep() }
     }
 
     private func deadlinePassed(_ connection: Connection) {
@@ -639,7 +624,8 @@ actor Worker {
     /// Closes at once. A handler that is still running is cancelled and its answer dropped.
     private func close(_ connection: Connection) {
         if connection.phase == .closed { return }
-        if let registration = connection.registration { loop.deregister(registration) }
+        lane.close(connection.id)
+        if let registration = connection.registration { loop.deregisterBeforeClose(registration) }
         connection.registration = nil
         connection.dropInput()
         account(connection)
@@ -658,6 +644,7 @@ actor Worker {
 
     /// Closes an idle connection, unless a request has arrived on it that no event has told of yet.
     private func closeIfStillIdle(_ connection: Connection) {
+        lane.close(connection.id)
         connection.mayHaveInput = true
         serve(connection)
         if connection.isIdle { close(connection) }
@@ -674,6 +661,7 @@ actor Worker {
     func drain(until deadline: MonotonicInstant) async {
         if !isDraining {
             isDraining = true
+            lane.closeForGood()
             // What the kernel has accepted already would be reset with the listener.
             acceptConnections()
             stopAccepting()
@@ -695,6 +683,7 @@ actor Worker {
     /// Aborts every connection and cancels every handler; waits until the handlers have returned, or until `deadline`.
     func close(until deadline: MonotonicInstant) async {
         isDraining = true
+        lane.closeForGood()
         stopAccepting()
         listener = nil
         abortAll()

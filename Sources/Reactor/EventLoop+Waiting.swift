@@ -84,7 +84,7 @@ private final class Wait: ReadinessHandler, @unchecked Sendable {
         }
     }
 
-    func becameReady(_ readiness: Readiness) {
+    func becameReady(_ readiness: Readiness, tag: Int) {
         finish(.success(readiness))
     }
 

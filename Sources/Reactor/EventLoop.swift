@@ -5,19 +5,27 @@ internal import Synchronization
 /// What a descriptor is ready for.
 package struct Readiness: OptionSet, Sendable {
     package let rawValue: UInt8
-    package init(rawValue: UInt8) { self.rawValue = rawValue }
+    // Inlinable, since every event is looked at through these.
+    @inlinable package init(rawValue: UInt8) { self.rawValue = rawValue }
 
-    package static let readable = Readiness(rawValue: 1)
-    package static let writable = Readiness(rawValue: 2)
+    @inlinable package static var readable: Readiness { Readiness(rawValue: 1) }
+    @inlinable package static var writable: Readiness { Readiness(rawValue: 2) }
     /// The peer has finished sending; what it sent before can still be read.
-    package static let peerFinished = Readiness(rawValue: 4)
+    @inlinable package static var peerFinished: Readiness { Readiness(rawValue: 4) }
     /// The connection is gone in both directions, or in error. Always reported.
-    package static let hangup = Readiness(rawValue: 8)
+    @inlinable package static var hangup: Readiness { Readiness(rawValue: 8) }
 }
 
 /// Receives readiness on the loop's thread.
 package protocol ReadinessHandler: AnyObject {
-    func becameReady(_ readiness: Readiness)
+    /// - Parameter tag: the one that the descriptor was registered with, so that one handler can have many.
+    func becameReady(_ readiness: Readiness, tag: Int)
+}
+
+/// Hears of the turns of a loop, on its thread.
+package protocol TurnObserver: AnyObject {
+    /// What the descriptors became ready for in this turn has been dealt with.
+    func readinessDealtWith()
 }
 
 /// Names a registration: a slot and the generation of its use, so that an event which was already fetched for a
@@ -39,7 +47,7 @@ package struct ScheduledAction: Hashable, Sendable {
 /// It is the serial executor of the actors that live on it. Methods marked "loop's thread only" stop the process
 /// when called from elsewhere. Unchecked, because the compiler cannot see that every stored property below is either
 /// immutable, in a lock, or touched by the loop's thread alone.
-package final class EventLoop: SerialExecutor, @unchecked Sendable {
+@safe package final class EventLoop: SerialExecutor, @unchecked Sendable {
     private enum Item {
         case job(UnownedJob)
         case action(@Sendable () -> Void)
@@ -51,10 +59,11 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
         var isStopping = false
     }
 
-    private struct Slot {
-        var generation: UInt32 = 0
-        var handler: (any ReadinessHandler)?
-        var descriptor: CInt = -1
+    /// What changes with every turn, in memory of its own: see `SlotTable`.
+    private struct State: ~Copyable {
+        var slots = SlotTable()
+        var turn: UInt64 = 0
+        var turnTime: MonotonicInstant?
     }
 
     package let name: String
@@ -65,18 +74,17 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
     private let thread = Mutex<Thread.Handle?>(nil)
 
     // The loop's thread only, from here on.
-    private var slots: [Slot] = []
-    private var freeSlots: [UInt32] = []
+    private let state: UnsafeMutablePointer<State>
     private var deadlines = DeadlineHeap()
-    private var turnClock: MonotonicInstant?
-    /// Rises with each turn.
-    package private(set) var turn: UInt64 = 0
+    private var turnObserver: (any TurnObserver)?
 
     private static let wakeUpTag = UInt64.max
 
     /// Creates the epoll set and starts the thread.
     package init(name: String) throws(SystemError) {
         self.name = name
+        unsafe state = .allocate(capacity: 1)
+        unsafe state.initialize(to: State())
         epoll = OwnedDescriptor(adopting: try retryingInterrupts("epoll_create1") { clinux_epoll_create() })
         wakeUp = OwnedDescriptor(adopting: try retryingInterrupts("eventfd") { clinux_eventfd() })
         let (epollNumber, wakeUpNumber) = (epoll.rawValue, wakeUp.rawValue)
@@ -85,6 +93,11 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
         }
         let started = try Thread.start(name: name) { self.run() }
         thread.withLock { $0 = started }
+    }
+
+    deinit {
+        unsafe state.deinitialize(count: 1)
+        unsafe state.deallocate()
     }
 
     // MARK: From any thread
@@ -124,16 +137,18 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
     // MARK: On the loop's thread only
 
     /// Watches `descriptor`, edge-triggered, until `deregister`. The handler is kept alive meanwhile.
-    package func register(_ descriptor: CInt, _ handler: any ReadinessHandler) throws(SystemError) -> Registration {
+    package func register(
+        _ descriptor: CInt, _ handler: any ReadinessHandler, tag: Int = 0
+    ) throws(SystemError) -> Registration {
         let events = CLINUX_IN | CLINUX_OUT | CLINUX_RDHUP | CLINUX_ET
-        return try register(descriptor, events: events, handler)
+        return try register(descriptor, events: events, handler, tag: tag)
     }
 
     /// Watches a listening descriptor, level-triggered: what one turn leaves unaccepted is reported again.
     package func registerListener(
         _ descriptor: CInt, _ handler: any ReadinessHandler
     ) throws(SystemError) -> Registration {
-        try register(descriptor, events: CLINUX_IN, handler)
+        try register(descriptor, events: CLINUX_IN, handler, tag: 0)
     }
 
     /// Forgets the registration. To be called before the descriptor is closed.
@@ -141,6 +156,12 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
         guard let descriptor = release(registration) else { return }
         // ENOENT and EBADF mean that the kernel forgot it first, which is what is wanted.
         _ = clinux_epoll_remove(epoll.rawValue, descriptor)
+    }
+
+    /// Like `deregister`, where the descriptor is closed next: closing it makes the kernel forget it, too.
+    /// - Precondition: nobody has a duplicate of it.
+    package func deregisterBeforeClose(_ registration: Registration) {
+        _ = release(registration)
     }
 
     /// Runs `action` on this thread at `due`, or as soon after as the loop's turn allows.
@@ -155,12 +176,21 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
         deadlines.remove(action.id)
     }
 
+    /// Rises with each turn.
+    package var turn: UInt64 { unsafe state.pointee.turn }
+
     /// The time at which somebody first asked in this turn: for deadlines of many connections, which need no better one.
     package var turnTime: MonotonicInstant {
-        if let turnClock { return turnClock }
+        if let time = unsafe state.pointee.turnTime { return time }
         let now = MonotonicInstant.now
-        turnClock = now
+        unsafe state.pointee.turnTime = now
         return now
+    }
+
+    /// Has `observer`, and nobody else, hear when the descriptors' readiness has been dealt with, in every turn.
+    package func observe(_ observer: any TurnObserver) {
+        checkIsolated()
+        turnObserver = observer
     }
 
     // MARK: The loop
@@ -178,14 +208,19 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
                 let number = errno
                 precondition(number == EINTR, "epoll_wait failed: \(SystemError("epoll_wait", number: number))")
             }
-            turn &+= 1
-            turnClock = nil
-            for index in 0..<max(0, Int(count)) {
-                let event = unsafe events[index]
-                dispatch(tag: event.tag, events: event.events)
+            unsafe state.pointee.turn &+= 1
+            unsafe state.pointee.turnTime = nil
+            if count > 0 {
+                for index in 0..<Int(count) {
+                    let event = unsafe events[index]
+                    dispatch(tag: event.tag, events: event.events)
+                }
+                turnObserver?.readinessDealtWith()
             }
-            let now = MonotonicInstant.now
-            while let action = deadlines.popDue(at: now) { action() }
+            if deadlines.earliest != nil {
+                let now = MonotonicInstant.now
+                while let action = deadlines.popDue(at: now) { action() }
+            }
             hasMore = runMailbox()
             if !hasMore, mailbox.withLock({ $0.isStopping && $0.items.isEmpty }) { return }
         }
@@ -198,16 +233,13 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
             mailbox.withLock { $0.isSignalled = false }
             return
         }
-        let index = Int(truncatingIfNeeded: tag & 0xffff_ffff)
-        guard index < slots.count, slots[index].generation == UInt32(truncatingIfNeeded: tag >> 32),
-            let handler = slots[index].handler
-        else { return }
-        var readiness = Readiness()
-        if events & CLINUX_IN != 0 { readiness.insert(.readable) }
-        if events & CLINUX_OUT != 0 { readiness.insert(.writable) }
-        if events & CLINUX_RDHUP != 0 { readiness.insert(.peerFinished) }
-        if events & (CLINUX_HUP | CLINUX_ERR) != 0 { readiness.insert(.hangup) }
-        handler.becameReady(readiness)
+        guard let (handler, ownTag) = unsafe state.pointee.slots.handler(tag) else { return }
+        var readiness: UInt8 = 0
+        if events & CLINUX_IN != 0 { readiness |= Readiness.readable.rawValue }
+        if events & CLINUX_OUT != 0 { readiness |= Readiness.writable.rawValue }
+        if events & CLINUX_RDHUP != 0 { readiness |= Readiness.peerFinished.rawValue }
+        if events & (CLINUX_HUP | CLINUX_ERR) != 0 { readiness |= Readiness.hangup.rawValue }
+        handler.becameReady(Readiness(rawValue: readiness), tag: ownTag)
     }
 
     /// Runs what was in the mailbox when it was opened. Returns whether more came meanwhile, so that work which
@@ -248,26 +280,17 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
 
     private func millisecondsToEarliestDeadline() -> CInt {
         guard let earliest = deadlines.earliest else { return -1 }
-        let remaining = MonotonicInstant.now.duration(to: earliest).nanoseconds
+        let remaining = earliest.nanoseconds &- MonotonicInstant.now.nanoseconds
         if remaining <= 0 { return 0 }
         // Rounded up: waking early would spin through empty turns.
         return CInt(clamping: (remaining - 1) / 1_000_000 + 1)
     }
 
     func register(
-        _ descriptor: CInt, events: UInt32, _ handler: any ReadinessHandler
+        _ descriptor: CInt, events: UInt32, _ handler: any ReadinessHandler, tag: Int = 0
     ) throws(SystemError) -> Registration {
         checkIsolated()
-        let index: UInt32
-        if let free = freeSlots.popLast() {
-            index = free
-        } else {
-            index = UInt32(slots.count)
-            slots.append(Slot())
-        }
-        slots[Int(index)].handler = handler
-        slots[Int(index)].descriptor = descriptor
-        let registration = Registration(slot: index, generation: slots[Int(index)].generation)
+        let registration = unsafe state.pointee.slots.insert(handler, descriptor, ownTag: tag)
         let epollNumber = epoll.rawValue
         do throws(SystemError) {
             try retryingInterrupts("epoll_ctl") {
@@ -283,14 +306,6 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
     /// Frees the slot; nil when the registration is not the slot's current one.
     func release(_ registration: Registration) -> CInt? {
         checkIsolated()
-        let index = Int(registration.slot)
-        guard index < slots.count, slots[index].generation == registration.generation, slots[index].handler != nil
-        else { return nil }
-        let descriptor = slots[index].descriptor
-        slots[index].generation &+= 1
-        slots[index].handler = nil
-        slots[index].descriptor = -1
-        freeSlots.append(registration.slot)
-        return descriptor
+        return unsafe state.pointee.slots.remove(registration)
     }
 }

@@ -14,7 +14,7 @@ package final class CallerKeyDirectory: Sendable {
     package init(vault: Vault, bus: EventBus, time: any Time) {
         self.vault = vault
         self.time = time
-        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust) { digest, key in
+        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust, holdsConfiguration: true) { digest, key in
             Footprint.bytes(digest.count) + Footprint.text(key.id) + Footprint.text(key.tenant.description)
                 + Footprint.text(key.name) + Footprint.bytes(key.permissions.count)
                 + (key.storageKeys.map { Footprint.texts($0.map(\.description)) } ?? 0)

@@ -8,227 +8,157 @@ internal import Reactor
 /// Answers `GET /credentials` where everything that it takes is in memory and believed: the API key, its tenant, and
 /// credentials that are good. One event loop's own.
 ///
-/// What it leaves alone goes the way of every other request, and so does each request again after a second, so that the
-/// caches see what is in use. It never answers otherwise than that way would: it has the same caches and the same policy,
-/// and forgets what it has made of an entry of a cache with that entry.
+/// What it leaves alone goes the way of every other request. It never answers otherwise than that way would: it has the
+/// same caches and the same policy, and what it has found out holds for a second at most, so that the caches see what is
+/// in use.
 final class WarmReads: Shortcut {
-    /// An API key with what is known of it.
+    /// An API key that may read credentials, with what is known of it.
     private final class Caller {
         let digest: SHA256.Words
-        let key: CallerKey
-        let keyFact: CachedFact
-        let tenant: Tenant
-        let tenantFact: CachedFact
+        let storageKeys: [StorageKey]?
+        let tenant: TenantName
+        let terms: CredentialsPolicy.Terms
+        let provider: Int
         let end: MonotonicInstant
-        let counter: WarmReadCounts.Provider
+        let generation: Int
 
         init(
-            _ digest: SHA256.Words, _ key: CallerKey, _ keyFact: CachedFact, _ tenant: Tenant, _ tenantFact: CachedFact,
-            end: MonotonicInstant, counter: WarmReadCounts.Provider
+            _ digest: SHA256.Words, _ key: CallerKey, _ tenant: Tenant, end: MonotonicInstant, generation: Int
         ) {
             self.digest = digest
-            self.key = key
-            self.keyFact = keyFact
-            self.tenant = tenant
-            self.tenantFact = tenantFact
+            storageKeys = key.storageKeys
+            self.tenant = tenant.name
+            terms = tenant.terms
+            provider = ProviderPreset.all.firstIndex { $0.name == tenant.configuration.preset.name } ?? 0
             self.end = end
-            self.counter = counter
+            self.generation = generation
         }
-
-        func holds(_ now: MonotonicInstant) -> Bool { end > now && keyFact.isCurrent && tenantFact.isCurrent }
 
         func mayRead(_ storageKey: Span<UInt8>) -> Bool {
-            guard let narrowed = key.storageKeys else { return true }
-            return narrowed.contains { WarmReads.equal($0.description.utf8.span, storageKey) }
+            guard let storageKeys else { return true }
+            return storageKeys.contains { WarmReads.equal($0.description.utf8.span, storageKey) }
         }
     }
 
-    /// What the head at one place of the memory is answered. An object, so that whoever looks at it counts one reference
-    /// and not one for each of its parts.
-    private final class Known {
-        let caller: Caller
-        let credentials: CredentialsProvider.Warm
-        let isNotModified: Bool
-        let closes: Bool
-        let end: MonotonicInstant
-        let disturbances: Int
-
-        init(
-            _ caller: Caller, _ credentials: CredentialsProvider.Warm, isNotModified: Bool, closes: Bool,
-            end: MonotonicInstant, disturbances: Int
-        ) {
-            self.caller = caller
-            self.credentials = credentials
-            self.isNotModified = isNotModified
-            self.closes = closes
-            self.end = end
-            self.disturbances = disturbances
-        }
-    }
-
+    let generation: Generation
+    private let configurations: Generation
     private let broker: Broker
+    private let time: any Time
+    private let credentials: CredentialsProvider
     private let counts: WarmReadCounts
     private let limits: RequestLimits
     private let hasher = SHA256.Engine()
     private let defaultKey = StorageKey.default.description
-    private let heads = HeadMemory(places: places)
-    private var known = [Known?](repeating: nil, count: places)
-    /// The place of the head that was answered last without being kept: a head is kept when it comes twice in a row
-    /// there, so that one which comes once pushes nothing out.
-    private var candidates = [UInt32](repeating: 0, count: places)
     private var callers = [Caller?](repeating: nil, count: callerPlaces)
-    private var turn: UInt64?
-    private var now = MonotonicInstant(nanoseconds: 0)
-    private var time = Timestamp(milliseconds: 0)
 
-    private static let places = 512
     private static let callerPlaces = 256
     /// For how long what was found out is used without being looked at again, in nanoseconds.
     private static let span: Int64 = 1_000_000_000
-    /// What an answer has beside its body.
+    /// Room for what an answer has beside its body.
     private static let longestHead = 512
 
     init(_ broker: Broker, limits: RequestLimits) {
         self.broker = broker
         self.limits = limits
+        time = broker.time
+        credentials = broker.credentials
+        generation = broker.core.bus.trust.generation
+        configurations = broker.core.bus.trust.configurations
         counts = broker.metrics.warmReads()
+    }
+
+    func clocks() -> (monotonic: MonotonicInstant, milliseconds: Int64) { (time.monotonic, time.now.milliseconds) }
+
+    func answered(_ count: Int, kind: Int) {
+        counts.add(count, isNotModified: kind & 1 == 1, provider: kind / 2)
+    }
+
+    func turnEnded(answers: Int, nanoseconds: Int64) {
+        counts.answered(answers, nanoseconds: nanoseconds)
     }
 
     // MARK: Answering
 
-    func answer(_ bytes: Span<UInt8>, _ exchange: inout ShortcutExchange) {
-        begin(exchange.turn)
-        if exchange.note >= 0 {
-            let place = Int(exchange.note)
-            let length = heads.recognise(bytes, at: place)
-            if length > 0, repeatAnswer(place, length, &exchange) { return }
+    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer) {
+        guard let head = PlainHead(bytes, limits: limits), Self.equal(bytes.extracting(head.path), "/credentials".utf8.span),
+            let authorization = head.authorization, let secret = Self.bearerToken(bytes, authorization),
+            let parameters = Parameters(bytes, head.query)
+        else { return }
+        guard let caller = caller(hasher.digest(bytes.extracting(secret)), answer) else { return }
+        let found: CredentialsProvider.Warm?
+        if parameters.storageKey.isEmpty {
+            found = warm(caller, defaultKey.utf8.span, parameters, answer)
+        } else {
+            found = warm(caller, bytes.extracting(parameters.storageKey), parameters, answer)
         }
-        guard let head = PlainHead(bytes, limits: limits), isCredentials(bytes, head.path) else { return }
-        let (place, mark) = heads.place(of: bytes.extracting(0..<head.length))
-        if heads.recognise(bytes, at: place) == head.length, repeatAnswer(place, head.length, &exchange) {
-            exchange.note = Int32(place)
+        guard let found, answer.output.room >= Self.longestHead + found.encoded.count else { return }
+        var isNotModified = false
+        if let tags = head.ifNoneMatch {
+            // One strong tag in full is what callers have of us; whatever else may be said there is for others to read.
+            guard let version = Self.version(bytes, tags) else { return }
+            isNotModified = version == found.snapshot.version
+        }
+        answer.begin(isNotModified ? .notModified : .ok, closes: head.closes)
+        write(found, isNotModified, &answer)
+        answer.kind = 2 * caller.provider + (isNotModified ? 1 : 0)
+        answer.life = min(
+            Self.span, min(caller.end, found.end).nanoseconds - answer.monotonic.nanoseconds)
+        answer.consumed = head.length
+    }
+
+    private func write(_ found: CredentialsProvider.Warm, _ isNotModified: Bool, _ answer: inout ShortcutAnswer) {
+        let (output, encoded) = (answer.output, found.encoded)
+        if isNotModified {
+            output.append("Cache-Control: no-store\r\nETag: \"")
+            output.append(decimal: found.snapshot.version)
+            output.append("\"\r\n\r\n")
             return
         }
-        make(bytes, head, place, mark, &exchange)
-    }
-
-    /// Reads the clocks, once in a turn.
-    private func begin(_ turn: UInt64) {
-        if self.turn == turn { return }
-        self.turn = turn
-        now = broker.time.monotonic
-        time = broker.time.now
-    }
-
-    /// Answers what the head at that place was answered before, if that still holds.
-    private func repeatAnswer(_ place: Int, _ length: Int, _ exchange: inout ShortcutExchange) -> Bool {
-        guard let known = known[place], known.end > now, known.caller.holds(now), known.credentials.fact.isCurrent,
-            known.disturbances == broker.core.bus.trust.disturbances,
-            exchange.output.room >= Self.longestHead + HeadMemory.longestOpening + known.credentials.encoded.count
-        else { return false }
-        exchange.stamp.begin(
-            known.isNotModified ? .notModified : .ok, closes: known.closes, in: exchange.turn, exchange.output)
-        heads.append(openingAt: place, to: exchange.output)
-        finish(known.credentials.encoded, known.isNotModified, known.caller.counter, exchange.output)
-        exchange.consumed = length
-        exchange.closes = known.closes
-        return true
-    }
-
-    /// Appends what follows the opening, and counts the answer.
-    private func finish(
-        _ encoded: EncodedCredentials, _ isNotModified: Bool, _ counter: WarmReadCounts.Provider,
-        _ output: OutputBuffer
-    ) {
-        if isNotModified { return counter.notModified() }
-        counter.fresh()
-        output.append(decimal: encoded.seconds(at: time), width: EncodedCredentials.secondsWidth)
+        output.append("Content-Type: application/json\r\nCache-Control: no-store\r\nETag: \"")
+        output.append(decimal: found.snapshot.version)
+        output.append("\"\r\nContent-Length: ")
+        output.append(decimal: Int64(encoded.count))
+        output.append("\r\n\r\n")
+        output.append(encoded.opening)
+        answer.append(secondsUntil: encoded.expires.milliseconds)
         output.append(EncodedCredentials.beforeToken)
         encoded.token.withRevealed { output.append($0) }
         output.append(EncodedCredentials.afterToken)
     }
 
-    /// Finds out what the answer is. Leaves the request alone where that takes more than memory.
-    private func make(
-        _ bytes: Span<UInt8>, _ head: PlainHead, _ place: Int, _ mark: UInt32, _ exchange: inout ShortcutExchange
-    ) {
-        let disturbances = broker.core.bus.trust.disturbances
-        guard let authorization = head.authorization, let secret = Self.bearerToken(bytes, authorization),
-            let parameters = Parameters(bytes, head.query),
-            let caller = caller(hasher.digest(bytes.extracting(secret)))
-        else { return }
-        let found: CredentialsProvider.Warm?
-        if parameters.storageKey.isEmpty {
-            found = credentials(caller, defaultKey.utf8.span, parameters)
-        } else {
-            found = credentials(caller, bytes.extracting(parameters.storageKey), parameters)
-        }
-        guard let credentials = found else { return }
-        var isNotModified = false
-        if let tags = head.ifNoneMatch {
-            // One strong tag in full is what callers have of us; whatever else may be said there is for others to read.
-            guard let version = Self.version(bytes, tags) else { return }
-            isNotModified = version == credentials.snapshot.version
-        }
-        let output = exchange.output
-        guard output.room >= Self.longestHead + credentials.encoded.count,
-            credentials.encoded.count <= HeadMemory.longestOpening * 16
-        else { return }
-        exchange.stamp.begin(isNotModified ? .notModified : .ok, closes: head.closes, in: exchange.turn, output)
-        let opening = output.count
-        if isNotModified {
-            output.append("Cache-Control: no-store\r\nETag: \"")
-            output.append(decimal: credentials.snapshot.version)
-            output.append("\"\r\n\r\n")
-        } else {
-            output.append("Content-Type: application/json\r\nCache-Control: no-store\r\nETag: \"")
-            output.append(decimal: credentials.snapshot.version)
-            output.append("\"\r\nContent-Length: ")
-            output.append(decimal: Int64(credentials.encoded.count))
-            output.append("\r\n\r\n")
-            output.append(credentials.encoded.opening)
-        }
-        if candidates[place] != mark {
-            candidates[place] = mark
-        } else if heads.keep(bytes.extracting(0..<head.length), output, from: opening, at: place) {
-            known[place] = Known(
-                caller, credentials, isNotModified: isNotModified, closes: head.closes,
-                end: min(credentials.end, now.advanced(byNanoseconds: Self.span)), disturbances: disturbances)
-            exchange.note = Int32(place)
-        }
-        finish(credentials.encoded, isNotModified, caller.counter, output)
-        exchange.consumed = head.length
-        exchange.closes = head.closes
-    }
-
-    private func credentials(
-        _ caller: Caller, _ storageKey: Span<UInt8>, _ parameters: Parameters
+    private func warm(
+        _ caller: Caller, _ storageKey: Span<UInt8>, _ parameters: Parameters, _ answer: borrowing ShortcutAnswer
     ) -> CredentialsProvider.Warm? {
         guard caller.mayRead(storageKey) else { return nil }
         var query = CredentialsQuery()
         if let seconds = parameters.minimumSeconds { query.minimumLifetime = .seconds(seconds) }
-        let end = Timestamp(milliseconds: time.milliseconds + Self.span / 1_000_000)
-        return broker.credentials.warm(caller.tenant, storageKey, query, until: end, now: now)
+        let end = Timestamp(milliseconds: answer.milliseconds + Self.span / 1_000_000)
+        return credentials.warm(
+            caller.tenant, caller.terms, storageKey, query, until: end, now: answer.monotonic)
     }
 
     // MARK: Callers
 
     /// The holder of the API key with that digest, who may read credentials; nil where that is not known without asking.
-    private func caller(_ digest: SHA256.Words) -> Caller? {
+    private func caller(_ digest: SHA256.Words, _ answer: borrowing ShortcutAnswer) -> Caller? {
+        let generation = configurations.current
         let place = Int(truncatingIfNeeded: digest.first) & (Self.callerPlaces - 1)
-        if let caller = callers[place], caller.digest == digest, caller.holds(now) { return caller }
+        if let caller = callers[place], caller.digest == digest, caller.generation == generation,
+            caller.end > answer.monotonic
+        {
+            return caller
+        }
         callers[place] = nil
         guard let key = broker.keys.holding(digest: digest.bytes), key.value.permissions.contains(.credentialsRead),
             let tenant = broker.tenants.holding(key.value.tenant)
         else { return nil }
-        var end = min(key.end, tenant.end, now.advanced(byNanoseconds: Self.span))
+        var end = min(key.end, tenant.end, answer.monotonic.advanced(byNanoseconds: Self.span))
         if let expires = key.value.expires {
-            guard expires > time else { return nil }
-            end = min(end, now.advanced(by: time.duration(to: expires)))
+            let left = expires.milliseconds - answer.milliseconds
+            guard left > 0 else { return nil }
+            end = min(end, answer.monotonic.advanced(by: .milliseconds(left)))
         }
-        let caller = Caller(
-            digest, key.value, key.fact, tenant.value, tenant.fact, end: end,
-            counter: counts.provider(tenant.value.configuration.preset))
+        let caller = Caller(digest, key.value, tenant.value, end: end, generation: generation)
         callers[place] = caller
         return caller
     }
@@ -323,24 +253,6 @@ final class WarmReads: Shortcut {
                 true
             default: false
             }
-        }
-    }
-
-    // MARK: Living on
-
-    func answered(_ count: Int) {
-        counts.answered(count, nanoseconds: broker.time.monotonic.nanoseconds - now.nanoseconds)
-    }
-
-    func tidy() {
-        let now = broker.time.monotonic
-        for place in known.indices {
-            guard let entry = known[place], entry.end <= now || !entry.caller.holds(now) else { continue }
-            known[place] = nil
-            heads.wipe(place)
-        }
-        for place in callers.indices {
-            if let caller = callers[place], !caller.holds(now) { callers[place] = nil }
         }
     }
 }

@@ -15,7 +15,7 @@ private final class Record<Event: Sendable>: Sendable {
 private final class Handler: ReadinessHandler {
     private let body: (Readiness) -> Void
     init(_ body: @escaping (Readiness) -> Void) { self.body = body }
-    func becameReady(_ readiness: Readiness) { body(readiness) }
+    func becameReady(_ readiness: Readiness, tag: Int) { body(readiness) }
 }
 
 @Suite struct `Event loop: jobs` {

@@ -25,6 +25,10 @@ int clinux_epoll_wait(int epoll, struct clinux_event *events, int capacity, int 
 int clinux_eventfd(void);
 /// accept(2) that makes the new descriptor non-blocking and close-on-exec in the same call.
 int clinux_accept(int listener, void *address, unsigned int *length);
+/// recv(2) and send(2) without SIGPIPE, by the system call itself: glibc's functions are points of cancellation, which costs
+/// a program with threads two calls more, and no thread here is ever cancelled so.
+long clinux_receive(int descriptor, void *buffer, long capacity);
+long clinux_send(int descriptor, const void *bytes, long count);
 /// Names a thread (15 bytes at most).
 int clinux_set_thread_name(unsigned long thread, const char *name);
 /// getaddrinfo's "the name exists but has no address".

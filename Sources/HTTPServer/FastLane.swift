@@ -1,0 +1,521 @@
+internal import CLinux
+internal import Glibc
+internal import Reactor
+internal import Synchronization
+
+/// Where a worker's requests are answered that need neither their own task nor so much as a look at their fields: those
+/// that the shortcut answers, and above all those whose bytes were answered before and whose answer still holds.
+///
+/// It reads and writes the connections that owe nothing and wait for nothing; whatever else comes up is handed to the
+/// worker, with what was read. Every answer leaves, or is handed over, before another connection is looked at.
+///
+/// On the loop's thread only. Unchecked, because the compiler cannot see that; it holds plain memory instead of objects,
+/// because what is done for each of a hundred thousand requests a second is little more than copying their answers, and
+/// counting references to objects would cost as much again.
+@safe final class FastLane: ReadinessHandler, TurnObserver, @unchecked Sendable {
+    /// Answers nothing.
+    private final class NoShortcut: Shortcut {
+        let generation = Generation()
+        func clocks() -> (monotonic: MonotonicInstant, milliseconds: Int64) { (.now, WallClock.milliseconds) }
+        func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer) {}
+        func answered(_ count: Int, kind: Int) {}
+        func turnEnded(answers: Int, nanoseconds: Int64) {}
+    }
+
+    /// What the lane knows of a connection, by its slot.
+    private struct Place {
+        var serial: UInt64 = 0
+        /// When the last request was answered here, in nanoseconds of the loop's clock.
+        var lastAnswer: Int64 = 0
+        var descriptor: CInt = -1
+        /// Where the answer to the last request is kept; -1 for nowhere.
+        var kept: Int32 = -1
+        var isOpen = false
+    }
+
+    /// An answer that is kept, with the request that it answers.
+    private struct Kept {
+        /// In nanoseconds of the shortcut's clock.
+        var end: Int64 = .min
+        var generation = 0
+        /// The second that its date is of.
+        var second: Int64 = 0
+        /// The time of day that its seconds count down to, and the last one at which they are right, in milliseconds.
+        var secondsEnd: Int64 = 0
+        var secondsLast: Int64 = .max
+        /// 0 in a place that is free.
+        var headLength: UInt32 = 0
+        var answerLength: UInt32 = 0
+        var dateOffset: UInt16 = 0
+        var suffixOffset: UInt16 = 0
+        /// 0 where there are none.
+        var secondsOffset: UInt16 = 0
+        var kind: UInt8 = 0
+        var closes = false
+        /// The hash of the head.
+        var hash: UInt64 = 0
+        /// The hash of the head that came last without being kept: one is kept when it comes twice in a row, so that what
+        /// comes once pushes nothing out.
+        var candidate: UInt64 = 0
+    }
+
+    @unsafe private struct State {
+        var places: UnsafeMutablePointer<Place>
+        var placeCount: Int
+        var turn: UInt64 = 0
+        var monotonic: Int64 = 0
+        var milliseconds: Int64 = 0
+        /// Of the turn's answers, by kind, and which kinds there were.
+        var counts: UnsafeMutablePointer<Int>
+        var kinds: UInt32 = 0
+        var began = MonotonicInstant(nanoseconds: 0)
+        var keptCount = 0
+        var isClosed = false
+    }
+
+    /// How a turn at a connection ended.
+    enum Outcome {
+        /// Everything was answered, and the answers are with the kernel.
+        case done
+        /// The worker is to go on: see `Remainder`.
+        case handOver
+    }
+
+    /// What is left for the worker when the lane hands a connection over.
+    struct Remainder {
+        /// What was read and not answered, within the lane's input.
+        var input = 0..<0
+        /// Whether the kernel may have more to read.
+        var mayHaveInput = false
+        /// What of the output has left; the rest has not.
+        var sent = 0
+        /// Whether the last answer closes the connection.
+        var closes = false
+        /// The connection is broken.
+        var hasFailed = false
+
+        /// Takes note of what a send came to: bytes, or -1 with the reason in `errno`, which is read first.
+        mutating func note(_ result: Int) {
+            let number = errno
+            sent = max(0, result)
+            hasFailed = result < 0 && number != EAGAIN && number != EWOULDBLOCK && number != EINTR
+        }
+    }
+
+    /// Goes on where the lane does not.
+    weak var worker: Worker?
+    /// Where every read of the worker lands first, too.
+    let input: InputBuffer
+    let output: OutputBuffer
+    private(set) var remainder = Remainder()
+    private let loop: EventLoop
+    private let stamp: ResponseStamp
+    private let shortcut: any Shortcut
+    private let generation: Generation
+    private let counters: WorkerCounters
+    private let unsentBytes: Int
+    /// Nobody outside can tell which heads share a place, or make two that have one hash.
+    private let seed: UInt64
+    private let state: UnsafeMutablePointer<State>
+    private let kept: UnsafeMutablePointer<Kept>
+    private let memory: UnsafeMutableRawPointer
+
+    private static let keptPlaces = 512
+    private static let longestHead = 640
+    private static let longestAnswer = 2432
+    private static var stride: Int { longestHead + longestAnswer }
+    /// Room for one more answer once as much is unsent as a connection may have.
+    private static let outputReserve = 65_536
+
+    init(
+        loop: EventLoop, input: InputBuffer, stamp: ResponseStamp, shortcut: (any Shortcut)?, counters: WorkerCounters,
+        unsentBytes: Int
+    ) {
+        let isClosed = shortcut == nil
+        let shortcut = shortcut ?? NoShortcut()
+        self.loop = loop
+        self.input = input
+        self.stamp = stamp
+        self.shortcut = shortcut
+        self.counters = counters
+        self.unsentBytes = unsentBytes
+        var random = SystemRandomNumberGenerator()
+        seed = random.next()
+        generation = shortcut.generation
+        output = OutputBuffer(capacity: unsentBytes + Self.outputReserve)
+        unsafe state = .allocate(capacity: 1)
+        unsafe state.initialize(
+            to: State(
+                places: .allocate(capacity: 64), placeCount: 64, counts: .allocate(capacity: ShortcutAnswer.kinds),
+                isClosed: isClosed))
+        unsafe state.pointee.places.initialize(repeating: Place(), count: 64)
+        unsafe state.pointee.counts.initialize(repeating: 0, count: ShortcutAnswer.kinds)
+        unsafe kept = .allocate(capacity: Self.keptPlaces)
+        unsafe kept.initialize(repeating: Kept(), count: Self.keptPlaces)
+        // The kernel gives the pages of a block of this size as they are written to.
+        unsafe memory = .allocate(byteCount: Self.keptPlaces * Self.stride, alignment: 4096)
+    }
+
+    deinit {
+        for index in 0..<Self.keptPlaces { wipe(index) }
+        unsafe state.pointee.places.deallocate()
+        unsafe state.pointee.counts.deallocate()
+        unsafe state.deallocate()
+        unsafe kept.deallocate()
+        unsafe memory.deallocate()
+    }
+
+    // MARK: The worker's side
+
+    /// The connection owes nothing, waits for its next request, and may be served here from now on.
+    func open(_ id: ConnectionID, _ descriptor: CInt) {
+        if unsafe state.pointee.isClosed { return }
+        if unsafe id.slot >= state.pointee.placeCount { grow(beyond: id.slot) }
+        let place = unsafe state.pointee.places + id.slot
+        if unsafe place.pointee.serial != id.serial { unsafe place.pointee = Place(serial: id.serial) }
+        unsafe place.pointee.descriptor = descriptor
+        unsafe place.pointee.isOpen = true
+    }
+
+    /// The connection is the worker's alone until it is opened again.
+    func close(_ id: ConnectionID) {
+        if unsafe id.slot < state.pointee.placeCount { unsafe state.pointee.places[id.slot].isOpen = false }
+    }
+
+    /// Serves no connection any more.
+    func closeForGood() {
+        unsafe state.pointee.isClosed = true
+        for index in unsafe 0..<state.pointee.placeCount { unsafe state.pointee.places[index].isOpen = false }
+    }
+
+    /// When a request of the connection was last answered here; nil where none was.
+    func lastAnswer(_ id: ConnectionID) -> MonotonicInstant? {
+        guard unsafe id.slot < state.pointee.placeCount else { return nil }
+        let place = unsafe state.pointee.places[id.slot]
+        guard place.serial == id.serial, place.lastAnswer > 0 else { return nil }
+        return MonotonicInstant(nanoseconds: place.lastAnswer)
+    }
+
+    /// Takes note of what the worker has taken over.
+    func clearRemainder() {
+        remainder = Remainder()
+        output.removeAll()
+    }
+
+    /// Overwrites what is kept and does not hold any more: it has API keys and tokens in it. Returns whether anything is
+    /// left.
+    func tidy() -> Bool {
+        if unsafe state.pointee.keptCount == 0 { return false }
+        let now = shortcut.clocks().monotonic.nanoseconds
+        for index in 0..<Self.keptPlaces where unsafe kept[index].end <= now { wipe(index) }
+        return unsafe state.pointee.keptCount > 0
+    }
+
+    private func wipe(_ index: Int) {
+        guard unsafe kept[index].headLength > 0 else { return }
+        unsafe explicit_bzero(memory + index * Self.stride, Self.stride)
+        let candidate = unsafe kept[index].candidate
+        unsafe kept[index] = Kept()
+        unsafe kept[index].candidate = candidate
+        unsafe state.pointee.keptCount -= 1
+    }
+
+    private func grow(beyond slot: Int) {
+        let count = unsafe max(slot + 1, state.pointee.placeCount * 2)
+        let larger = UnsafeMutablePointer<Place>.allocate(capacity: count)
+        unsafe larger.initialize(repeating: Place(), count: count)
+        unsafe larger.update(from: state.pointee.places, count: state.pointee.placeCount)
+        unsafe state.pointee.places.deallocate()
+        unsafe state.pointee.places = larger
+        unsafe state.pointee.placeCount = count
+    }
+
+    // MARK: Serving
+
+    /// - Parameter tag: the connection's slot.
+    func becameReady(_ readiness: Readiness, tag: Int) {
+        if serve(tag, readiness) == .done { return }
+        worker?.assumeIsolated { $0.becameReady(tag, readiness) }
+    }
+
+    /// Reads from a connection that became ready, answers what can be answered at once, and sends it.
+    @inline(__always)
+    private func serve(_ slot: Int, _ readiness: Readiness) -> Outcome {
+        guard unsafe slot < state.pointee.placeCount else { return .handOver }
+        let place = unsafe state.pointee.places + slot
+        // A hang-up or the peer's end is the worker's business, whatever came before it.
+        guard unsafe place.pointee.isOpen,
+            readiness.rawValue & ~Readiness.writable.rawValue == Readiness.readable.rawValue
+        else { return .handOver }
+        let descriptor = unsafe place.pointee.descriptor
+        let received = unsafe clinux_receive(descriptor, input.base, input.capacity)
+        guard received > 0 else {
+            // Nothing at all is no reason for anybody to look again; an end or an error is.
+            let number = errno
+            if received < 0, number == EAGAIN || number == EWOULDBLOCK { return .done }
+            return handOver(Remainder(mayHaveInput: true))
+        }
+        beginTurn()
+        if let outcome = unsafe sendKept(place, received) { return outcome }
+        var (answered, closes) = (0, false)
+        while true {
+            let before = answered
+            while answered < received, !closes, output.count < unsentBytes {
+                let length = unsafe answer(answered..<received, place, &closes)
+                if length == 0 { break }
+                answered += length
+            }
+            var rest = Remainder(
+                input: answered..<received,
+                // A short read has emptied the socket, and the next byte makes a new edge.
+                mayHaveInput: received == input.capacity, closes: closes)
+            if answered == before { return handOver(rest) }
+            unsafe place.pointee.lastAnswer = state.pointee.began.nanoseconds
+            let length = output.count
+            let sent = unsafe clinux_send(descriptor, output.base, length)
+            if sent != length {
+                rest.note(sent)
+                return handOver(rest)
+            }
+            output.removeAll()
+            if answered == received, !closes, !rest.mayHaveInput { return .done }
+            if answered == received || closes { return handOver(rest) }
+        }
+    }
+
+    /// Answers the only request that came, where it is the connection's last one again, straight from where the answer is
+    /// kept. Nil where that is not so.
+    @inline(__always)
+    private func sendKept(_ place: UnsafeMutablePointer<Place>, _ received: Int) -> Outcome? {
+        let index = unsafe Int(place.pointee.kept)
+        guard index >= 0 else { return nil }
+        let entry = unsafe kept + index
+        guard unsafe Int(entry.pointee.headLength) == received, unsafe !entry.pointee.closes,
+            unsafe isKept(input.base, received, at: index), unsafe holds(entry), received < input.capacity
+        else { return nil }
+        let answer = unsafe prepare(entry, index)
+        let length = unsafe Int(entry.pointee.answerLength)
+        unsafe place.pointee.lastAnswer = state.pointee.began.nanoseconds
+        count(Int(unsafe entry.pointee.kind))
+        let sent = unsafe clinux_send(place.pointee.descriptor, answer, length)
+        if sent == length { return .done }
+        var rest = Remainder()
+        rest.note(sent)
+        // What did not leave is queued like any other answer.
+        unsafe output.append(answer, length)
+        return handOver(rest)
+    }
+
+    private func handOver(_ rest: Remainder) -> Outcome {
+        remainder = rest
+        return .handOver
+    }
+
+    /// Reads the clocks, once in a turn.
+    @inline(__always)
+    private func beginTurn() {
+        let turn = loop.turn
+        if unsafe state.pointee.turn == turn { return }
+        let (monotonic, milliseconds) = shortcut.clocks()
+        unsafe state.pointee.turn = turn
+        unsafe state.pointee.monotonic = monotonic.nanoseconds
+        unsafe state.pointee.milliseconds = milliseconds
+        unsafe state.pointee.began = loop.turnTime
+        stamp.update(WallClock.milliseconds / 1000)
+    }
+
+    /// Appends the answer to the request that begins there. Returns the request's length; 0 where it is for others.
+    @inline(__always)
+    private func answer(_ range: Range<Int>, _ place: UnsafeMutablePointer<Place>, _ closes: inout Bool) -> Int {
+        let index = unsafe Int(place.pointee.kept)
+        if index >= 0 {
+            let length = unsafe Int(kept[index].headLength)
+            if length > 0, length <= range.count, unsafe isKept(input.base + range.lowerBound, length, at: index),
+                repeatAnswer(index, &closes)
+            {
+                return length
+            }
+        }
+        return unsafe make(range, place, &closes)
+    }
+
+    /// Whether a head is the one that is kept there, in a time that depends on the length only: there is an API key in it.
+    @inline(__always)
+    private func isKept(_ head: UnsafeMutableRawPointer, _ length: Int, at index: Int) -> Bool {
+        var one = UnsafeRawPointer(head)
+        var other = unsafe UnsafeRawPointer(memory + index &* Self.stride)
+        var difference = SIMD4<UInt64>(repeating: 0)
+        var left = length
+        while left >= 32 {
+            difference |= unsafe one.loadUnaligned(as: SIMD4<UInt64>.self) ^ other.loadUnaligned(as: SIMD4<UInt64>.self)
+            unsafe one += 32
+            unsafe other += 32
+            left &-= 32
+        }
+        var rest: UInt64 = 0
+        while left >= 8 {
+            rest |= unsafe one.loadUnaligned(as: UInt64.self) ^ other.loadUnaligned(as: UInt64.self)
+            unsafe one += 8
+            unsafe other += 8
+            left &-= 8
+        }
+        while left > 0 {
+            rest |= unsafe UInt64(one.load(as: UInt8.self) ^ other.load(as: UInt8.self))
+            unsafe one += 1
+            unsafe other += 1
+            left &-= 1
+        }
+        return difference[0] | difference[1] | difference[2] | difference[3] | rest == 0
+    }
+
+    /// Appends the answer that is kept there, if it still holds.
+    @inline(__always)
+    private func repeatAnswer(_ index: Int, _ closes: inout Bool) -> Bool {
+        let entry = unsafe kept + index
+        guard unsafe holds(entry) else { return false }
+        unsafe output.append(prepare(entry, index), Int(entry.pointee.answerLength))
+        count(Int(unsafe entry.pointee.kind))
+        closes = unsafe entry.pointee.closes
+        return true
+    }
+
+    @inline(__always)
+    private func holds(_ entry: UnsafeMutablePointer<Kept>) -> Bool {
+        unsafe entry.pointee.end > state.pointee.monotonic && entry.pointee.generation == generation.current
+    }
+
+    /// Gives the kept answer the date and a name of its own.
+    @inline(__always)
+    private func prepare(_ entry: UnsafeMutablePointer<Kept>, _ index: Int) -> UnsafeMutableRawPointer {
+        let answer = unsafe memory + index * Self.stride + Self.longestHead
+        if unsafe entry.pointee.second != stamp.second || entry.pointee.secondsLast < state.pointee.milliseconds {
+            unsafe refresh(entry, answer)
+        }
+        unsafe stamp.writeNextSuffix(to: answer + Int(entry.pointee.suffixOffset))
+        return unsafe answer
+    }
+
+    @inline(__always)
+    private func count(_ kind: Int) {
+        unsafe state.pointee.counts[kind] &+= 1
+        unsafe state.pointee.kinds |= 1 << UInt32(kind)
+    }
+
+    /// Brings what changes with the time up to date.
+    private func refresh(_ entry: UnsafeMutablePointer<Kept>, _ answer: UnsafeMutableRawPointer) {
+        unsafe stamp.writeDate(to: answer + Int(entry.pointee.dateOffset))
+        unsafe entry.pointee.second = stamp.second
+        guard unsafe entry.pointee.secondsOffset > 0 else { return }
+        let left = unsafe max(0, entry.pointee.secondsEnd - state.pointee.milliseconds) / 1000
+        unsafe entry.pointee.secondsLast = Self.lastMillisecond(of: left, until: entry.pointee.secondsEnd)
+        let digits = unsafe UnsafeMutableRawBufferPointer(
+            start: answer + Int(entry.pointee.secondsOffset), count: ShortcutAnswer.secondsWidth)
+        _ = unsafe OutputBuffer.write(decimal: left, width: ShortcutAnswer.secondsWidth, into: digits)
+    }
+
+    /// The last millisecond at which so many whole seconds are left until `end`.
+    private static func lastMillisecond(of seconds: Int64, until end: Int64) -> Int64 {
+        seconds == 0 ? .max : end - seconds * 1000
+    }
+
+    /// Has the shortcut find the answer, and keeps it where it says so. Not part of its caller, which has more to do with
+    /// what is kept.
+    @inline(never)
+    private func make(_ range: Range<Int>, _ place: UnsafeMutablePointer<Place>, _ closes: inout Bool) -> Int {
+        let head = unsafe input.base + range.lowerBound
+        var hash: UInt64?
+        // Another connection may have sent the same. Where one head arrives at a time, its length is known beforehand.
+        if range.count <= Self.longestHead {
+            let guess = unsafe hashOf(head, range.count)
+            hash = guess
+            let index = Self.index(guess)
+            if unsafe kept[index].hash == guess, unsafe Int(kept[index].headLength) == range.count,
+                unsafe isKept(head, range.count, at: index), repeatAnswer(index, &closes)
+            {
+                unsafe place.pointee.kept = Int32(index)
+                return range.count
+            }
+        }
+        // Read before the answer is made: what changes meanwhile makes it one that does not hold.
+        let generation = generation.current
+        var answer = unsafe ShortcutAnswer(
+            output, stamp, monotonic: MonotonicInstant(nanoseconds: state.pointee.monotonic),
+            milliseconds: state.pointee.milliseconds)
+        input.withBytes(range) { shortcut.answer($0, &answer) }
+        let length = answer.consumed
+        if length == 0 { return 0 }
+        precondition(length <= range.count && answer.kind >= 0 && answer.kind < ShortcutAnswer.kinds)
+        count(answer.kind)
+        closes = answer.closes
+        if answer.life > 0, length <= Self.longestHead, output.count - answer.start <= Self.longestAnswer {
+            if length != range.count { hash = nil }
+            unsafe keep(head, length, hash ?? hashOf(head, length), answer, generation, place)
+        }
+        return length
+    }
+
+    private func keep(
+        _ head: UnsafeMutableRawPointer, _ length: Int, _ hash: UInt64, _ answer: borrowing ShortcutAnswer,
+        _ generation: Int, _ place: UnsafeMutablePointer<Place>
+    ) {
+        let index = Self.index(hash)
+        let entry = unsafe kept + index
+        if unsafe entry.pointee.candidate != hash {
+            unsafe entry.pointee.candidate = hash
+            return
+        }
+        if unsafe entry.pointee.headLength == 0 { unsafe state.pointee.keptCount += 1 }
+        let target = unsafe memory + index * Self.stride
+        unsafe target.copyMemory(from: head, byteCount: length)
+        unsafe (target + Self.longestHead).copyMemory(
+            from: output.base + answer.start, byteCount: output.count - answer.start)
+        let left = unsafe max(0, answer.secondsEnd - state.pointee.milliseconds) / 1000
+        unsafe entry.pointee = Kept(
+            end: state.pointee.monotonic + answer.life, generation: generation, second: stamp.second,
+            secondsEnd: answer.secondsEnd,
+            secondsLast: answer.secondsOffset == 0 ? .max : Self.lastMillisecond(of: left, until: answer.secondsEnd),
+            headLength: UInt32(length), answerLength: UInt32(output.count - answer.start),
+            dateOffset: UInt16(answer.dateOffset), suffixOffset: UInt16(answer.suffixOffset),
+            secondsOffset: UInt16(answer.secondsOffset), kind: UInt8(answer.kind), closes: answer.closes, hash: hash,
+            candidate: hash)
+        unsafe place.pointee.kept = Int32(index)
+    }
+
+    private func hashOf(_ head: UnsafeMutableRawPointer, _ length: Int) -> UInt64 {
+        var hash = seed
+        var offset = 0
+        while offset + 8 <= length {
+            hash = unsafe (hash ^ head.loadUnaligned(fromByteOffset: offset, as: UInt64.self)) &* 0xff51_afd7_ed55_8ccd
+            hash ^= hash >> 32
+            offset += 8
+        }
+        while offset < length {
+            hash = unsafe (hash ^ UInt64(head.load(fromByteOffset: offset, as: UInt8.self))) &* 0xff51_afd7_ed55_8ccd
+            hash ^= hash >> 32
+            offset += 1
+        }
+        return hash
+    }
+
+    private static func index(_ hash: UInt64) -> Int { Int(truncatingIfNeeded: hash >> 8) & (keptPlaces - 1) }
+
+    // MARK: Counting
+
+    func readinessDealtWith() {
+        var kinds = unsafe state.pointee.kinds
+        if kinds == 0 { return }
+        unsafe state.pointee.kinds = 0
+        var total = 0
+        while kinds != 0 {
+            let kind = kinds.trailingZeroBitCount
+            kinds &= kinds - 1
+            let count = unsafe state.pointee.counts[kind]
+            unsafe state.pointee.counts[kind] = 0
+            total += count
+            shortcut.answered(count, kind: kind)
+        }
+        counters.requests.add(total, ordering: .relaxed)
+        let took = unsafe MonotonicInstant.now.nanoseconds - state.pointee.began.nanoseconds
+        shortcut.turnEnded(answers: total, nanoseconds: took)
+    }
+}
