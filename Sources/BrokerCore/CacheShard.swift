@@ -71,8 +71,10 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     /// Changes up to this one are taken for changes of every key.
     private var horizon: UInt64 = 0
 
-    /// - Parameter limit: what the entries may take of memory, in bytes.
-    init(limit: Int, generations: [Generation]) {
+    /// - Parameters:
+    ///   - limit: what the entries may take of memory, in bytes.
+    ///   - generations: advanced whenever a value goes.
+    init(limit: Int, generations: [Generation] = []) {
         self.limit = limit
         self.generations = generations
     }

@@ -1,6 +1,7 @@
 package import Cryptography
 internal import JSON
 package import OAuth
+internal import Synchronization
 
 /// What is stored under a storage key, as it was read or written last. Immutable; replaced whole. An object, so that a
 /// reader of the cache counts one reference and not one for each of the parts.
@@ -10,18 +11,37 @@ package final class CredentialsSnapshot: Sendable {
     package let version: Int64
     /// The answer of `GET /credentials`, encoded once: the bytes around the number of seconds that are left.
     package let encoded: EncodedCredentials?
+    /// Until when a query without conditions is answered by these, by the terms of one generation of the configuration:
+    /// that above, the second since 1970 below. 0 where nobody has asked yet.
+    private let served = Atomic<UInt64>(0)
 
     package static let nothing = CredentialsSnapshot(record: CredentialRecord(held: nil), version: 0)
 
     package init(record: CredentialRecord, version: Int64) {
         self.record = record
         self.version = version
-        encoded = record.held.map(EncodedCredentials.init)
+        encoded = record.held.map { EncodedCredentials($0, version: version) }
+    }
+
+    /// Whether it was noted that a query without conditions is answered by these at that time.
+    func isServed(_ configuration: Int, until time: Timestamp) -> Bool {
+        let word = served.load(ordering: .relaxed)
+        return word >> 32 == UInt64(UInt32(truncatingIfNeeded: configuration))
+            && Int64(word & 0xffff_ffff) * 1000 >= time.milliseconds
+    }
+
+    func noteServed(_ configuration: Int, until time: Timestamp) {
+        let second = UInt32(clamping: time.milliseconds / 1000)
+        served.store(
+            UInt64(UInt32(truncatingIfNeeded: configuration)) << 32 | UInt64(second), ordering: .relaxed)
     }
 }
 
-/// The body of an answer, encoded up to the number of seconds; what follows is the token, which is not kept twice.
-package struct EncodedCredentials: Sendable {
+/// The body of an answer, encoded up to the number of seconds; what follows is the token, which is not kept twice. An
+/// object for the same reason.
+package final class EncodedCredentials: Sendable {
+    /// What stands between the quote that begins the entity tag and the body, where no other field does.
+    package let tagAndLength: [UInt8]
     /// What comes before the seconds.
     package let opening: [UInt8]
     /// What comes between the seconds and a token that is plain, and after that.
@@ -34,8 +54,10 @@ package struct EncodedCredentials: Sendable {
     package let expires: Timestamp
     /// Whether the token stands in JSON as it is, as every one does that a provider has made so far.
     package let isPlain: Bool
+    /// The length of a body whose token is plain.
+    package let count: Int
 
-    package init(_ held: HeldCredentials) {
+    package init(_ held: HeldCredentials, version: Int64) {
         let client = held.obtainedWith
         expires = held.expires
         token = held.accessToken
@@ -56,15 +78,15 @@ package struct EncodedCredentials: Sendable {
         }
         head.removeLast()
         opening = Array(head + Array(#","expires_in":"#.utf8))
+        count =
+            opening.count + Self.secondsWidth + Self.beforeToken.utf8CodeUnitCount + token.count
+            + Self.afterToken.utf8CodeUnitCount
+        tagAndLength = Array("\(version)\"\r\nContent-Length: \(count)\r\n\r\n".utf8)
     }
 
-    /// What it takes of memory beside its own fields, in bytes.
-    var footprint: Int { Footprint.bytes(opening.capacity) }
-
-    /// The length of a body whose token is plain.
-    package var count: Int {
-        opening.count + Self.secondsWidth + Self.beforeToken.utf8CodeUnitCount + token.count
-            + Self.afterToken.utf8CodeUnitCount
+    /// What it takes of memory, in bytes.
+    var footprint: Int {
+        Footprint.allocation(16 + 48) + Footprint.bytes(opening.capacity) + Footprint.bytes(tagAndLength.capacity)
     }
 
     /// The whole seconds that are left at `now`; 0 once it is over.

@@ -51,18 +51,16 @@ package enum SHA256 {
 
         package func digest(_ bytes: Span<UInt8>) -> Words {
             var words = Words()
-            let isDone = withCleanErrorQueue {
-                unsafe bytes.withUnsafeBufferPointer { bytes in
-                    unsafe withUnsafeMutableBytes(of: &words) { words in
-                        let output = unsafe words.baseAddress?.assumingMemoryBound(to: UInt8.self)
-                        guard unsafe EVP_DigestInit_ex(context, algorithm.pointer, nil) == 1,
-                            unsafe EVP_DigestUpdate(context, bytes.baseAddress, bytes.count) == 1
-                        else { return CInt(0) }
-                        return unsafe EVP_DigestFinal_ex(context, output, nil)
-                    }
+            // Nothing is put into the queue of errors by calls that succeed, and a failure ends the process.
+            let isDone = unsafe bytes.withUnsafeBufferPointer { bytes in
+                unsafe withUnsafeMutableBytes(of: &words) { words in
+                    let output = unsafe words.baseAddress?.assumingMemoryBound(to: UInt8.self)
+                    return unsafe EVP_DigestInit_ex(context, algorithm.pointer, nil) == 1
+                        && EVP_DigestUpdate(context, bytes.baseAddress, bytes.count) == 1
+                        && EVP_DigestFinal_ex(context, output, nil) == 1
                 }
             }
-            precondition(isDone == 1, "libcrypto computed no SHA-256 digest")
+            precondition(isDone, "libcrypto computed no SHA-256 digest")
             return words
         }
     }

@@ -1,14 +1,21 @@
 /// The character classes of RFC 9110 §5.6.2 and RFC 3986 §2, each a 128-bit set held in two constants: no table that
 /// would have to be initialized or bounds-checked for every byte of a head.
 enum ByteClass {
+    /// The bytes below 64 and those below 128, a bit for each.
+    typealias Set = (low: UInt64, high: UInt64)
+
     /// `tchar`: what names and methods are made of.
+    static var tokenSet: Set { (0x03ff_6cfa_0000_0000, 0x57ff_ffff_c7ff_fffe) }
+
+    private static var pathCharacterSet: Set { (0x2fff_7fd2_0000_0000, 0x47ff_fffe_87ff_ffff) }
+
     static func isToken(_ byte: UInt8) -> Bool {
-        contains(byte, 0x03ff_6cfa_0000_0000, 0x57ff_ffff_c7ff_fffe)
+        contains(byte, tokenSet.low, tokenSet.high)
     }
 
     /// `unreserved`, `sub-delims`, `:` and `@`: `pchar` without percent escapes.
     static func isPathCharacter(_ byte: UInt8) -> Bool {
-        contains(byte, 0x2fff_7fd2_0000_0000, 0x47ff_fffe_87ff_ffff)
+        contains(byte, pathCharacterSet.low, pathCharacterSet.high)
     }
 
     /// `unreserved` and `sub-delims`: `reg-name` without percent escapes.

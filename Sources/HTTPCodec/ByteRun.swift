@@ -1,37 +1,114 @@
-/// Runs of bytes of one kind, eight bytes at a time. The only file of this module that reads memory unchecked: what it
-/// reads is always within the span.
-enum ByteRun {
+/// Runs of bytes of one kind, and short texts among bytes, several bytes at a time. The only file of this module that
+/// reads memory unchecked: what it reads is always within the span.
+package enum ByteRun {
     private static let ones: UInt64 = 0x0101_0101_0101_0101
     private static let tops: UInt64 = 0x8080_8080_8080_8080
 
     /// The first index from `start` on whose byte is no visible ASCII and no space; `bytes.count` where there is none.
     @inline(__always)
     static func visibleEnd(_ bytes: Span<UInt8>, from start: Int) -> Int {
-        var index = start
-        while index + 8 <= bytes.count {
-            let word = load(bytes, index)
-            // The top bit of a byte is set where the byte is below 0x20, is 0x7f, or is above it. A borrow can only
-            // mark bytes above one that is rightly marked, and the lowest is what is asked for.
-            let low = (word &- ones &* 0x20) & ~word
-            let delete = ((word ^ ones &* 0x7f) &- ones) & ~(word ^ ones &* 0x7f)
-            let marked = (low | delete | word) & tops
-            if marked != 0 { return index + marked.trailingZeroBitCount / 8 }
-            index += 8
+        unsafe bytes.withUnsafeBytes { bytes in
+            var index = start
+            while index &+ 8 <= bytes.count {
+                let word = unsafe UInt64(littleEndian: bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self))
+                // The top bit of a byte is set where the byte is below 0x20, is 0x7f, or is above it. A borrow can only
+                // mark bytes above one that is rightly marked, and the lowest is what is asked for.
+                let low = (word &- ones &* 0x20) & ~word
+                let delete = ((word ^ ones &* 0x7f) &- ones) & ~(word ^ ones &* 0x7f)
+                let marked = (low | delete | word) & tops
+                if marked != 0 { return index &+ marked.trailingZeroBitCount / 8 }
+                index &+= 8
+            }
+            while index < bytes.count, unsafe bytes[index] >= 0x20 && bytes[index] < 0x7f { index &+= 1 }
+            return index
         }
-        while index < bytes.count, bytes[index] >= 0x20, bytes[index] < 0x7f { index += 1 }
-        return index
     }
 
-    /// Whether the bytes from `start` on are `word`'s, the first one in its lowest bits, once the bits of `fold` are set
-    /// in both. False where fewer than `count` bytes are left.
-    @inline(__always)
-    static func matches(_ bytes: Span<UInt8>, _ start: Int, _ word: UInt64, fold: UInt64 = 0) -> Bool {
-        start + 8 <= bytes.count && load(bytes, start) | fold == word | fold
+    /// The first index from `start` on whose byte is not in the set; `bytes.count` where there is none.
+    ///
+    /// - Parameter set: a bit for each byte below 64 and for each below 128.
+    package static func end(of set: (low: UInt64, high: UInt64), _ bytes: Span<UInt8>, from start: Int) -> Int {
+        unsafe bytes.withUnsafeBytes { bytes in
+            var index = start
+            while index < bytes.count {
+                let byte = unsafe UInt64(bytes[index])
+                let half = byte & 64 == 0 ? set.low : set.high
+                if byte & 128 != 0 || half &>> (byte & 63) & 1 == 0 { break }
+                index &+= 1
+            }
+            return index
+        }
     }
 
+    /// Whether a space is among the bytes of a range.
     @inline(__always)
-    private static func load(_ bytes: Span<UInt8>, _ index: Int) -> UInt64 {
-        let word = unsafe bytes.bytes.unsafeLoadUnaligned(fromUncheckedByteOffset: index, as: UInt64.self)
-        return UInt64(littleEndian: word)
+    static func hasSpace(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Bool {
+        precondition(range.lowerBound >= 0 && range.upperBound <= bytes.count)
+        return unsafe bytes.withUnsafeBytes { bytes in
+            var index = range.lowerBound
+            while index &+ 8 <= range.upperBound {
+                let word = unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self) ^ (ones &* 0x20)
+                if (word &- ones) & ~word & tops != 0 { return true }
+                index &+= 8
+            }
+            while index < range.upperBound {
+                if unsafe bytes[index] == UInt8(ascii: " ") { return true }
+                index &+= 1
+            }
+            return false
+        }
+    }
+
+    /// Whether a text stands at `start`, its letters in whatever case.
+    ///
+    /// - Parameter text: small letters, digits, hyphens, colons and spaces.
+    @inline(__always)
+    static func has(_ text: StaticString, _ bytes: Span<UInt8>, at start: Int) -> Bool {
+        let count = text.utf8CodeUnitCount
+        guard start &+ count <= bytes.count else { return false }
+        return unsafe bytes.withUnsafeBytes { bytes in
+            let text = unsafe UnsafeRawPointer(text.utf8Start)
+            var index = 0
+            while index &+ 8 <= count {
+                let wanted = unsafe text.loadUnaligned(fromByteOffset: index, as: UInt64.self)
+                let word = unsafe bytes.loadUnaligned(fromByteOffset: start &+ index, as: UInt64.self)
+                // What tells capitals from other letters, where the wanted byte is a letter: nothing else in these texts
+                // is above 0x3f.
+                let letters = (wanted & (ones &* 0x40)) &>> 1
+                if word | letters != wanted { return false }
+                index &+= 8
+            }
+            while index < count {
+                let wanted = unsafe text.load(fromByteOffset: index, as: UInt8.self)
+                let byte = unsafe bytes[start &+ index]
+                if (wanted > 0x3f ? byte | 0x20 : byte) != wanted { return false }
+                index &+= 1
+            }
+            return true
+        }
+    }
+
+    /// Whether a text stands at `start`, letter for letter.
+    @inline(__always)
+    package static func hasExactly(_ text: StaticString, _ bytes: Span<UInt8>, at start: Int) -> Bool {
+        let count = text.utf8CodeUnitCount
+        guard start >= 0, start &+ count <= bytes.count else { return false }
+        return unsafe bytes.withUnsafeBytes { bytes in
+            let text = unsafe UnsafeRawPointer(text.utf8Start)
+            var index = 0
+            while index &+ 8 <= count {
+                if unsafe bytes.loadUnaligned(fromByteOffset: start &+ index, as: UInt64.self)
+                    != text.loadUnaligned(fromByteOffset: index, as: UInt64.self)
+                {
+                    return false
+                }
+                index &+= 8
+            }
+            while index < count {
+                if unsafe bytes[start &+ index] != text.load(fromByteOffset: index, as: UInt8.self) { return false }
+                index &+= 1
+            }
+            return true
+        }
     }
 }

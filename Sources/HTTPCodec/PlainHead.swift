@@ -1,14 +1,13 @@
-/// The head of a plain request, as nearly all are: a GET in origin form without content, whose fields ask nothing of the
-/// connection but perhaps its end. It is read in one go and as offsets, without an allocation.
+/// The head of a plain request, as nearly all are: a GET of one path in origin form, without content, whose fields ask
+/// nothing of the connection but perhaps its end. It is read in one go and as offsets, without an allocation.
 ///
 /// What is not plain, or has not all arrived, is `RequestParser`'s to judge. What is plain, that parser would have read
 /// in the same way: this is a narrower reader of the same grammar, so that no two readers disagree about a request.
 package struct PlainHead {
     /// From the first byte of the request line to the end of the empty line.
     package private(set) var length = 0
-    /// Without escapes.
-    package private(set) var path = 0..<0
-    /// What follows the first `?`, without escapes; nil without one.
+    /// What follows the `?` behind the path; nil without one. It was not looked at: whoever takes it refuses what has no
+    /// place in a query (RFC 3986 §3.4).
     package private(set) var query: Range<Int>?
     /// The value of the one Authorization field; nil without one.
     package private(set) var authorization: Range<Int>?
@@ -23,13 +22,13 @@ package struct PlainHead {
         case indifferent
     }
 
-    /// - Parameter bytes: what has arrived, from the head's first byte on. What follows the head is not looked at.
-    package init?(_ bytes: Span<UInt8>, limits: RequestLimits) {
-        guard let targetEnd = readTarget(bytes) else { return nil }
-        // `HTTP/1.1`, and the end of the line.
-        guard ByteRun.matches(bytes, targetEnd + 1, 0x312e_312f_5054_5448),
-            targetEnd + 11 <= min(bytes.count, limits.requestLineBytes + 2),
-            bytes[targetEnd + 9] == UInt8(ascii: "\r"), bytes[targetEnd + 10] == UInt8(ascii: "\n")
+    /// - Parameters:
+    ///   - bytes: what has arrived, from the head's first byte on. What follows the head is not looked at.
+    ///   - start: `GET`, a space, and the path.
+    package init?(_ bytes: Span<UInt8>, start: StaticString, limits: RequestLimits) {
+        guard let targetEnd = readTarget(bytes, start) else { return nil }
+        guard targetEnd + 11 <= min(bytes.count, limits.requestLineBytes + 2),
+            ByteRun.hasExactly("HTTP/1.1\r\n", bytes, at: targetEnd + 1)
         else { return nil }
         var index = targetEnd + 11
         var hasHost = false
@@ -67,67 +66,60 @@ package struct PlainHead {
         return nil
     }
 
-    /// Reads `GET SP origin-form`; returns where the target ends.
-    private mutating func readTarget(_ bytes: Span<UInt8>) -> Int? {
-        // `GET /`
-        guard ByteRun.matches(bytes, 0, 0x2f_2054_4547, fold: ~0xff_ffff_ffff) else { return nil }
-        var index = 5
-        while index < bytes.count, ByteClass.isPathCharacter(bytes[index]) || bytes[index] == UInt8(ascii: "/") {
-            index += 1
+    /// Returns where the target ends.
+    @inline(__always)
+    private mutating func readTarget(_ bytes: Span<UInt8>, _ start: StaticString) -> Int? {
+        guard ByteRun.hasExactly(start, bytes, at: 0) else { return nil }
+        var end = start.utf8CodeUnitCount
+        guard end < bytes.count else { return nil }
+        if bytes[end] == UInt8(ascii: "?") {
+            let first = end + 1
+            end = first
+            while end < bytes.count, bytes[end] > 0x20 { end += 1 }
+            query = first..<end
         }
-        path = 4..<index
-        guard index < bytes.count else { return nil }
-        if bytes[index] == UInt8(ascii: "?") {
-            let start = index + 1
-            index = start
-            while index < bytes.count,
-                ByteClass.isPathCharacter(bytes[index]) || bytes[index] == UInt8(ascii: "/")
-                    || bytes[index] == UInt8(ascii: "?")
-            {
-                index += 1
-            }
-            query = start..<index
-        }
-        return index < bytes.count && bytes[index] == UInt8(ascii: " ") ? index : nil
+        return end < bytes.count && bytes[end] == UInt8(ascii: " ") ? end : nil
     }
 
     /// The field name at `start`, and where its colon is. Nil for what is no name, and for one whose field steers what
     /// is not plain.
+    @inline(__always)
     private static func readName(_ bytes: Span<UInt8>, _ start: Int) -> (Name, colon: Int)? {
-        var colon = start
-        while colon < bytes.count, ByteClass.isToken(bytes[colon]) { colon += 1 }
+        if ByteRun.has("host:", bytes, at: start) { return (.host, start + 4) }
+        if ByteRun.has("authorization:", bytes, at: start) { return (.authorization, start + 13) }
+        return readOtherName(bytes, start)
+    }
+
+    @inline(never)
+    private static func readOtherName(_ bytes: Span<UInt8>, _ start: Int) -> (Name, colon: Int)? {
+        let colon = ByteRun.end(of: ByteClass.tokenSet, bytes, from: start)
         guard colon > start, colon < bytes.count, bytes[colon] == UInt8(ascii: ":") else { return nil }
         // The length tells the fields that matter from nearly all others at the price of one switch.
         switch colon - start {
-        case 4: return (equal(bytes, start, "host") ? .host : .indifferent, colon)
-        case 6 where equal(bytes, start, "expect") || equal(bytes, start, "prefer"): return nil
-        case 8 where equal(bytes, start, "x-tenant"): return nil
-        case 10: return (equal(bytes, start, "connection") ? .connection : .indifferent, colon)
-        case 13:
-            if equal(bytes, start, "authorization") { return (.authorization, colon) }
-            return (equal(bytes, start, "if-none-match") ? .ifNoneMatch : .indifferent, colon)
-        case 14 where equal(bytes, start, "content-length"): return nil
-        case 17 where equal(bytes, start, "transfer-encoding"): return nil
+        case 6 where ByteRun.has("expect", bytes, at: start) || ByteRun.has("prefer", bytes, at: start): return nil
+        case 8 where ByteRun.has("x-tenant", bytes, at: start): return nil
+        case 10 where ByteRun.has("connection", bytes, at: start): return (.connection, colon)
+        case 13 where ByteRun.has("if-none-match", bytes, at: start): return (.ifNoneMatch, colon)
+        case 14 where ByteRun.has("content-length", bytes, at: start): return nil
+        case 17 where ByteRun.has("transfer-encoding", bytes, at: start): return nil
         default: return (.indifferent, colon)
         }
     }
 
     /// `keep-alive` or `close`, alone; nil for anything else.
     private static func closes(_ bytes: Span<UInt8>, _ value: Range<Int>) -> Bool? {
-        if value.count == 5, equal(bytes, value.lowerBound, "close") { return true }
-        if value.count == 10, equal(bytes, value.lowerBound, "keep-alive") { return false }
+        if value.count == 5, ByteRun.has("close", bytes, at: value.lowerBound) { return true }
+        if value.count == 10, ByteRun.has("keep-alive", bytes, at: value.lowerBound) { return false }
         return nil
     }
 
-    /// Whether the text, which is in lower case, stands at `start` in whatever case.
-    private static func equal(_ bytes: Span<UInt8>, _ start: Int, _ text: StaticString) -> Bool {
-        let count = text.utf8CodeUnitCount
-        guard start + count <= bytes.count else { return false }
-        return text.withUTF8Buffer { text in
-            for index in 0..<count where ByteClass.lowercased(bytes[start + index]) != (unsafe text[index]) {
-                return false
-            }
-            return true
-        }
+    /// The token of a value that is the scheme `Bearer`, in whatever case, one space and the token (RFC 6750 §2.1), of
+    /// 512 bytes at most.
+    package static func bearerToken(_ bytes: Span<UInt8>, _ value: Range<Int>) -> Range<Int>? {
+        guard value.count > 7, value.count <= 7 + 512, ByteRun.has("bearer ", bytes, at: value.lowerBound)
+        else { return nil }
+        let token = value.lowerBound + 7..<value.upperBound
+        // The head's values are visible ASCII and spaces.
+        return ByteRun.hasSpace(bytes, token) ? nil : token
     }
 }

@@ -85,8 +85,8 @@ internal import Synchronization
     struct Remainder {
         /// What was read and not answered, within the lane's input.
         var input = 0..<0
-        /// Whether the kernel may have more to read.
-        var mayHaveInput = false
+        /// Whether the kernel may have more to read. It may have where the lane has not looked at all.
+        var mayHaveInput = true
         /// What of the output has left; the rest has not.
         var sent = 0
         /// Whether the last answer closes the connection.
@@ -253,7 +253,7 @@ internal import Synchronization
             // Nothing at all is no reason for anybody to look again; an end or an error is.
             let number = errno
             if received < 0, number == EAGAIN || number == EWOULDBLOCK { return .done }
-            return handOver(Remainder(mayHaveInput: true))
+            return handOver(Remainder())
         }
         beginTurn()
         if let outcome = unsafe sendKept(place, received) { return outcome }
@@ -299,7 +299,7 @@ internal import Synchronization
         count(Int(unsafe entry.pointee.kind))
         let sent = unsafe clinux_send(place.pointee.descriptor, answer, length)
         if sent == length { return .done }
-        var rest = Remainder()
+        var rest = Remainder(mayHaveInput: false)
         rest.note(sent)
         // What did not leave is queued like any other answer.
         unsafe output.append(answer, length)
@@ -481,18 +481,25 @@ internal import Synchronization
         unsafe place.pointee.kept = Int32(index)
     }
 
+    /// By 16 bytes at a time: each half of their product depends on all of them.
     private func hashOf(_ head: UnsafeMutableRawPointer, _ length: Int) -> UInt64 {
-        var hash = seed
-        var offset = 0
-        while offset + 8 <= length {
-            hash = unsafe (hash ^ head.loadUnaligned(fromByteOffset: offset, as: UInt64.self)) &* 0xff51_afd7_ed55_8ccd
-            hash ^= hash >> 32
-            offset += 8
+        var position = UnsafeRawPointer(head)
+        var hash = seed ^ UInt64(length)
+        var left = length
+        func mix(_ one: UInt64, _ two: UInt64) {
+            let (high, low) = (one ^ hash ^ 0x9e37_79b9_7f4a_7c15).multipliedFullWidth(by: two ^ 0xff51_afd7_ed55_8ccd)
+            hash ^= high ^ low
         }
-        while offset < length {
-            hash = unsafe (hash ^ UInt64(head.load(fromByteOffset: offset, as: UInt8.self))) &* 0xff51_afd7_ed55_8ccd
-            hash ^= hash >> 32
-            offset += 1
+        while left >= 16 {
+            unsafe mix(
+                position.loadUnaligned(as: UInt64.self), position.loadUnaligned(fromByteOffset: 8, as: UInt64.self))
+            unsafe position += 16
+            left &-= 16
+        }
+        while left > 0 {
+            unsafe mix(UInt64(position.load(as: UInt8.self)), 0)
+            unsafe position += 1
+            left &-= 1
         }
         return hash
     }

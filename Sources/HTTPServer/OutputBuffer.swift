@@ -53,6 +53,14 @@
     static func write(decimal number: Int64, width: Int, into digits: UnsafeMutableRawBufferPointer) -> Int {
         var rest = UInt64(max(0, number))
         var start = digits.count
+        // Two digits for each division.
+        while rest >= 100 {
+            let pair = unsafe pairs.utf8Start + Int(truncatingIfNeeded: rest % 100) * 2
+            rest /= 100
+            start -= 2
+            unsafe digits[start] = pair[0]
+            unsafe digits[start + 1] = pair[1]
+        }
         repeat {
             start -= 1
             unsafe digits[start] = UInt8(ascii: "0") + UInt8(truncatingIfNeeded: rest % 10)
@@ -64,6 +72,11 @@
         }
         return start
     }
+
+    private static let pairs: StaticString = """
+        00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354\
+        555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899
+        """
 
     /// What was appended from `start` on.
     func withBytes<R>(from start: Int = 0, _ body: (UnsafeRawBufferPointer) -> R) -> R {

@@ -24,6 +24,9 @@ actor Worker {
     private var lastSerial: UInt64 = 0
     private var heldContentBytes = 0
     private var liveConnections = 0
+    /// Connections that may give way to new ones, by how long they have been idle; and until when there can be none.
+    private var idle: [(id: ConnectionID, since: MonotonicInstant)] = []
+    private var nobodyIdleBefore = MonotonicInstant(nanoseconds: 0)
     private var refusedConnections = 0
     private var isSweeping = false
 
@@ -38,7 +41,7 @@ actor Worker {
 
     // How much one connection or listener may do before others have their turn.
     private static let readsPerTurn = 16
-    private static let requestsPerTurn = 128
+    private static let requestsPerTurn = 64
     private static let acceptsPerTurn = 64
     private static let streamWritesPerTurn = 64
     /// Refused connections that are answered at once; more are dropped without an answer.
@@ -119,15 +122,22 @@ actor Worker {
             }
         }
         let connection = insert(accepted.takeDescriptor(), isRefused: isRefused)
+        connection.beginWait(.firstRequest, at: loop.turnTime, for: configuration.headTimeout)
+        if isRefused {
+            refuse(connection)
+        } else {
+            // Most often the first request has come by now. One that closes its connection is answered without the kernel
+            // ever having been asked to watch it.
+            lane.open(connection.id, connection.descriptor)
+            lane.becameReady(.readable, tag: connection.id.slot)
+        }
+        if connection.phase == .closed { return }
         do throws(SystemError) {
-            connection.registration = try loop.register(
-                connection.descriptor, lane, tag: connection.id.slot)
+            connection.registration = try loop.register(connection.descriptor, lane, tag: connection.id.slot)
         } catch {
             return close(connection)
         }
-        connection.beginWait(.firstRequest, at: loop.turnTime, for: configuration.headTimeout)
         scheduleSweep()
-        if isRefused { refuse(connection) } else { lane.open(connection.id, connection.descriptor) }
     }
 
     private func insert(_ descriptor: consuming OwnedDescriptor, isRefused: Bool) -> Connection {
@@ -151,26 +161,46 @@ actor Worker {
     }
 
     /// The connection that has been idle for longest, if any has been for the time of grace.
+    ///
+    /// All connections are looked at once for many calls: whoever makes connections without end would otherwise have each
+    /// attempt looked at as many times as there are connections.
     private func longestIdle() -> Connection? {
         let now = MonotonicInstant.now
-        var longest: Connection?
+        if let connection = nextIdle(now) { return connection }
+        if now < nobodyIdleBefore { return nil }
+        var earliest = now.advanced(by: configuration.idleGrace)
+        idle = []
         for case let connection? in connections where connection.isIdle {
             noteAnswers(of: connection)
-            if connection.waitBegan.duration(to: now) < configuration.idleGrace { continue }
-            if let longest, longest.waitBegan <= connection.waitBegan { continue }
-            longest = connection
+            let due = connection.waitBegan.advanced(by: configuration.idleGrace)
+            if due <= now { idle.append((connection.id, connection.waitBegan)) }
+            earliest = min(earliest, max(due, now))
         }
-        return longest
+        // The last one is the next to go.
+        idle.sort { $0.since > $1.since }
+        if idle.isEmpty { nobodyIdleBefore = earliest }
+        return nextIdle(now)
+    }
+
+    /// The first of those that were idle when all were looked at, and still are.
+    private func nextIdle(_ now: MonotonicInstant) -> Connection? {
+        while let (id, since) = idle.popLast() {
+            guard let connection = connection(id), connection.isIdle else { continue }
+            noteAnswers(of: connection)
+            if connection.waitBegan == since { return connection }
+        }
+        return nil
     }
 
     // MARK: Serving
 
     /// A descriptor became ready, and the fast lane has left something to do.
     func becameReady(_ slot: Int, _ readiness: Readiness) {
-        guard slot < connections.count, let connection = connections[slot], takeOver(connection) else { return }
+        guard slot < connections.count, let connection = connections[slot], takeOver(connection, readiness) else {
+            return
+        }
         // Reset, or closed on both sides: nobody is left to answer.
         if readiness.contains(.hangup) { return close(connection) }
-        if readiness.contains(.readable), connection.unreadBytes == 0 { connection.mayHaveInput = true }
         if readiness.contains(.peerFinished) {
             connection.peerFinished = true
             connection.mayHaveInput = true
@@ -180,7 +210,7 @@ actor Worker {
     }
 
     /// Takes over what the fast lane has read, answered and not sent. False where the connection has come to its end.
-    private func takeOver(_ connection: Connection) -> Bool {
+    private func takeOver(_ connection: Connection, _ readiness: Readiness) -> Bool {
         let rest = lane.remainder
         defer { lane.clearRemainder() }
         lane.close(connection.id)
@@ -190,7 +220,7 @@ actor Worker {
             return false
         }
         if !rest.input.isEmpty { scratch.withBytes(rest.input) { connection.keep($0) } }
-        if rest.mayHaveInput { connection.mayHaveInput = true }
+        if rest.mayHaveInput, readiness.contains(.readable) { connection.mayHaveInput = true }
         if lane.output.count > 0 {
             connection.output.append(copying: lane.output, from: rest.sent)
             connection.mayWrite = false
@@ -352,7 +382,8 @@ actor Worker {
     private func start(_ head: RequestHead, _ body: [UInt8], _ connection: Connection) {
         counters.requests.add(1, ordering: .relaxed)
         let request = Request(
-            method: head.method, path: head.path, query: head.query, fields: head.fields, body: body, id: stamp.nextRequestID())
+            method: head.method, path: head.path, query: head.query, fields: head.fields, body: body,
+            id: stamp.nextRequestID())
         connection.exchange = Connection.Exchange(
             requestID: request.id, isHead: head.method == .head, isHTTP10: head.isHTTP10,
             keepsAlive: head.keepsAlive)

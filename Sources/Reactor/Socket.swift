@@ -8,15 +8,19 @@ package enum Socket {
     private static let nonBlocking = CInt(SOCK_NONBLOCK.rawValue)
     private static let closeOnExec = CInt(SOCK_CLOEXEC.rawValue)
     private static let tcp = CInt(IPPROTO_TCP)
+    /// TCP_NOTSENT_LOWAT, which Glibc's module has not.
+    private static let notSentLowWater: CInt = 25
 
     /// Binds and listens. With `sharesPort`, several sockets may listen on the address and the kernel spreads new
-    /// connections over them (SO_REUSEPORT). Accepted sockets inherit TCP_NODELAY.
+    /// connections over them (SO_REUSEPORT). Accepted sockets inherit TCP_NODELAY, and a bound of 64 KiB on what the kernel
+    /// takes of them beyond what is on its way: a peer that reads nothing would have it hold megabytes.
     package static func listen(
         on address: SocketAddress, backlog: CInt = 1024, sharesPort: Bool = false
     ) throws(SystemError) -> OwnedDescriptor {
         let descriptor = try bind(to: address, sharesPort: sharesPort)
         let number = descriptor.rawValue
         try set(number, tcp, TCP_NODELAY, 1)
+        try set(number, tcp, notSentLowWater, 65_536)
         try retryingInterrupts("listen") { Glibc.listen(number, backlog) }
         return descriptor
     }
@@ -44,12 +48,14 @@ package enum Socket {
         var storage = sockaddr_storage()
         var length = UInt32(MemoryLayout<sockaddr_storage>.size)
         let accepted = try retryingInterrupts("accept4") { unsafe clinux_accept(listener, &storage, &length) }
-        return Accepted(descriptor: OwnedDescriptor(adopting: accepted), peer: SocketAddress(storage))
+        return Accepted(descriptor: OwnedDescriptor(adopting: accepted), storage: storage)
     }
 
     package struct Accepted: ~Copyable {
         package let descriptor: OwnedDescriptor
-        package let peer: SocketAddress?
+        fileprivate let storage: sockaddr_storage
+
+        package var peer: SocketAddress? { SocketAddress(storage) }
 
         package consuming func takeDescriptor() -> OwnedDescriptor { descriptor }
     }

@@ -97,7 +97,9 @@ package struct Service: RequestHandler {
             took: duration)
         guard broker.log.isEnabled(.info) else { return }
         // They are most of all requests, and each is in the metrics.
-        if !broker.settings.logsReads, problem == nil, route.description == "/credentials", request.method == .get { return }
+        if !broker.settings.logsReads, problem == nil, route.description == "/credentials", request.method == .get {
+            return
+        }
         var fields: [LogField] = [
             .request(RequestID(request.id)), .method(request.method), .route(route), .status(response.status),
             .duration(duration),

@@ -51,7 +51,11 @@ final class WarmReads: Shortcut {
     private let defaultKey = StorageKey.default.description
     private var callers = [Caller?](repeating: nil, count: callerPlaces)
 
-    private static let callerPlaces = 256
+    /// A power of two. Those that share a place are looked up anew each time that one follows the other.
+    private static let callerPlaces = 16_384
+    /// For how long an API key and its tenant are used without being looked at again, in nanoseconds, unless one of them
+    /// changes.
+    private static let callerSpan: Int64 = 10_000_000_000
     /// For how long what was found out is used without being looked at again, in nanoseconds.
     private static let span: Int64 = 1_000_000_000
     /// Room for what an answer has beside its body.
@@ -80,8 +84,8 @@ final class WarmReads: Shortcut {
     // MARK: Answering
 
     func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer) {
-        guard let head = PlainHead(bytes, limits: limits), Self.equal(bytes.extracting(head.path), "/credentials".utf8.span),
-            let authorization = head.authorization, let secret = Self.bearerToken(bytes, authorization),
+        guard let head = PlainHead(bytes, start: "GET /credentials", limits: limits),
+            let authorization = head.authorization, let secret = PlainHead.bearerToken(bytes, authorization),
             let parameters = Parameters(bytes, head.query)
         else { return }
         guard let caller = caller(hasher.digest(bytes.extracting(secret)), answer) else { return }
@@ -107,7 +111,8 @@ final class WarmReads: Shortcut {
     }
 
     private func write(_ found: CredentialsProvider.Warm, _ isNotModified: Bool, _ answer: inout ShortcutAnswer) {
-        let (output, encoded) = (answer.output, found.encoded)
+        let output = answer.output
+        let encoded = found.encoded
         if isNotModified {
             output.append("Cache-Control: no-store\r\nETag: \"")
             output.append(decimal: found.snapshot.version)
@@ -115,10 +120,7 @@ final class WarmReads: Shortcut {
             return
         }
         output.append("Content-Type: application/json\r\nCache-Control: no-store\r\nETag: \"")
-        output.append(decimal: found.snapshot.version)
-        output.append("\"\r\nContent-Length: ")
-        output.append(decimal: Int64(encoded.count))
-        output.append("\r\n\r\n")
+        output.append(encoded.tagAndLength)
         output.append(encoded.opening)
         answer.append(secondsUntil: encoded.expires.milliseconds)
         output.append(EncodedCredentials.beforeToken)
@@ -134,7 +136,8 @@ final class WarmReads: Shortcut {
         if let seconds = parameters.minimumSeconds { query.minimumLifetime = .seconds(seconds) }
         let end = Timestamp(milliseconds: answer.milliseconds + Self.span / 1_000_000)
         return credentials.warm(
-            caller.tenant, caller.terms, storageKey, query, until: end, now: answer.monotonic)
+            caller.tenant, caller.terms, storageKey, query, until: end, now: answer.monotonic,
+            configuration: caller.generation)
     }
 
     // MARK: Callers
@@ -152,7 +155,7 @@ final class WarmReads: Shortcut {
         guard let key = broker.keys.holding(digest: digest.bytes), key.value.permissions.contains(.credentialsRead),
             let tenant = broker.tenants.holding(key.value.tenant)
         else { return nil }
-        var end = min(key.end, tenant.end, answer.monotonic.advanced(byNanoseconds: Self.span))
+        var end = min(key.end, tenant.end, answer.monotonic.advanced(byNanoseconds: Self.callerSpan))
         if let expires = key.value.expires {
             let left = expires.milliseconds - answer.milliseconds
             guard left > 0 else { return nil }
@@ -165,27 +168,10 @@ final class WarmReads: Shortcut {
 
     // MARK: Reading
 
-    private func isCredentials(_ bytes: Span<UInt8>, _ path: Range<Int>) -> Bool {
-        Self.equal(bytes.extracting(path), "/credentials".utf8.span)
-    }
-
     private static func equal(_ left: Span<UInt8>, _ right: Span<UInt8>) -> Bool {
         guard left.count == right.count else { return false }
         for index in left.indices where left[index] != right[index] { return false }
         return true
-    }
-
-    /// `Bearer`, in whatever case, a space, and a token of the length that our keys have at most.
-    private static func bearerToken(_ bytes: Span<UInt8>, _ value: Range<Int>) -> Range<Int>? {
-        let scheme = "bearer ".utf8.span
-        guard value.count > 7, value.count <= 7 + 512 else { return nil }
-        for index in 0..<7 {
-            let byte = bytes[value.lowerBound + index]
-            guard (byte.isUppercaseLetter ? byte | 0x20 : byte) == scheme[index] else { return nil }
-        }
-        let token = value.lowerBound + 7..<value.upperBound
-        for index in token where bytes[index] == UInt8(ascii: " ") { return nil }
-        return token
     }
 
     /// The number in an entity tag of ours.
@@ -213,46 +199,42 @@ final class WarmReads: Shortcut {
         var storageKey = 0..<0
         var minimumSeconds: Int64?
 
+        /// As `StorageKey` has them: a bit for each byte below 64 and for each below 128.
+        private static var storageKeySet: (low: UInt64, high: UInt64) { (0x07ff_6000_0000_0000, 0x47ff_fffe_87ff_ffff) }
+        private static let longestStorageKey = 200
+
         /// Nil where there is anything else, or a value that is not allowed.
         init?(_ bytes: Span<UInt8>, _ query: Range<Int>?) {
             guard let query, !query.isEmpty else { return }
             var start = query.lowerBound
             while true {
-                var end = start
-                while end < query.upperBound, bytes[end] != UInt8(ascii: "&") { end += 1 }
-                guard take(bytes, start..<end) else { return nil }
+                let end = take(bytes, start..<query.upperBound)
                 if end == query.upperBound { return }
+                guard end > start, bytes[end] == UInt8(ascii: "&"), end + 1 < query.upperBound else { return nil }
                 start = end + 1
             }
         }
 
-        private mutating func take(_ bytes: Span<UInt8>, _ pair: Range<Int>) -> Bool {
-            if pair.count > 12, WarmReads.equal(bytes.extracting(pair.lowerBound..<pair.lowerBound + 12), "storage_key=".utf8.span) {
-                let value = pair.lowerBound + 12..<pair.upperBound
-                guard storageKey.isEmpty, value.count <= 200 else { return false }
-                for index in value where !Self.isStorageKeyByte(bytes[index]) { return false }
-                storageKey = value
-                return true
+        /// Takes the first parameter; returns where it ends, or its start where it is none of ours.
+        private mutating func take(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Int {
+            let start = range.lowerBound
+            if range.count > 12, ByteRun.hasExactly("storage_key=", bytes, at: start) {
+                let end = ByteRun.end(of: Self.storageKeySet, bytes, from: start + 12)
+                guard storageKey.isEmpty, end > start + 12, end - start - 12 <= Self.longestStorageKey,
+                    end <= range.upperBound
+                else { return start }
+                storageKey = start + 12..<end
+                return end
             }
-            if pair.count > 8, WarmReads.equal(bytes.extracting(pair.lowerBound..<pair.lowerBound + 8), "min_ttl=".utf8.span) {
-                guard minimumSeconds == nil,
-                    let seconds = WarmReads.number(bytes, pair.lowerBound + 8..<pair.upperBound), seconds <= 86_400
-                else { return false }
+            if range.count > 8, ByteRun.hasExactly("min_ttl=", bytes, at: start) {
+                var end = start + 8
+                while end < range.upperBound, bytes[end] != UInt8(ascii: "&") { end += 1 }
+                guard minimumSeconds == nil, let seconds = WarmReads.number(bytes, start + 8..<end), seconds <= 86_400
+                else { return start }
                 minimumSeconds = seconds
-                return true
+                return end
             }
-            return false
-        }
-
-        /// As `StorageKey` has it.
-        private static func isStorageKeyByte(_ byte: UInt8) -> Bool {
-            switch byte {
-            case UInt8(ascii: "a")...UInt8(ascii: "z"), UInt8(ascii: "A")...UInt8(ascii: "Z"),
-                UInt8(ascii: "0")...UInt8(ascii: "9"), UInt8(ascii: "."), UInt8(ascii: "_"), UInt8(ascii: "~"),
-                UInt8(ascii: ":"), UInt8(ascii: "@"), UInt8(ascii: "-"):
-                true
-            default: false
-            }
+            return start
         }
     }
 }

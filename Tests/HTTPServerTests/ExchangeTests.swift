@@ -38,15 +38,6 @@ import Testing
         }
     }
 
-    @Test func `the handler sees the peer without its port`() async throws {
-        let handler: @Sendable (Request) async -> Response = { Response(.ok, body: Array($0.peer.utf8)) }
-        try await withServer(handler: handler) { server in
-            let client = try HTTPRawClient(server.address)
-            try await client.send(get("/"))
-            #expect(try await client.response().text == "127.0.0.1")
-        }
-    }
-
     @Test func `HEAD gets the length and no content`() async throws {
         try await withServer { server in
             let client = try HTTPRawClient(server.address)

@@ -88,7 +88,7 @@ internal import TokenBroker
                 fields: ["Authorization": "Bearer \(BrokerHarness.adminKey)", "Content-Type": text],
                 body: Array(text.utf8)),
             Request(method: .get, path: "/login/callback", query: "state=\(text)&error=\(text)"),
-            Request(method: .get, path: "/livez", peer: text, id: text),
+            Request(method: .get, path: "/livez", id: text),
         ]
         for request in requests {
             let before = broker.log.count
