@@ -39,6 +39,8 @@ actor ConnectionPool {
     let loop: EventLoop
     let lookUp: HTTPSClient.AddressLookUp
     let context: TLSContext
+    private let roots: TrustedRoots
+    private var systemRoots: Task<Bool, Never>?
     nonisolated var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
     private var slots: [PoolKey: Slots] = [:]
@@ -62,7 +64,8 @@ actor ConnectionPool {
         self.configuration = configuration
         self.loop = loop
         self.lookUp = lookUp
-        context = try TLSContext(trustedCAFile: configuration.trustedCAFile)
+        roots = try TrustedRoots(file: configuration.trustedCAFile)
+        context = try TLSContext(roots: roots)
     }
 
     // MARK: Exchanges
@@ -149,6 +152,15 @@ actor ConnectionPool {
     private func takeSession(_ key: PoolKey) -> ResumableSession? {
         guard let session = sessions.removeValue(forKey: key), session.verifiedUntil > .now else { return nil }
         return session
+    }
+
+    /// The system's roots, read once and away from the loop, for the first session. They are no part of the start: they
+    /// take longer than all the rest of it and 1.4 MiB, and a broker without a provider at work needs none.
+    func readSystemRoots() -> Task<Bool, Never> {
+        if let systemRoots { return systemRoots }
+        let reading = Task { @concurrent [roots] in roots.addSystemRoots() }
+        systemRoots = reading
+        return reading
     }
 
     // MARK: Slots
