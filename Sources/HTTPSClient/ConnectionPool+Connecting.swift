@@ -11,13 +11,11 @@ extension ConnectionPool {
         _ key: PoolKey, resuming session: ResumableSession?, until exchangeDeadline: MonotonicInstant
     ) async throws(TransportError) -> ClientConnection {
         let deadline = min(exchangeDeadline, .after(configuration.connectTimeout))
-        // Begun before the waits for others, which are longer.
-        let systemRoots = key.origin.scheme == .https ? readSystemRoots() : nil
         let addresses = try await allowedAddresses(of: key.origin, until: deadline)
         let descriptor = try await connect(to: addresses, until: deadline)
         var tls: TLSSession?
-        if let systemRoots {
-            guard await systemRoots.value else { throw .tlsFailed }
+        if key.origin.scheme == .https {
+            guard await trustSystemRoots() else { throw .tlsFailed }
             tls = context.makeSession(for: PeerIdentity(host: key.origin.host), resuming: session)
             if tls == nil { throw .tlsFailed }
         }

@@ -154,13 +154,29 @@ actor ConnectionPool {
         return session
     }
 
-    /// The system's roots, read once and away from the loop, for the first session. They are no part of the start: they
-    /// take longer than all the rest of it and 1.4 MiB, and a broker without a provider at work needs none.
-    func readSystemRoots() -> Task<Bool, Never> {
-        if let systemRoots { return systemRoots }
-        let reading = Task { @concurrent [roots] in roots.addSystemRoots() }
+    /// Reads the system's roots, once, for the first session. They are no part of the start: they take longer than all
+    /// the rest of it and 1.4 MiB, and a broker without a provider at work needs none.
+    /// - Returns: false where memory or threads are short; a later connection tries again.
+    func trustSystemRoots() async -> Bool {
+        let reading = systemRoots ?? readSystemRoots()
         systemRoots = reading
-        return reading
+        let isRead = await reading.value
+        // Another one may be under way by now.
+        if !isRead, systemRoots == reading { systemRoots = nil }
+        return isRead
+    }
+
+    private func readSystemRoots() -> Task<Bool, Never> {
+        Task { [roots] in
+            await withCheckedContinuation { continuation in
+                do throws(SystemError) {
+                    // A thread of its own for the 20 ms: neither the loop nor the few that all tasks share may block.
+                    try Thread.start(name: "roots") { continuation.resume(returning: roots.addSystemRoots()) }.detach()
+                } catch {
+                    continuation.resume(returning: false)
+                }
+            }
+        }
     }
 
     // MARK: Slots
