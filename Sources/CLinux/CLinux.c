@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 const uint32_t CLINUX_IN = EPOLLIN, CLINUX_OUT = EPOLLOUT, CLINUX_RDHUP = EPOLLRDHUP, CLINUX_HUP = EPOLLHUP,
                CLINUX_ERR = EPOLLERR, CLINUX_ET = EPOLLET, CLINUX_ONESHOT = EPOLLONESHOT;
@@ -48,6 +49,8 @@ int clinux_forbid_core_dumps(void) {
 }
 
 int clinux_set_thread_name(unsigned long thread, const char *name) { return pthread_setname_np(thread, name); }
+
+char **clinux_environment(void) { return environ; }
 
 const int CLINUX_EAI_NODATA = EAI_NODATA;
 

@@ -25,6 +25,8 @@ int clinux_epoll_wait(int epoll, struct clinux_event *events, int capacity, int 
 int clinux_eventfd(void);
 /// accept(2) that makes the new descriptor non-blocking and close-on-exec in the same call.
 int clinux_accept(int listener, void *address, unsigned int *length);
+/// The environment, as `NAME=value`, up to a null pointer; null where there never was one.
+char **clinux_environment(void);
 /// Names a thread (15 bytes at most).
 int clinux_set_thread_name(unsigned long thread, const char *name);
 /// getaddrinfo's "the name exists but has no address".
