@@ -20,8 +20,9 @@ RUN swift build -c release --static-swift-stdlib --product token-broker \
         "$(swift build -c release --static-swift-stdlib --show-bin-path)/token-broker-provider"
 
 FROM debian:bookworm-slim AS runtime
-# Swift's library is inside the programs; what is left are OpenSSL, libpq and the C and C++ runtimes. The user goes by
-# number, so that an orchestrator can see that it is not root (runAsNonRoot).
+# Swift's library is inside the programs; what is left are OpenSSL and the C and C++ runtimes, and libpq, which the
+# broker loads where it is given a database. The user goes by number, so that an orchestrator can see that it is not
+# root (runAsNonRoot).
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libpq5 libssl3 libstdc++6 \
     && rm -rf /var/lib/apt/lists/*

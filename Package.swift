@@ -35,7 +35,8 @@ let package = Package(
         // openapi.yaml, carried inside the binary by #embed.
         .target(name: "CResources"),
         .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
-        .systemLibrary(name: "CPostgres", pkgConfig: "libpq", providers: [.apt(["libpq-dev"])]),
+        // libpq, loaded by the processes that use a database.
+        .target(name: "CPostgres"),
 
         // The two cores that do no I/O, and what they are written in.
         library("JSON", []),

@@ -1,12 +1,16 @@
 #define _GNU_SOURCE
 #include "CLinux.h"
 
+#include <elf.h>
 #include <errno.h>
+#include <link.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <sys/auxv.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -62,6 +66,42 @@ int clinux_forbid_core_dumps(void) {
 }
 
 int clinux_set_thread_name(unsigned long thread, const char *name) { return pthread_setname_np(thread, name); }
+
+char **clinux_environment(void) { return environ; }
+
+static int has_text_relocations(const struct dl_phdr_info *object, const ElfW(Phdr) * header) {
+    const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(object->dlpi_addr + header->p_vaddr);
+    for (; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_TEXTREL || (entry->d_tag == DT_FLAGS && entry->d_un.d_val & DF_TEXTREL)) return 1;
+    }
+    return 0;
+}
+
+static int drop_unwritten(struct dl_phdr_info *object, size_t size, void *count) {
+    (void)size;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), kernel = getauxval(AT_SYSINFO_EHDR);
+    // The kernel's own object is no file. An object with text relocations was written to where its headers do not say so.
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *header = &object->dlpi_phdr[i];
+        if (header->p_type == PT_LOAD && header->p_offset == 0 && object->dlpi_addr + header->p_vaddr == kernel) return 0;
+        if (header->p_type == PT_DYNAMIC && has_text_relocations(object, header)) return 0;
+    }
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *header = &object->dlpi_phdr[i];
+        if (header->p_type != PT_LOAD || header->p_flags & PF_W) continue;
+        uintptr_t start = (object->dlpi_addr + header->p_vaddr) & ~(page - 1);
+        uintptr_t end = object->dlpi_addr + header->p_vaddr + header->p_memsz;
+        // Refused where the pages are locked, which is as well.
+        if (madvise((void *)start, end - start, MADV_DONTNEED) == 0) ++*(int *)count;
+    }
+    return 0;
+}
+
+int clinux_drop_unwritten_pages(void) {
+    int count = 0;
+    dl_iterate_phdr(drop_unwritten, &count);
+    return count;
+}
 
 const int CLINUX_EAI_NODATA = EAI_NODATA;
 

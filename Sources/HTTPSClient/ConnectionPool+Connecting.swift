@@ -15,6 +15,7 @@ extension ConnectionPool {
         let descriptor = try await connect(to: addresses, until: deadline)
         var tls: TLSSession?
         if key.origin.scheme == .https {
+            guard await trustSystemRoots() else { throw .tlsFailed }
             tls = context.makeSession(for: PeerIdentity(host: key.origin.host), resuming: session)
             if tls == nil { throw .tlsFailed }
         }

@@ -39,6 +39,8 @@ actor ConnectionPool {
     let loop: EventLoop
     let lookUp: HTTPSClient.AddressLookUp
     let context: TLSContext
+    private let roots: TrustedRoots
+    private var systemRoots: Task<Bool, Never>?
     nonisolated var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
     private var slots: [PoolKey: Slots] = [:]
@@ -62,7 +64,8 @@ actor ConnectionPool {
         self.configuration = configuration
         self.loop = loop
         self.lookUp = lookUp
-        context = try TLSContext(trustedCAFile: configuration.trustedCAFile)
+        roots = try TrustedRoots(file: configuration.trustedCAFile)
+        context = try TLSContext(roots: roots)
     }
 
     // MARK: Exchanges
@@ -149,6 +152,31 @@ actor ConnectionPool {
     private func takeSession(_ key: PoolKey) -> ResumableSession? {
         guard let session = sessions.removeValue(forKey: key), session.verifiedUntil > .now else { return nil }
         return session
+    }
+
+    /// Reads the system's roots, once, for the first session. They are no part of the start: they take longer than all
+    /// the rest of it and 1.4 MiB, and a broker without a provider at work needs none.
+    /// - Returns: false where memory or threads are short; a later connection tries again.
+    func trustSystemRoots() async -> Bool {
+        let reading = systemRoots ?? readSystemRoots()
+        systemRoots = reading
+        let isRead = await reading.value
+        // Another one may be under way by now.
+        if !isRead, systemRoots == reading { systemRoots = nil }
+        return isRead
+    }
+
+    private func readSystemRoots() -> Task<Bool, Never> {
+        Task { [roots] in
+            await withCheckedContinuation { continuation in
+                do throws(SystemError) {
+                    // A thread of its own for the 20 ms: neither the loop nor the few that all tasks share may block.
+                    try Thread.start(name: "roots") { continuation.resume(returning: roots.addSystemRoots()) }.detach()
+                } catch {
+                    continuation.resume(returning: false)
+                }
+            }
+        }
     }
 
     // MARK: Slots

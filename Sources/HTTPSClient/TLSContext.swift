@@ -16,8 +16,7 @@ internal import COpenSSL
     /// A length-prefixed protocol name (RFC 7301 §3.1). A server that speaks HTTP/2 only ends the handshake.
     private static let applicationProtocol = [UInt8(8)] + Array("http/1.1".utf8)
 
-    /// - Parameter trustedCAFile: PEM roots that are trusted besides the system's.
-    init(trustedCAFile: String?) throws(HTTPSClientConfigurationError) {
+    init(roots: TrustedRoots) throws(HTTPSClientConfigurationError) {
         guard let context = unsafe SSL_CTX_new(TLS_client_method()) else { throw .tlsUnavailable }
         unsafe self.context = unsafe context
         let isSet = OpenSSLErrorQueue.isolating {
@@ -30,15 +29,9 @@ internal import COpenSSL
                 && SSL_CTX_set_cipher_list(context, Self.tls12CipherList) == 1
                 && SSL_CTX_set_alpn_protos(
                     context, Self.applicationProtocol, CUnsignedInt(Self.applicationProtocol.count)) == 0
-                && SSL_CTX_set_default_verify_paths(context) == 1
         }
         if !isSet { throw .tlsUnavailable }
-        if let trustedCAFile {
-            let isLoaded = OpenSSLErrorQueue.isolating {
-                unsafe SSL_CTX_load_verify_locations(context, trustedCAFile, nil) == 1
-            }
-            if !isLoaded { throw .trustedCAFile(trustedCAFile) }
-        }
+        unsafe roots.use(in: context)
     }
 
     deinit {

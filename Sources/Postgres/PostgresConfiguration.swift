@@ -66,6 +66,7 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     /// `tcp_user_timeout` 10000 (milliseconds). `client_encoding` is always UTF8.
     /// - Throws: `.misconfigured`. The text never quotes the string, which may hold a password.
     package init(_ connectionString: String) throws(PostgresError) {
+        try PostgresLibrary.load()
         guard let given = PostgresHandle.parse(connectionString) else {
             throw .misconfigured("the connection string cannot be read")
         }

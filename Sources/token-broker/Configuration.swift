@@ -1,7 +1,6 @@
 internal import BrokerCore
 internal import CredentialStore
 internal import Cryptography
-internal import FoundationEssentials
 internal import HTTPSClient
 internal import OAuth
 internal import Postgres
@@ -110,7 +109,7 @@ struct Configuration: Sendable {
 
         migratesSchema = reader.bool("MIGRATE") ?? true
         trustedCAFile = reader.value("TRUSTED_CA_FILE")
-        if let trustedCAFile, !FileManager.default.isReadableFile(atPath: trustedCAFile) {
+        if let trustedCAFile, !SmallFile.isReadable(trustedCAFile) {
             reader.fault("TRUSTED_CA_FILE", "cannot be read")
         }
         allowsInsecureProviders = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
@@ -192,8 +191,7 @@ private struct EnvironmentReader {
             fault(name, "and \(Self.prefix)\(name)_FILE are both set; set one of them")
             return nil
         }
-        guard let data = FileManager.default.contents(atPath: path), data.count <= 65_536,
-            let text = String(validating: data, as: UTF8.self)
+        guard let bytes = try? SmallFile.read(path, limit: 65_536), let text = String(validating: bytes, as: UTF8.self)
         else {
             fault(name + "_FILE", "names a file that cannot be read")
             return nil

@@ -109,6 +109,7 @@ struct RunningService {
             while (try? await time.sleep(for: Self.clockInterval)) != nil { await adjust(shared, by: vault, log) }
         }
         log.info("listening", [.address(server.address)])
+        ProcessMemory.giveBackStartPages()
         return RunningService(
             configuration: configuration, broker: broker, vault: vault, journal: journal, client: client,
             server: server, clock: clock, log: log, output: output)

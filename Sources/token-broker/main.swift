@@ -1,5 +1,4 @@
 internal import CredentialStore
-internal import FoundationEssentials
 internal import HTTPCodec
 internal import HTTPSClient
 internal import OAuth
@@ -31,7 +30,7 @@ case .serve: runService()
 /// Ends the process when something is wrong with the configuration, after telling all of it.
 func loadConfiguration(for command: Command) -> Configuration {
     do throws(Configuration.Faults) {
-        return try Configuration(environment: ProcessInfo.processInfo.environment, for: command)
+        return try Configuration(environment: ProcessEnvironment.variables, for: command)
     } catch {
         for line in error.lines { Console.printError("token-broker: \(line)") }
         Console.exit(78)

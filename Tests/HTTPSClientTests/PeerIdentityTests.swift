@@ -1,4 +1,5 @@
 import BrokerTesting
+import Glibc
 import HTTPCodec
 import HTTPSClient
 import Reactor
@@ -88,6 +89,26 @@ import Testing
         }
         #expect(failure == .untrusted(.chain))
         #expect(try await server.report(afterEnds: 1).bytes == 0)
+    }
+
+    @Test func `the system's roots are read before the first handshake, and not by a start`() async throws {
+        let server = try await TLSTestServer([.serve(answer("{}")), .serve(answer("{}"))])
+        let (address, root) = (server.url(), TLSTestCertificates.shared.root)
+        // OpenSSL takes the places from the environment, which no other thread may be reading.
+        await #expect(processExitsWith: .success) { [address = address as String, root = root as String] in
+            let file = "/tmp/token-broker-roots.\(getpid())"
+            unsafe setenv("SSL_CERT_FILE", file, 1)
+            unsafe setenv("SSL_CERT_DIR", "/nonexistent", 1)
+            try await withClient([set(\.trustedCAFile, String?.none)]) { client in
+                // Only now is there anything to read.
+                #expect(unsafe symlink(root, file) == 0)
+                defer { unsafe unlink(file) }
+                async let other = client.post(address)
+                let texts = try await [client.post(address).text, other.text]
+                #expect(texts == ["{}", "{}"])
+            }
+        }
+        #expect(try await server.report(afterEnds: 2).requests.count == 2)
     }
 
     @Test func `a file of roots that cannot be read makes no client`() throws {

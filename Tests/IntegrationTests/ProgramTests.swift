@@ -106,6 +106,25 @@ struct `The program` {
         #expect(!FileManager.default.fileExists(atPath: directory.path))
     }
 
+    @Test func `only a database needs libpq, and a start without it says so`() async throws {
+        let libraries = StoreFixtureDirectory()
+        try FileManager.default.createDirectory(atPath: libraries.path, withIntermediateDirectories: true)
+        // Found before the system's, and no library.
+        try Data().write(to: URL(filePath: libraries.path + "/libpq.so.5"))
+        let variables = ["LD_LIBRARY_PATH": libraries.path]
+        let stored = try await run(
+            variables.merging([
+                "TOKEN_BROKER_DATABASE_URL": "postgresql:///x", "TOKEN_BROKER_ADMIN_KEY": "a",
+                "TOKEN_BROKER_MASTER_KEYS": BrokerHarness.masterKeys,
+            ]) { $1 }, ["config", "check"])
+        #expect(stored.status == 78)
+        #expect(stored.output.contains("TOKEN_BROKER_DATABASE_URL "))
+        #expect(stored.output.contains("libpq cannot be loaded: "))
+        let embedded = try await run(
+            variables.merging(["TOKEN_BROKER_DATA_DIR": directory.path]) { $1 }, ["config", "check"])
+        #expect(embedded.status == 0, "\(embedded.output)")
+    }
+
     @Test func `secrets come from files as well`() async throws {
         let port = try PostgresServer.freePort()
         let files = StoreFixtureDirectory()

@@ -29,6 +29,11 @@ int clinux_accept(int listener, void *address, unsigned int *length);
 /// a program with threads two calls more, and no thread here is ever cancelled so.
 long clinux_receive(int descriptor, void *buffer, long capacity);
 long clinux_send(int descriptor, const void *bytes, long count);
+/// The environment, as `NAME=value`, up to a null pointer; null where there never was one.
+char **clinux_environment(void);
+/// Unmaps, until they are used again, the pages of the program and its libraries that nobody can have written. What was
+/// read of the files stays in the kernel's cache, so that coming back costs a minor fault. Returns how many segments.
+int clinux_drop_unwritten_pages(void);
 /// Names a thread (15 bytes at most).
 int clinux_set_thread_name(unsigned long thread, const char *name);
 /// getaddrinfo's "the name exists but has no address".
