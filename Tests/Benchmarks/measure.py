@@ -1,0 +1,388 @@
+"""What is measured, one function for each figure or group of figures. Servers come from servers.py."""
+
+import json
+import os
+import re
+import signal
+import statistics
+import struct
+import subprocess
+import time
+
+from servers import GENERATOR_CORE, SERVER_CORE, Failure, free_port, spawn, stop
+
+# Storage keys that every broker of the comparison holds.
+STORAGE_KEYS = 1000
+
+
+class Tools:
+    """The compiled C programs, and the directory in which everything is kept."""
+
+    def __init__(self, programs, directory):
+        self.directory = directory
+        for name in ("floor", "load", "crowd", "start"):
+            setattr(self, name, os.path.join(programs, name))
+        self.allocations = os.path.join(programs, "allocations.so")
+
+    def run_load(self, server, request, *options, may_fail=False):
+        """Runs the load generator on its core against a server, and returns what it has counted."""
+        command = [
+            self.load, "--port", server.port, "--requests-from", request, "--cpu-of", server.process_id, *options]
+        process = spawn(command, (GENERATOR_CORE,), stdout=subprocess.PIPE, text=True)
+        try:
+            output, _ = process.communicate(timeout=600)
+        finally:
+            stop(process, signal.SIGKILL)
+        if process.returncode != 0:
+            raise Failure(f"load against {server.name} failed: {' '.join(map(str, command))}")
+        result = json.loads(output)
+        if not may_fail and (result["other"] or result["errors"] or result["unavailable"]):
+            raise Failure(f"{server.name} did not answer as it should: {output}")
+        return result
+
+    def fill(self, broker, numbers, connections=32):
+        """Stores credentials under so many storage keys through the API."""
+        return self.run_load(
+            broker, broker.storing_request(), "--numbers", numbers, "--sequential", "--count", numbers,
+            "--connections", connections)
+
+
+# --- Interleaved windows --------------------------------------------------------------------------------------------
+
+
+class Scenario:
+    """One way to send requests: a name, options of the generator, and what distinguishes the requests."""
+
+    def __init__(self, name, *options, rotates=False, closes=False, held=False):
+        self.name, self.options = name, [*options]
+        self.rotates, self.closes, self.held = rotates, closes, held
+        if rotates:
+            self.options += ["--numbers", STORAGE_KEYS]
+
+    def request(self, server):
+        fields = []
+        if self.closes:
+            fields.append("Connection: close")
+        if self.held:
+            fields.append(f"If-None-Match: {server.etag}")
+        target = server.target() if self.rotates else None
+        return server.request(self.name.replace(" ", "-"), target, fields=fields)
+
+
+SCENARIOS = [
+    Scenario("64 connections", "--connections", 64),
+    Scenario("512 connections", "--connections", 512),
+    Scenario("64 connections, changing keys", "--connections", 64, rotates=True),
+    Scenario("16 pipelined", "--connections", 64, "--pipeline", 16),
+    Scenario("16 pipelined, changing keys", "--connections", 64, "--pipeline", 16, rotates=True),
+    Scenario("a connection each", "--connections", 64, "--reconnect", closes=True),
+    Scenario("304", "--connections", 64, held=True),
+    Scenario("10,000/s", "--connections", 64, "--rate", 10000),
+    Scenario("40,000/s", "--connections", 64, "--rate", 40000),
+]
+
+
+def rounds(tools, servers, scenarios, count, seconds, say):
+    """Windows of every scenario against every server, again and again, so that what disturbs one disturbs all."""
+    results = {scenario.name: {server.name: [] for server in servers} for scenario in scenarios}
+    for number in range(count):
+        for scenario in scenarios:
+            # Nobody always goes first.
+            shift = number % len(servers)
+            for server in servers[shift:] + servers[:shift]:
+                window = tools.run_load(
+                    server, scenario.request(server), *scenario.options, "--seconds", seconds, "--warm-up", 0.15)
+                results[scenario.name][server.name].append(window)
+        say(f"round {number + 1} of {count}")
+    return results
+
+
+def ratio(results, scenario, upper, lower, figure):
+    """The median of the ratios within rounds."""
+    pairs = zip(results[scenario][upper], results[scenario][lower])
+    return statistics.median(one[figure] / other[figure] for one, other in pairs if other[figure] > 0)
+
+
+def median(results, scenario, server, figure):
+    return statistics.median(window[figure] for window in results[scenario][server])
+
+
+# --- Counts ---------------------------------------------------------------------------------------------------------
+
+
+def system_calls(tools, server, request, connections=64, requests=20000):
+    """System calls for each request, by name: the difference of a long and a short run, so that connecting drops out."""
+
+    def count(number):
+        path = os.path.join(tools.directory, "strace")
+        tracer = spawn(
+            ["strace", "-f", "-c", "-o", path, "-p", server.process_id], stderr=subprocess.PIPE, text=True)
+        try:
+            # It says so for each thread; the first is enough, the others are attached by then.
+            line = tracer.stderr.readline()
+            if "attached" not in line:
+                raise Failure(f"strace: {line}")
+            time.sleep(0.3)
+            tools.run_load(server, request, "--connections", connections, "--count", number)
+        finally:
+            stop(tracer, signal.SIGINT)
+            tracer.stderr.close()
+        calls = {}
+        with open(path, encoding="ascii") as file:
+            for line in file:
+                match = re.match(r"\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s+(?:\d+\s+)?(\w+)$", line)
+                if match and match[2] != "total":
+                    calls[match[2]] = int(match[1])
+        return calls
+
+    few, many = count(connections), count(connections + requests)
+    each = {name: (calls - few.get(name, 0)) / requests for name, calls in many.items()}
+    return {name: value for name, value in sorted(each.items(), key=lambda item: -item[1]) if value > 0.0005}
+
+
+def allocations(tools, server, target, connections=64, requests=20000, options=()):
+    """Heap allocations, and bytes that they ask for, of each request."""
+    path = os.path.join(tools.directory, "allocations")
+    if os.path.exists(path):
+        os.remove(path)
+    server.start(environment={"LD_PRELOAD": tools.allocations, "ALLOCATIONS_FILE": path})
+    try:
+        request = server.request("allocations", target)
+
+        def count(number):
+            with open(path, "rb") as file:
+                before = struct.unpack("QQ", file.read(16))
+            tools.run_load(server, request, "--connections", connections, "--count", number, *options)
+            with open(path, "rb") as file:
+                after = struct.unpack("QQ", file.read(16))
+            return [late - early for early, late in zip(before, after)]
+
+        # What is made on first use has been made after this.
+        count(connections + 2000)
+        few, many = count(connections), count(connections + requests)
+        return [(late - early) / requests for early, late in zip(few, many)]
+    finally:
+        server.stop()
+
+
+def measure_counts(session, findings):
+    tools, broker = session.tools, session.files
+    with session.running(broker):
+        calls = system_calls(tools, broker, broker.request("same"))
+    findings.data["system calls"] = calls
+    findings.figure("system_calls", sum(calls.values()))
+    findings.table(
+        "System calls of a warm request, 64 connections", ["call", "times"],
+        [[name, times] for name, times in calls.items()])
+    rows = []
+    for name, target, options in (
+            ("same", broker.target(0), ()), ("changing", broker.target(), ("--numbers", STORAGE_KEYS))):
+        number, size = allocations(tools, broker, target, options=options)
+        findings.figure(f"allocations_{name}", number)
+        findings.data[f"allocated bytes, {name}"] = size
+        rows.append([f"{name} storage key", number, size])
+    findings.table("Heap allocations of a warm request", ["requests for", "allocations", "bytes"], rows)
+
+
+# The figures that thresholds.json names, and how they are made of the windows.
+OVER_FLOOR = {
+    "64 connections": "cpu_over_floor_64",
+    "512 connections": "cpu_over_floor_512",
+    "64 connections, changing keys": "cpu_over_floor_changing",
+    "16 pipelined": "cpu_over_floor_pipelined",
+    "16 pipelined, changing keys": "cpu_over_floor_pipelined_changing",
+    "a connection each": "cpu_over_floor_reconnect",
+}
+OVER_NGINX = {
+    "64 connections": "nginx_over_cpu_64",
+    "512 connections": "nginx_over_cpu_512",
+    "a connection each": "nginx_over_cpu_reconnect",
+}
+
+
+def measure_rounds(session, findings):
+    servers = [session.floor, session.nginx, session.files, session.postgres]
+    with session.running(*servers):
+        results = rounds(
+            session.tools, servers, SCENARIOS, session.arguments.rounds, session.arguments.seconds, session.say)
+    findings.data["rounds"] = results
+    # A warm request does not touch the store, so that the stores need not be told apart but for this.
+    other = session.postgres.name
+    findings.figure("cpu_over_floor_postgres", ratio(results, "64 connections", other, "floor", "server_cpu_us"))
+    broker = session.files.name
+    for scenario, name in OVER_FLOOR.items():
+        findings.figure(name, ratio(results, scenario, broker, "floor", "server_cpu_us"))
+    for scenario, name in OVER_NGINX.items():
+        findings.figure(name, ratio(results, scenario, "nginx", broker, "server_cpu_us"))
+    for quantile in ("p50", "p99"):
+        findings.figure(f"{quantile}_over_nginx", ratio(results, "40,000/s", broker, "nginx", f"{quantile}_us"))
+    windows = zip(results["304"][broker], results["64 connections"][broker])
+    findings.figure(
+        "not_modified_over_ok", statistics.median(one["server_cpu_us"] / other["server_cpu_us"] for one, other in windows))
+    for scenario in SCENARIOS:
+        rows = []
+        for server in servers:
+            figures = (
+                "server_cpu_us", "server_busy", "generator_busy", "per_second", "p50_us", "p99_us", "p999_us")
+            values = [median(results, scenario.name, server.name, figure) for figure in figures]
+            rows.append([
+                server.name, *values, ratio(results, scenario.name, server.name, "floor", "server_cpu_us"),
+                ratio(results, scenario.name, "nginx", server.name, "server_cpu_us")])
+        findings.table(
+            f"{scenario.name} (medians of {session.arguments.rounds} windows)",
+            ["server", "CPU µs", "busy", "generator", "per second", "p50 µs", "p99 µs", "p99.9 µs", "× floor's CPU",
+             "nginx's CPU ×"], rows)
+
+
+# --- Two loops ------------------------------------------------------------------------------------------------------
+
+
+def measure_loops(session, findings):
+    """What a second loop brings, from CPU time: with two processors, one of them the generator's, throughput cannot tell.
+
+    Two loops on two processors do as much as one loop, times two, times what a request costs with one loop over what it
+    costs with two. Whatever they share and fight for shows as CPU time of each request.
+    """
+    both = {SERVER_CORE, GENERATOR_CORE}
+    broker = session.files
+    ratios = []
+    for number in range(session.arguments.rounds):
+        costs = []
+        for loops in (1, 2) if number % 2 == 0 else (2, 1):
+            with session.running(broker, cores=both, environment={"TOKEN_BROKER_EVENT_LOOPS": str(loops)}):
+                window = session.tools.run_load(
+                    broker, broker.request("loops"), "--connections", 64, "--seconds", session.arguments.seconds)
+            costs.append((loops, window["server_cpu_us"]))
+        one, two = (cost for _, cost in sorted(costs))
+        ratios.append(2 * one / two)
+    findings.figure("two_loops_over_one", statistics.median(ratios))
+
+
+# --- Memory and start -----------------------------------------------------------------------------------------------
+
+IDLE_CONNECTIONS = 10000
+
+
+class Crowd:
+    """Connections that crowd.c holds while something else is measured."""
+
+    def __init__(self, tools, server, behaviour, connections, request=None, tick=100):
+        command = [
+            tools.crowd, "--port", server.port, "--connections", connections, "--behaviour", behaviour, "--tick", tick]
+        if request:
+            command += ["--request-from", request]
+        self.process = spawn(
+            command, (GENERATOR_CORE,), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.result = None
+
+    def __enter__(self):
+        if self.process.stdout.readline() != "ready\n":
+            stop(self.process, signal.SIGKILL)
+            raise Failure("the crowd did not come together")
+        return self
+
+    def __exit__(self, *_):
+        try:
+            output, _ = self.process.communicate(timeout=60)
+            self.result = json.loads(output) if output else None
+        finally:
+            stop(self.process, signal.SIGKILL)
+
+
+def measure_memory(session, findings):
+    rows = []
+    # One more than there are idle connections asks for its credentials in the end.
+    limits = {"TOKEN_BROKER_MAX_CONNECTIONS": str(IDLE_CONNECTIONS + 100)}
+    for server in (session.files, session.postgres, session.nginx, session.floor):
+        with session.running(server, environment=limits):
+            session.tools.run_load(server, server.request("one"), "--count", 1, "--connections", 1)
+            at_start = server.memory_kib()
+            with Crowd(session.tools, server, "idle", IDLE_CONNECTIONS, server.request("idle")) as crowd:
+                with_idle = server.memory_kib()
+            if crowd.result["answered"] != IDLE_CONNECTIONS or crowd.result["ended"] or crowd.result["unavailable"]:
+                raise Failure(f"{server.name} did not hold the connections: {crowd.result}")
+        rows.append([server.name, at_start / 1024, with_idle / 1024, (with_idle - at_start) * 1024 / IDLE_CONNECTIONS])
+        if server is session.files:
+            findings.figure("memory_at_start_mib", at_start / 1024)
+            findings.figure("memory_with_idle_mib", with_idle / 1024)
+    findings.table(
+        f"Memory (RSS, MiB): after the first answer, and with {IDLE_CONNECTIONS:,} idle connections",
+        ["server", "at start", "with idle", "bytes each"], rows)
+
+
+STARTS = 21
+
+
+def measure_start(session, findings):
+    servers = (session.floor, session.nginx, session.files, session.postgres)
+    times = {server.name: [] for server in servers}
+    for _ in range(STARTS):
+        for server in servers:
+            times[server.name].append(start_to_answer(session, server))
+    rows = [[name, statistics.median(values), min(values), max(values)] for name, values in times.items()]
+    findings.table(f"From start to first answer (ms, {STARTS} starts)", ["server", "median", "least", "most"], rows)
+    findings.figure("start_ms", statistics.median(times[session.files.name]))
+    findings.figure("start_over_nginx", statistics.median(
+        own / other for own, other in zip(times[session.files.name], times[session.nginx.name])))
+
+
+def start_to_answer(session, server):
+    server.port = free_port()
+    command = [session.tools.start, server.port, server.request("start"), *server.command()]
+    process = spawn(command, (SERVER_CORE, GENERATOR_CORE), server.environment(), stdout=subprocess.PIPE, text=True)
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        stop(process)
+    if process.returncode != 0:
+        raise Failure(f"{server.name} did not start")
+    return float(output)
+
+
+# --- What must not grow ---------------------------------------------------------------------------------------------
+
+
+def measure_keys(session, findings):
+    """CPU of a warm request and memory, against how many storage keys are held."""
+    counts = [1000, 20000, 100000] + ([1000000] if session.arguments.long else [])
+    broker = session.broker(
+        "broker, many keys", session.database("keys"), counts[-1],
+        TOKEN_BROKER_CACHE_MEGABYTES="8192", TOKEN_BROKER_LOG_LEVEL="warning")
+    rows, costs, memory = [], {}, {}
+    with session.running(broker):
+        request = broker.request("keys", broker.target())
+        for count in counts:
+            # Each is read once, so that it is in memory.
+            session.tools.run_load(
+                broker, request, "--numbers", count, "--sequential", "--count", count, "--connections", 64)
+            memory[count] = broker.memory_kib()
+            windows = [
+                session.tools.run_load(
+                    broker, request, "--numbers", count, "--connections", 64, "--seconds", session.arguments.seconds)
+                for _ in range(session.arguments.rounds)]
+            costs[count] = statistics.median(window["server_cpu_us"] for window in windows)
+            rows.append([f"{count:,}", costs[count], memory[count] / 1024])
+    findings.table("Storage keys (on PostgreSQL, all in memory)", ["keys", "CPU µs", "RSS MiB"], rows)
+    findings.figure("bytes_per_key", (memory[100000] - memory[20000]) * 1024 / 80000)
+    findings.figure("cpu_100k_keys_over_1k", costs[100000] / costs[1000])
+    if session.arguments.long:
+        findings.figure("cpu_1m_keys_over_1k", costs[1000000] / costs[1000])
+    findings.data["keys"] = {"cpu_us": costs, "memory_kib": memory}
+
+
+CONNECTIONS = [1, 8, 64, 512, 4096]
+
+
+def measure_connections(session, findings):
+    """CPU of a warm request against connections, beside nginx and the floor."""
+    servers = [session.floor, session.nginx, session.files]
+    scenarios = [Scenario(f"{count}", "--connections", count) for count in CONNECTIONS]
+    with session.running(*servers):
+        results = rounds(
+            session.tools, servers, scenarios, max(3, session.arguments.rounds // 2), session.arguments.seconds,
+            session.say)
+    rows = [
+        [name, *(median(results, name, server.name, "server_cpu_us") for server in servers)]
+        for name in (scenario.name for scenario in scenarios)]
+    findings.table("CPU of a warm request (µs), by connections", ["connections", *(s.name for s in servers)], rows)
+    findings.data["connections"] = [CONNECTIONS, {s.name: [row[1 + i] for row in rows] for i, s in enumerate(servers)}]
