@@ -175,7 +175,6 @@ int main(int argument_count, char **arguments) {
     read_arguments(argument_count, arguments);
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) die("getrlimit");
-    if (limit.rlim_max < count + 16) limit.rlim_max = count + 16;
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0) die("setrlimit");
     connections = calloc(count, sizeof *connections);

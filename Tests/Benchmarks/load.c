@@ -511,7 +511,6 @@ int main(int count, char **arguments) {
     read_arguments(count, arguments);
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) die("getrlimit");
-    if (limit.rlim_max < connection_count + 16) limit.rlim_max = connection_count + 16;
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0) die("setrlimit");
 

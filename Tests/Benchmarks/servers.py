@@ -212,8 +212,7 @@ class Nginx(Server):
         # Without a master process: its worker is then the process that we start, and ends with us.
         return self.write("nginx.conf", f"""
 daemon off; master_process off; worker_processes 1; pid {self.directory}/pid; error_log stderr;
-worker_rlimit_nofile 65536;
-events {{ worker_connections 60000; use epoll; multi_accept on; }}
+events {{ worker_connections 16384; use epoll; multi_accept on; }}
 http {{
   access_log off; server_tokens off; keepalive_requests 1000000000; keepalive_timeout 3600s; tcp_nodelay on;
   {paths}
@@ -362,7 +361,6 @@ class Broker(Server):
 
 
 def allow_many_descriptors():
-    """As many as may be had: servers inherit it. Root may raise the limit itself."""
+    """As many as may be had: servers inherit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65536 if os.getuid() == 0 else hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(wanted, hard)))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
