@@ -37,7 +37,7 @@ enum {
     EVENTS = 512,
     DIGEST_SIZE = 32,
     DATE_SIZE = 29,
-    REQUEST_ID_SIZE = 22,
+    REQUEST_ID_SIZE = 32,
 };
 
 // Settings, and what is made of them once.
@@ -110,6 +110,7 @@ static void make_answer(struct answer *answer, const char *status, const char *b
     if (body != NULL) memcpy(answer->bytes + length, body, body_length);
     answer->date = (size_t)(strstr(head, "Date: ") - head) + 6;
     answer->request_id = (size_t)(strstr(head, "X-Request-ID: ") - head) + 14;
+    memset(answer->bytes + answer->request_id, '0', REQUEST_ID_SIZE);
 }
 
 static void append(const struct answer *answer, time_t now) {
@@ -126,18 +127,17 @@ static void append(const struct answer *answer, time_t now) {
         strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &parts));
     }
     memcpy(place + answer->date, date, DATE_SIZE);
+    // The first half is the same for all.
     uint64_t number = ++request_number;
-    for (int digit = REQUEST_ID_SIZE - 1; digit >= 0; digit--) {
-        place[answer->request_id + (size_t)digit] = "0123456789abcdef"[number & 15];
-        number >>= 4;
-    }
+    char *digit = place + answer->request_id + REQUEST_ID_SIZE;
+    for (int count = 0; count < REQUEST_ID_SIZE / 2; count++, number >>= 4) *--digit = "0123456789abcdef"[number & 15];
     output_length += answer->length;
 }
 
-static bool starts_with(const char *line, const char *end, const char *prefix, size_t length) {
-    return (size_t)(end - line) >= length && memcmp(line, prefix, length) == 0;
+static bool starts_with(const char *line, size_t line_length, const char *prefix, size_t length) {
+    return line_length >= length && memcmp(line, prefix, length) == 0;
 }
-#define STARTS_WITH(line, end, text) starts_with(line, end, text, sizeof text - 1)
+#define STARTS_WITH(line, length, text) starts_with(line, length, text, sizeof text - 1)
 
 static bool is_key(const char *bytes, size_t length) {
     if (!hashes) return length == key_length && memcmp(bytes, key, length) == 0;
@@ -146,32 +146,39 @@ static bool is_key(const char *bytes, size_t length) {
     return CRYPTO_memcmp(digest, key_digest, DIGEST_SIZE) == 0;
 }
 
-// Answers one request into `output`. `end` is behind the head's last CRLF but one.
-static bool answer_request(const char *head, const char *end, bool *ends) {
-    if (!STARTS_WITH(head, end, "GET ")) return false;
-    // The storage key's own part is not looked at: all have the same credentials here.
-    if (!starts_with(head + 4, end, target, target_length)) return false;
-    bool is_allowed = false, is_held = false;
-    const char *line = memchr(head, '\n', (size_t)(end - head)) + 1;
-    while (line < end) {
-        const char *line_end = memchr(line, '\r', (size_t)(end - line));
-        if (line_end == NULL) return false;
-        if (STARTS_WITH(line, line_end, "Authorization: Bearer ")) {
-            line += sizeof "Authorization: Bearer " - 1;
-            is_allowed = is_key(line, (size_t)(line_end - line));
-        } else if (STARTS_WITH(line, line_end, "If-None-Match: ")) {
-            line += sizeof "If-None-Match: " - 1;
-            is_held = (size_t)(line_end - line) == etag_length && memcmp(line, etag, etag_length) == 0;
-        } else if (STARTS_WITH(line, line_end, "Connection: close")) {
+// Answers the request that begins at `head` into `output`. Returns what follows it; `head` itself where its end has not
+// come, and NULL where it is not one that is understood.
+static const char *answer_request(const char *head, const char *end, bool *ends) {
+    const char *key_place = NULL;
+    size_t key_size = 0;
+    bool is_held = false;
+    const char *line = head, *line_end;
+    while ((line_end = memchr(line, '\n', (size_t)(end - line))) != NULL) {
+        size_t length = (size_t)(line_end - line);
+        if (length == 0 || line_end[-1] != '\r') return NULL;
+        length--;
+        if (length == 0) break;
+        if (line == head) {
+            // The storage key's own part is not looked at: all have the same credentials here.
+            if (!STARTS_WITH(line, length, "GET ")) return NULL;
+            if (!starts_with(line + 4, length - 4, target, target_length)) return NULL;
+        } else if (STARTS_WITH(line, length, "Authorization: Bearer ")) {
+            key_place = line + sizeof "Authorization: Bearer " - 1;
+            key_size = (size_t)(line + length - key_place);
+        } else if (STARTS_WITH(line, length, "If-None-Match: ")) {
+            const char *tag = line + sizeof "If-None-Match: " - 1;
+            is_held = (size_t)(line + length - tag) == etag_length && memcmp(tag, etag, etag_length) == 0;
+        } else if (STARTS_WITH(line, length, "Connection: close")) {
             *ends = true;
         }
-        line = line_end + 2;
+        line = line_end + 1;
     }
+    if (line_end == NULL) return head;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    if (!is_allowed || now.tv_sec >= expires) return false;
+    if (key_place == NULL || !is_key(key_place, key_size) || now.tv_sec >= expires) return NULL;
     append(is_held ? &not_modified : &ok, now.tv_sec);
-    return true;
+    return line_end + 1;
 }
 
 static void end_connection(int descriptor) {
@@ -220,10 +227,10 @@ static bool serve(int descriptor, struct connection *connection) {
         const char *next = input, *end = input + held + received;
         output_length = 0;
         while (next < end && !connection->ends) {
-            const char *head_end = memmem(next, (size_t)(end - next), "\r\n\r\n", 4);
-            if (head_end == NULL) break;
-            if (!answer_request(next, head_end + 2, &connection->ends)) return false;
-            next = head_end + 4;
+            const char *rest = answer_request(next, end, &connection->ends);
+            if (rest == NULL) return false;
+            if (rest == next) break;
+            next = rest;
         }
         size_t left = (size_t)(end - next);
         if (left > HEAD_LIMIT) return false;

@@ -46,6 +46,10 @@ class Tools:
             broker, broker.storing_request(), "--numbers", numbers, "--sequential", "--count", numbers,
             "--connections", connections)
 
+    def read_once(self, server, request, numbers):
+        """Reads every storage key once, so that it is in memory."""
+        self.run_load(server, request, "--numbers", numbers, "--sequential", "--count", numbers)
+
 
 # --- Interleaved windows --------------------------------------------------------------------------------------------
 
@@ -66,7 +70,7 @@ class Scenario:
         if self.held:
             fields.append(f"If-None-Match: {server.etag}")
         target = server.target() if self.rotates else None
-        return server.request(self.name.replace(" ", "-"), target, fields=fields)
+        return server.request(re.sub(r"\W+", "-", self.name), target, fields=fields)
 
 
 SCENARIOS = [
@@ -85,6 +89,8 @@ SCENARIOS = [
 def rounds(tools, servers, scenarios, count, seconds, say):
     """Windows of every scenario against every server, again and again, so that what disturbs one disturbs all."""
     results = {scenario.name: {server.name: [] for server in servers} for scenario in scenarios}
+    for server in servers:
+        tools.read_once(server, server.request("warm", server.target()), STORAGE_KEYS)
     for number in range(count):
         for scenario in scenarios:
             # Nobody always goes first.
@@ -158,11 +164,71 @@ def allocations(tools, server, target, connections=64, requests=20000, options=(
             return [late - early for early, late in zip(before, after)]
 
         # What is made on first use has been made after this.
-        count(connections + 2000)
+        tools.read_once(server, request, STORAGE_KEYS)
         few, many = count(connections), count(connections + requests)
         return [(late - early) / requests for early, late in zip(few, many)]
     finally:
         server.stop()
+
+
+def instructions(tools, server, target, options=(), connections=1, requests=2000):
+    """User-space instructions of each request, of all threads, by callgrind.
+
+    Callgrind's reader of debug information (Debian 12's) gives up at what Swift's compiler writes, so that a copy of the
+    program without it is run; the functions' names stay. Returns the file with the profile, too.
+    """
+    path = os.path.join(tools.directory, "callgrind")
+    for name in os.listdir(tools.directory):
+        if name.startswith("callgrind"):
+            os.remove(os.path.join(tools.directory, name))
+    stripped = f"{path}-program"
+    subprocess.run(["strip", "--strip-debug", "-o", stripped, server.program], check=True)
+    original, server.program = server.program, stripped
+    try:
+        # Counting begins by hand: the start is not of interest, and runs faster so.
+        server.start(wrapper=[
+            "valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={path}", "--error-limit=no"])
+        request = server.request("instructions", target)
+
+        def command(*words):
+            subprocess.run(
+                ["vgdb", f"--pid={server.process_id}", *words], check=True, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL)
+
+        def count(number, dump):
+            command("zero")
+            tools.run_load(server, request, "--connections", connections, "--count", number, *options)
+            command("dump")
+            with open(f"{path}.{dump}", encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    if line.startswith("totals:"):
+                        return int(line.split()[1])
+            raise Failure("callgrind's totals are missing")
+
+        tools.read_once(server, request, STORAGE_KEYS)
+        command("instrumentation", "on")
+        # The first run under instrumentation makes the code that is run then.
+        count(connections + 100, 1)
+        few = count(connections, 2)
+        return (count(connections + requests, 3) - few) / requests, f"{path}.3"
+    finally:
+        server.program = original
+        server.stop()
+
+
+def profile(path, requests, lines=40):
+    """What the instructions of a request are spent in: the functions that take most, by their names in Swift."""
+    text = subprocess.run(
+        ["callgrind_annotate", "--threshold=100", path], check=True, capture_output=True, text=True).stdout
+    found = []
+    for line in text.splitlines():
+        match = re.match(r"\s*([\d,]+)\s+\(\s*[\d.]+%\)\s+(?:\S*:)?(.+?)(?: \[[^\]]*\])?$", line)
+        if match and "PROGRAM TOTALS" not in line:
+            found.append((int(match[1].replace(",", "")) / requests, match[2]))
+    names = subprocess.run(
+        ["swift", "demangle", "--simplified"], input="\n".join(name for _, name in found[:lines]), check=True,
+        capture_output=True, text=True).stdout.splitlines()
+    return [[name, count] for (count, _), name in zip(found, names)]
 
 
 def measure_counts(session, findings):
@@ -182,6 +248,22 @@ def measure_counts(session, findings):
         findings.data[f"allocated bytes, {name}"] = size
         rows.append([f"{name} storage key", number, size])
     findings.table("Heap allocations of a warm request", ["requests for", "allocations", "bytes"], rows)
+
+    rotation = ("--numbers", STORAGE_KEYS)
+    floor, _ = instructions(tools, session.floor, broker.target(0))
+    plain, _ = instructions(tools, session.plain_floor, broker.target(0))
+    same, same_profile = instructions(tools, broker, broker.target(0))
+    findings.data["profile, same"] = profile(same_profile, 2001)
+    changing, changing_profile = instructions(tools, broker, broker.target(), rotation)
+    findings.data["profile, changing"] = profile(changing_profile, 2001)
+    findings.figure("instructions_same", same)
+    findings.figure("instructions_changing", changing - (floor - plain))
+    findings.table(
+        "User-space instructions of a warm request", ["server", "instructions"],
+        [["floor without SHA-256", plain], ["SHA-256 of the key", floor - plain], ["broker, same head", same],
+         ["broker, changing storage key, SHA-256 included", changing]])
+    findings.table("What a request with a changing storage key spends them in", ["function", "instructions"],
+                   [[name[:90], count] for name, count in findings.data["profile, changing"][:15]])
 
 
 # The figures that thresholds.json names, and how they are made of the windows.
@@ -352,9 +434,7 @@ def measure_keys(session, findings):
     with session.running(broker):
         request = broker.request("keys", broker.target())
         for count in counts:
-            # Each is read once, so that it is in memory.
-            session.tools.run_load(
-                broker, request, "--numbers", count, "--sequential", "--count", count, "--connections", 64)
+            session.tools.read_once(broker, request, count)
             memory[count] = broker.memory_kib()
             windows = [
                 session.tools.run_load(

@@ -17,7 +17,7 @@ import time
 
 SERVER_CORE = 0
 GENERATOR_CORE = 1
-START_LIMIT_S = 30
+START_LIMIT_S = 60
 STOP_LIMIT_S = 30
 POSTGRES_PROGRAMS = "/usr/lib/postgresql/15/bin"
 TENANT = "bench"
@@ -117,7 +117,7 @@ class Server:
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             if self.process.poll() is not None:
-                raise Failure(f"{self.name} ended instead of starting; look at {self.directory}")
+                raise Failure(f"{self.name} ended instead of starting:\n{self.last_words()}")
             try:
                 status, _, _ = self.ask("GET", path, headers=headers)
                 if status == 200:
@@ -127,6 +127,10 @@ class Server:
             if time.monotonic() > deadline:
                 raise Failure(f"{self.name} does not answer")
             time.sleep(0.02)
+
+    def last_words(self):
+        with open(os.path.join(self.directory, "log"), encoding="utf-8", errors="replace") as file:
+            return "".join(file.readlines()[-10:])
 
     def ask(self, method, path, body=None, headers=None):
         """One request on a connection of its own: status, fields, content."""
@@ -214,7 +218,7 @@ class Nginx(Server):
 daemon off; master_process off; worker_processes 1; pid {self.directory}/pid; error_log stderr;
 events {{ worker_connections 16384; use epoll; multi_accept on; }}
 http {{
-  access_log off; server_tokens off; keepalive_requests 1000000000; keepalive_timeout 3600s; tcp_nodelay on;
+  access_log off; server_tokens off; map_hash_bucket_size 256; keepalive_requests 1000000000; keepalive_timeout 3600s; tcp_nodelay on;
   {paths}
   map $http_authorization $may_read {{ default 0; "Bearer {self.key}" 1; }}
   map $http_if_none_match $is_held {{ default 0; '{self.etag}' 1; }}
