@@ -68,6 +68,11 @@ class Session:
         return self._keep("files", lambda: self.broker("broker, files"))
 
     @property
+    def small(self):
+        """A store that is there already, and holds next to nothing."""
+        return self._keep("small", lambda: self.broker("broker, one key", keys=1))
+
+    @property
     def postgres(self):
         return self._keep("with postgres", lambda: self.broker("broker, PostgreSQL", self.database("broker")))
 

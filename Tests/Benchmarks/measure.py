@@ -375,7 +375,7 @@ def measure_memory(session, findings):
     rows = []
     # One more than there are idle connections asks for its credentials in the end.
     limits = {"TOKEN_BROKER_MAX_CONNECTIONS": str(IDLE_CONNECTIONS + 100)}
-    for server in (session.files, session.postgres, session.nginx, session.floor):
+    for server in (session.small, session.files, session.postgres, session.nginx, session.floor):
         with session.running(server, environment=limits):
             session.tools.run_load(server, server.request("one"), "--count", 1, "--connections", 1)
             at_start = server.memory_kib()
@@ -384,7 +384,7 @@ def measure_memory(session, findings):
             if crowd.result["answered"] != IDLE_CONNECTIONS or crowd.result["ended"] or crowd.result["unavailable"]:
                 raise Failure(f"{server.name} did not hold the connections: {crowd.result}")
         rows.append([server.name, at_start / 1024, with_idle / 1024, (with_idle - at_start) * 1024 / IDLE_CONNECTIONS])
-        if server is session.files:
+        if server is session.small:
             findings.figure("memory_at_start_mib", at_start / 1024)
             findings.figure("memory_with_idle_mib", with_idle / 1024)
     findings.table(
@@ -396,16 +396,15 @@ STARTS = 21
 
 
 def measure_start(session, findings):
-    servers = (session.floor, session.nginx, session.files, session.postgres)
+    servers = (session.floor, session.nginx, session.small, session.files, session.postgres)
     times = {server.name: [] for server in servers}
     for _ in range(STARTS):
         for server in servers:
             times[server.name].append(start_to_answer(session, server))
     rows = [[name, statistics.median(values), min(values), max(values)] for name, values in times.items()]
     findings.table(f"From start to first answer (ms, {STARTS} starts)", ["server", "median", "least", "most"], rows)
-    findings.figure("start_ms", statistics.median(times[session.files.name]))
     findings.figure("start_over_nginx", statistics.median(
-        own / other for own, other in zip(times[session.files.name], times[session.nginx.name])))
+        own / other for own, other in zip(times[session.small.name], times[session.nginx.name])))
 
 
 def start_to_answer(session, server):
