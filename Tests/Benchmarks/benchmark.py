@@ -150,7 +150,7 @@ def main():
                 if part in arguments.parts:
                     session.say(part)
                     getattr(measure, f"measure_{part}")(session, findings)
-        except (Failure, subprocess.CalledProcessError) as failure:
+        except (Failure, subprocess.SubprocessError) as failure:
             print(f"Tests/Benchmarks/run: {failure}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:

@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REQUEST_LIMIT = 8192, EVENTS = 512, SOURCES = 16, SMALL_BUFFER = 4096, READY_LIMIT = 5 };
+enum { REQUEST_LIMIT = 8192, EVENTS = 512, SOURCES = 16, SMALL_BUFFER = 4096, READY_LIMIT = 5, TURNS = 64 };
 
 static enum { IDLE, DRIP, GREEDY, SILENT } behaviour;
 static uint16_t port;
@@ -54,7 +54,11 @@ static void open_connection(struct connection *connection) {
     int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (descriptor < 0) die("socket");
     int on = 1, small = SMALL_BUFFER;
-    if (behaviour == GREEDY && setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &small, sizeof small) != 0) die("SO_RCVBUF");
+    if (behaviour == GREEDY) {
+        // What it asks for is to wait with the server, and not in buffers of its own.
+        if (setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &small, sizeof small) != 0) die("SO_RCVBUF");
+        if (setsockopt(descriptor, SOL_SOCKET, SO_SNDBUF, &small, sizeof small) != 0) die("SO_SNDBUF");
+    }
     if (setsockopt(descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on) != 0) die("bind without port");
     struct sockaddr_in address = {.sin_family = AF_INET};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1 + (uint32_t)(attempts++ % SOURCES));
@@ -90,9 +94,9 @@ static void drip(struct connection *connection) {
     else if (errno != EAGAIN) end_connection(connection);
 }
 
-// Sends the request from where it stands: once, or for as long as the socket takes it.
+// Sends the request from where it stands: once, or again and again for as long as the socket takes it.
 static void send_requests(struct connection *connection) {
-    while (behaviour == GREEDY || connection->sent < request_length) {
+    for (int turn = 0; turn < TURNS && (behaviour == GREEDY || connection->sent < request_length); turn++) {
         size_t from = connection->sent % request_length;
         ssize_t sent = send(connection->descriptor, request + from, request_length - from, MSG_NOSIGNAL);
         if (sent < 0) return;
@@ -134,7 +138,8 @@ static void act_on_tick(void) {
         } else if (behaviour == DRIP) {
             drip(connection);
         } else if (behaviour == GREEDY) {
-            read_answers(connection, 1);
+            send_requests(connection);
+            if (connection->descriptor >= 0) read_answers(connection, 1);
         }
     }
 }

@@ -13,6 +13,8 @@ from servers import GENERATOR_CORE, SERVER_CORE, Failure, free_port, spawn, stop
 
 # Storage keys that every broker of the comparison holds.
 STORAGE_KEYS = 1000
+# The longest load there is: ten million requests, a million storage keys.
+LOAD_LIMIT_S = 3600
 
 
 class Tools:
@@ -20,21 +22,27 @@ class Tools:
 
     def __init__(self, programs, directory):
         self.directory = directory
-        for name in ("floor", "load", "crowd", "start"):
+        for name in ("floor", "load", "crowd", "start", "brake"):
             setattr(self, name, os.path.join(programs, name))
         self.allocations = os.path.join(programs, "allocations.so")
 
-    def run_load(self, server, request, *options, may_fail=False):
-        """Runs the load generator on its core against a server, and returns what it has counted."""
+    def begin_load(self, server, request, *options):
+        """Starts the load generator on its core against a server."""
         command = [
             self.load, "--port", server.port, "--requests-from", request, "--cpu-of", server.process_id, *options]
-        process = spawn(command, (GENERATOR_CORE,), stdout=subprocess.PIPE, text=True)
+        return spawn(command, (GENERATOR_CORE,), stdout=subprocess.PIPE, text=True)
+
+    def run_load(self, server, request, *options, may_fail=False):
+        """Runs the load generator, and returns what it has counted."""
+        return self.end_load(server, self.begin_load(server, request, *options), may_fail)
+
+    def end_load(self, server, process, may_fail=False):
         try:
-            output, _ = process.communicate(timeout=600)
+            output, _ = process.communicate(timeout=LOAD_LIMIT_S)
         finally:
             stop(process, signal.SIGKILL)
         if process.returncode != 0:
-            raise Failure(f"load against {server.name} failed: {' '.join(map(str, command))}")
+            raise Failure(f"load against {server.name} failed: {' '.join(process.args)}\n{server.last_words()}")
         result = json.loads(output)
         if not may_fail and (result["other"] or result["errors"] or result["unavailable"]):
             raise Failure(f"{server.name} did not answer as it should: {output}")
@@ -345,22 +353,18 @@ def measure_loops(session, findings):
 IDLE_CONNECTIONS = 10000
 
 
-class Crowd:
-    """Connections that crowd.c holds while something else is measured."""
+class Companion:
+    """A program that runs while something else is measured, from when it says that it is ready."""
 
-    def __init__(self, tools, server, behaviour, connections, request=None, tick=100):
-        command = [
-            tools.crowd, "--port", server.port, "--connections", connections, "--behaviour", behaviour, "--tick", tick]
-        if request:
-            command += ["--request-from", request]
-        self.process = spawn(
-            command, (GENERATOR_CORE,), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.result = None
+    def __init__(self, command, core):
+        self.command, self.core = command, core
+        self.process = self.result = None
 
     def __enter__(self):
+        self.process = spawn(self.command, (self.core,), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
             stop(self.process, signal.SIGKILL)
-            raise Failure("the crowd did not come together")
+            raise Failure(f"{self.command[0]} did not get ready")
         return self
 
     def __exit__(self, *_):
@@ -371,6 +375,18 @@ class Crowd:
             stop(self.process, signal.SIGKILL)
 
 
+def crowd(tools, server, behaviour, connections, request=None, tick=100):
+    """Connections that crowd.c holds."""
+    command = [
+        tools.crowd, "--port", server.port, "--connections", connections, "--behaviour", behaviour, "--tick", tick]
+    return Companion(command + (["--request-from", request] if request else []), GENERATOR_CORE)
+
+
+def brake(tools, percent):
+    """Leaves the server that part of its processor that brake.c does not take."""
+    return Companion([tools.brake, percent], SERVER_CORE)
+
+
 def measure_memory(session, findings):
     rows = []
     # One more than there are idle connections asks for its credentials in the end.
@@ -379,10 +395,10 @@ def measure_memory(session, findings):
         with session.running(server, environment=limits):
             session.tools.run_load(server, server.request("one"), "--count", 1, "--connections", 1)
             at_start = server.memory_kib()
-            with Crowd(session.tools, server, "idle", IDLE_CONNECTIONS, server.request("idle")) as crowd:
+            with crowd(session.tools, server, "idle", IDLE_CONNECTIONS, server.request("idle")) as idle:
                 with_idle = server.memory_kib()
-            if crowd.result["answered"] != IDLE_CONNECTIONS or crowd.result["ended"] or crowd.result["unavailable"]:
-                raise Failure(f"{server.name} did not hold the connections: {crowd.result}")
+            if idle.result["answered"] != IDLE_CONNECTIONS or idle.result["ended"] or idle.result["unavailable"]:
+                raise Failure(f"{server.name} did not hold the connections: {idle.result}")
         rows.append([server.name, at_start / 1024, with_idle / 1024, (with_idle - at_start) * 1024 / IDLE_CONNECTIONS])
         if server is session.small:
             findings.figure("memory_at_start_mib", at_start / 1024)
@@ -465,3 +481,109 @@ def measure_connections(session, findings):
         for name in (scenario.name for scenario in scenarios)]
     findings.table("CPU of a warm request (µs), by connections", ["connections", *(s.name for s in servers)], rows)
     findings.data["connections"] = [CONNECTIONS, {s.name: [row[1 + i] for row in rows] for i, s in enumerate(servers)}]
+
+
+# --- Listeners of events --------------------------------------------------------------------------------------------
+
+LISTENERS = 1000
+RENEWALS_PER_S = 100
+READS_PER_S = 10000
+
+
+def measure_events(session, findings):
+    """CPU of a warm request while a thousand listeners are told of a hundred new tokens a second.
+
+    Telling them costs CPU time, too; it is measured alone, and what both cost together less that is the requests'.
+    """
+    tools, broker, seconds = session.tools, session.postgres, max(1, session.arguments.seconds)
+    with session.running(broker):
+        read = broker.request("read", broker.target())
+        tools.read_once(broker, read, STORAGE_KEYS)
+        listen = broker.request("listen", "/events", fields=["Accept: text/event-stream"])
+        store = broker.storing_request()
+        reading = ["--rate", READS_PER_S, "--numbers", STORAGE_KEYS, "--seconds", seconds]
+        renewing = ["--rate", RENEWALS_PER_S, "--connections", 16, "--numbers", STORAGE_KEYS]
+
+        def cpu_per_second(*loads):
+            running = [tools.begin_load(broker, *load) for load in loads]
+            return max(tools.end_load(broker, load)["server_busy"] for load in running)
+
+        alone, together, telling = [], [], []
+        for _ in range(max(3, session.arguments.rounds // 3)):
+            alone.append(cpu_per_second((read, *reading)))
+            with crowd(tools, broker, "idle", LISTENERS, listen) as listeners:
+                telling.append(cpu_per_second((store, *renewing, "--seconds", seconds)))
+                # Renewing begins before the reading is measured, and ends after it.
+                both = [
+                    tools.begin_load(broker, store, *renewing, "--seconds", seconds + 0.4, "--warm-up", 0),
+                    tools.begin_load(broker, read, *reading)]
+                tools.end_load(broker, both[0])
+                together.append(tools.end_load(broker, both[1])["server_busy"])
+            if listeners.result["unavailable"] or listeners.result["ended"]:
+                raise Failure(f"the listeners were not served: {listeners.result}")
+    ratios = [(both - told) / one for one, told, both in zip(alone, telling, together)]
+    findings.figure("cpu_with_listeners_over_without", statistics.median(ratios))
+    findings.table(
+        f"CPU seconds a second, {READS_PER_S:,} warm requests/s, {RENEWALS_PER_S} stored/s, {LISTENERS:,} listeners",
+        ["", "CPU"], [
+            ["requests alone", statistics.median(alone)], ["storing and telling alone", statistics.median(telling)],
+            ["both", statistics.median(together)]])
+
+
+# --- Overload -------------------------------------------------------------------------------------------------------
+
+# What the server keeps of its processor: the generator, which is hardly faster than a good server, can then ask for
+# twice what the server can do.
+BRAKE_PERCENT = 70
+OVERLOAD_CONNECTIONS = 2000
+
+
+def measure_overload(session, findings):
+    tools, broker = session.tools, session.files
+    rows = []
+    with session.running(broker), brake(tools, BRAKE_PERCENT):
+        request = broker.request("overload")
+        capacity = statistics.median(
+            tools.run_load(broker, request, "--seconds", 1)["per_second"] for _ in range(3))
+        half = ["--rate", int(capacity / 2), "--seconds", 2]
+        calm = tools.run_load(broker, request, *half)
+        flood = tools.run_load(
+            broker, request, "--rate", int(capacity * 2), "--seconds", 5, "--drop", "--connections",
+            OVERLOAD_CONNECTIONS, may_fail=True)
+        # From the first moment after the flood on: within a second it is to be as before.
+        first = tools.run_load(broker, request, "--rate", int(capacity / 2), "--seconds", 1, "--warm-up", 0, may_fail=True)
+        after = tools.run_load(broker, request, *half, may_fail=True)
+        for name, window in (("half", calm), ("twice", flood), ("half, first second after", first), ("half", after)):
+            rows.append([name, *(window[figure] for figure in (
+                "per_second", "ok", "unavailable", "dropped", "errors", "p50_us", "p99_us"))])
+    findings.figure("overload_p99_over_calm", flood["p99_us"] / calm["p99_us"])
+    findings.figure("recovered_p99_over_calm", after["p99_us"] / calm["p99_us"])
+    findings.table(
+        f"Overload: a server that can do {capacity:,.0f}/s on {100 - BRAKE_PERCENT} % of a processor",
+        ["asked for", "answers/s", "200", "503", "not sent", "errors", "p50 µs", "p99 µs"], rows)
+    measure_crowds(session, findings)
+
+
+def measure_crowds(session, findings):
+    """What those who misbehave do to the latency of those who do not."""
+    tools, broker = session.tools, session.files
+    rows = []
+    with session.running(broker):
+        request = broker.request("well-behaved")
+        well_behaved = ["--rate", 5000, "--seconds", 2]
+        calm = []
+
+        def measure():
+            return tools.run_load(broker, request, *well_behaved)["p99_us"]
+
+        for name, behaviour, connections in (
+                ("slowloris", "drip", 2000), ("slow readers", "greedy", 200), ("storm", "silent", 9000)):
+            disturbed = []
+            for _ in range(3):
+                calm.append(measure())
+                with crowd(tools, broker, behaviour, connections, request) as others:
+                    disturbed.append(measure())
+            findings.figure(f"p99_with_{behaviour}_over_calm", statistics.median(disturbed) / statistics.median(calm))
+            rows.append([f"{connections:,} {name}", statistics.median(disturbed), others.result["ended"]])
+    rows.insert(0, ["none", statistics.median(calm), 0])
+    findings.table("p99 of 5,000 warm requests/s beside others (µs)", ["others", "p99 µs", "ended"], rows)
