@@ -14,7 +14,9 @@ import measure
 import report
 from servers import Broker, Failure, Floor, Nginx, Postgres, allow_many_descriptors
 
-PARTS = ["counts", "rounds", "loops", "memory", "start", "keys", "events", "overload", "connections"]
+PARTS = ["counts", "rounds", "loops", "memory", "start", "keys", "events", "overload", "connections", "tenants", "soak"]
+# These take minutes.
+LONG_PARTS = {"tenants", "soak"}
 ARTEFACTS = ".build-artefacts/benchmarks"
 
 
@@ -52,7 +54,8 @@ class Session:
     def broker(self, name, database=None, keys=measure.STORAGE_KEYS, **settings):
         """A broker with a store that holds so many keys. It is left stopped."""
         broker = Broker(self.path(name.replace(" ", "-").replace(",", "")), self.arguments.broker, database, name, settings)
-        broker.start()
+        # Nothing is measured yet: all there is may help.
+        broker.start(cores=range(os.cpu_count()), environment={"TOKEN_BROKER_EVENT_LOOPS": str(os.cpu_count())})
         try:
             broker.prepare()
             if keys > 1:
@@ -125,9 +128,11 @@ def read_arguments():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.5)
     arguments = parser.parse_args()
-    arguments.parts = [part for part in arguments.only.split(",") if part] or PARTS
+    arguments.parts = [part for part in arguments.only.split(",") if part]
     if arguments.counts:
         arguments.parts = ["counts"]
+    elif not arguments.parts:
+        arguments.parts = [part for part in PARTS if arguments.long or part not in LONG_PARTS]
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}")

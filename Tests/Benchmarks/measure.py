@@ -1,5 +1,6 @@
 """What is measured, one function for each figure or group of figures. Servers come from servers.py."""
 
+import concurrent.futures
 import json
 import os
 import re
@@ -68,7 +69,7 @@ class Scenario:
     def __init__(self, name, *options, rotates=False, closes=False, held=False):
         self.name, self.options = name, [*options]
         self.rotates, self.closes, self.held = rotates, closes, held
-        if rotates:
+        if rotates and "--numbers" not in options:
             self.options += ["--numbers", STORAGE_KEYS]
 
     def request(self, server):
@@ -440,29 +441,86 @@ def start_to_answer(session, server):
 
 
 def measure_keys(session, findings):
-    """CPU of a warm request and memory, against how many storage keys are held."""
+    """CPU of a warm request and memory, against how many storage keys are held. nginx and the floor hold one answer."""
     counts = [1000, 20000, 100000] + ([1000000] if session.arguments.long else [])
     broker = session.broker(
         "broker, many keys", session.database("keys"), counts[-1],
-        TOKEN_BROKER_CACHE_MEGABYTES="8192", TOKEN_BROKER_LOG_LEVEL="warning")
-    rows, costs, memory = [], {}, {}
-    with session.running(broker):
-        request = broker.request("keys", broker.target())
+        TOKEN_BROKER_CACHE_MEGABYTES="8192")
+    servers = [session.floor, session.nginx, broker]
+    rows, memory = [], []
+    with session.running(*servers):
         for count in counts:
-            session.tools.read_once(broker, request, count)
-            memory[count] = broker.memory_kib()
-            windows = [
-                session.tools.run_load(
-                    broker, request, "--numbers", count, "--connections", 64, "--seconds", session.arguments.seconds)
-                for _ in range(session.arguments.rounds)]
-            costs[count] = statistics.median(window["server_cpu_us"] for window in windows)
-            rows.append([f"{count:,}", costs[count], memory[count] / 1024])
-    findings.table("Storage keys (on PostgreSQL, all in memory)", ["keys", "CPU µs", "RSS MiB"], rows)
-    findings.figure("bytes_per_key", (memory[100000] - memory[20000]) * 1024 / 80000)
-    findings.figure("cpu_100k_keys_over_1k", costs[100000] / costs[1000])
+            scenario = Scenario("keys", "--connections", 64, "--numbers", count, rotates=True)
+            session.tools.read_once(broker, scenario.request(broker), count)
+            memory.append(broker.memory_kib())
+            results = rounds(
+                session.tools, servers, [scenario], max(3, session.arguments.rounds // 2), session.arguments.seconds,
+                session.say)
+            rows.append([
+                count, *(median(results, "keys", server.name, "server_cpu_us") for server in servers),
+                memory[-1] / 1024])
+    costs = {server.name: [row[1 + index] for row in rows] for index, server in enumerate(servers)}
+    findings.data["keys"] = {"counts": counts, "cpu_us": costs, "memory_kib": memory}
+    findings.table(
+        "CPU of a warm request (µs), by storage keys (on PostgreSQL, all in memory)",
+        ["keys", *costs, "RSS MiB"], [[f"{row[0]:,}", *row[1:]] for row in rows])
+    findings.figure("bytes_per_key", (memory[2] - memory[1]) * 1024 / (counts[2] - counts[1]))
+    # Each beside the floor of the same rounds, whose one answer does not change.
+    cost = [own / least for own, least in zip(costs[broker.name], costs["floor"])]
+    findings.figure("cpu_100k_keys_over_1k", cost[2] / cost[0])
     if session.arguments.long:
-        findings.figure("cpu_1m_keys_over_1k", costs[1000000] / costs[1000])
-    findings.data["keys"] = {"cpu_us": costs, "memory_kib": memory}
+        findings.figure("cpu_1m_keys_over_1k", cost[3] / cost[0])
+
+
+TENANTS = 10000
+
+
+def measure_tenants(session, findings):
+    """CPU of a warm request where every request is another tenant's, with another API key."""
+    tools = session.tools
+    broker = session.broker(
+        "broker, many tenants", session.database("tenants"), TOKEN_BROKER_CACHE_MEGABYTES="1024")
+    with session.running(broker, cores=(SERVER_CORE, GENERATOR_CORE)):
+        with concurrent.futures.ThreadPoolExecutor(16) as threads:
+            keys = list(threads.map(broker.make_tenant, (f"tenant-{number}" for number in range(TENANTS))))
+    costs = {"1": [], f"{TENANTS:,}": []}
+    with session.running(broker):
+        one = broker.request("one-tenant", broker.target())
+        many = broker.write("many-tenants.request", "\0".join(broker.head(broker.target(0), key) for key in keys))
+        tools.read_once(broker, one, STORAGE_KEYS)
+        tools.run_load(broker, many, "--count", TENANTS)
+        memory = broker.memory_kib()
+        for _ in range(session.arguments.rounds):
+            for (name, windows), request in zip(costs.items(), (one, many)):
+                numbers = ["--numbers", STORAGE_KEYS] if request == one else []
+                window = tools.run_load(broker, request, *numbers, "--seconds", session.arguments.seconds)
+                windows.append(window["server_cpu_us"])
+    one, many = costs.values()
+    findings.figure("cpu_10k_tenants_over_1", statistics.median(late / early for early, late in zip(one, many)))
+    findings.table(
+        "CPU of a warm request (µs), by tenants", ["tenants", "CPU µs"],
+        [[name, statistics.median(windows)] for name, windows in costs.items()])
+    findings.data["memory with tenants, KiB"] = memory
+
+
+SOAK = [100000, 10000000]
+
+
+def measure_soak(session, findings):
+    """Memory after many requests, of storage keys in turn."""
+    broker = session.files
+    memory, sent = [], 0
+    with session.running(broker):
+        request = broker.request("soak", broker.target())
+        for number in SOAK:
+            session.tools.run_load(
+                broker, request, "--numbers", STORAGE_KEYS, "--connections", 64, "--count", number - sent)
+            sent = number
+            memory.append(broker.memory_kib())
+    findings.figure("memory_after_soak_over_before", memory[1] / memory[0])
+    findings.table(
+        "Memory (RSS, MiB) after so many requests", ["requests", "RSS MiB"],
+        [[f"{number:,}", kib / 1024] for number, kib in zip(SOAK, memory)])
 
 
 CONNECTIONS = [1, 8, 64, 512, 4096]

@@ -5,6 +5,8 @@ import os
 import platform
 import subprocess
 
+import pictures
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -31,6 +33,39 @@ class Findings:
         parts = [_table("Figures", ["figure", "value", "threshold", ""], thresholds.rows(self))]
         parts += [_table(*table) for table in self.tables]
         return "\n".join(parts)
+
+
+PAGE = "Deploy/PERFORMANCE.md"
+# What stands between these lines is written by `publish`, and nothing else.
+BEGIN, END = "<!-- begin of what Tests/Benchmarks/run --publish writes -->", "<!-- end -->"
+
+
+def publish(findings, thresholds):
+    """Writes the figures into the page, and its pictures beside it. Says what it leaves out."""
+    with open(PAGE, encoding="utf-8") as file:
+        before, rest = file.read().split(BEGIN)
+        after = rest.split(END)[1]
+    facts = findings.everything()
+    machine = facts["machine"]
+    lines = [
+        f"Measured at commit {facts['commit'][:12]} on {machine['processors']} × {machine['processor']}, Linux "
+        f"{machine['kernel']}.", "", *_markdown(["figure", "value", "threshold", ""], thresholds.rows(findings))]
+    for title, header, rows in findings.tables:
+        lines += ["", f"**{title}**", "", *_markdown(header, [[_number(cell) for cell in row] for row in rows])]
+    with open(PAGE, "w", encoding="utf-8") as file:
+        file.write("\n".join([before + BEGIN, *lines, END + after]))
+    if "connections" in findings.data:
+        counts, costs = findings.data["connections"]
+        pictures.draw("Deploy/performance-connections.png", "keep-alive connections", counts, costs)
+    if "keys" in findings.data:
+        keys = findings.data["keys"]
+        pictures.draw("Deploy/performance-keys.png", "storage keys in memory", keys["counts"], keys["cpu_us"])
+
+
+def _markdown(header, rows):
+    """A table in which the first column is words and the others are numbers."""
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 class Thresholds:

@@ -146,17 +146,20 @@ class Server:
         finally:
             connection.close()
 
-    def request(self, name, target=None, key=None, fields=()):
+    def request(self, name, target=None, fields=()):
         """Writes a request to a file for the load generator and returns its path."""
+        return self.write(f"{name}.request", self.head(target, self.key, fields))
+
+    def head(self, target, key, fields=()):
         lines = [
             f"GET {target or self.target(0)} HTTP/1.1",
             f"Host: 127.0.0.1:{self.port}",
             "User-Agent: benchmark",
             "Accept: application/json",
-            f"Authorization: Bearer {key or self.key}",
+            f"Authorization: Bearer {key}",
             *fields,
         ]
-        return self.write(f"{name}.request", "\r\n".join(lines) + "\r\n\r\n")
+        return "\r\n".join(lines) + "\r\n\r\n"
 
     def write(self, name, text):
         path = os.path.join(self.directory, name)
@@ -329,15 +332,17 @@ class Broker(Server):
             raise Failure(f"{method} {path}: {status} {content.decode()}")
         return fields, json.loads(content)
 
-    def prepare(self, tenant=TENANT):
-        """A tenant, an API key, and the credentials of the first storage key, through the public API."""
+    def prepare(self):
+        self.key = self.make_tenant(TENANT)
+
+    def make_tenant(self, tenant):
+        """A tenant, an API key, and the credentials of the first storage key, through the public API. Returns the key."""
         self.administer("PUT", f"/tenants/{tenant}", {"client_id": "benchmark", "scopes": ["r_usr"]})
         permissions = ["credentials:read", "credentials:write", "events"]
         _, made = self.administer(
             "POST", f"/tenants/{tenant}/api-keys", {"name": "benchmark", "permissions": permissions})
-        self.key = made["api_key"]
-        fields, _ = self.administer("PUT", "/credentials", self.credentials(0), tenant)
-        self.etag = fields["ETag"]
+        self.administer("PUT", "/credentials", self.credentials(0), tenant)
+        return made["api_key"]
 
     @staticmethod
     def credentials(number=None):
