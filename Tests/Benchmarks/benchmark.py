@@ -15,8 +15,8 @@ import report
 from servers import Broker, Failure, Floor, Nginx, Postgres, allow_many_descriptors
 
 PARTS = ["counts", "rounds", "loops", "memory", "start", "keys", "events", "overload", "connections", "tenants", "soak"]
-# These take minutes.
-LONG_PARTS = {"tenants", "soak"}
+# What takes minutes.
+LONG_PARTS = {"soak"}
 ARTEFACTS = ".build-artefacts/benchmarks"
 
 

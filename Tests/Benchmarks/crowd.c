@@ -130,8 +130,8 @@ static void handle(const struct epoll_event *event) {
     if (behaviour != GREEDY && event->events & ~(uint32_t)EPOLLOUT) read_answers(connection, 65536);
 }
 
-static void act_on_tick(void) {
-    for (size_t index = 0; index < count; index++) {
+static void act_on_tick(size_t opened) {
+    for (size_t index = 0; index < opened; index++) {
         struct connection *connection = &connections[index];
         if (connection->descriptor < 0) {
             if (behaviour == DRIP || behaviour == GREEDY) open_connection(connection);
@@ -210,7 +210,7 @@ int main(int argument_count, char **arguments) {
         }
         now = milliseconds();
         if (now >= next_tick) {
-            act_on_tick();
+            act_on_tick(opened);
             next_tick = now + tick;
         }
         bool is_complete = opened == count && (behaviour != IDLE || answered + refused + ended >= count);

@@ -19,7 +19,8 @@
 //   --count N          instead: so many requests, all of which count
 // What is looked at:
 //   --cpu-of PID       whose CPU time is read at both ends of the measurement; can be repeated
-//   --spin             never sleep: then waking the generator up is no cost of the server's
+//   --spin             closed loop: never sleep; then waking the generator up is no cost of the server's
+//   --sleep            open loop: do sleep; then others can use the processor, but requests are sent a little late
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -53,13 +54,15 @@ enum {
 static const uint64_t second = 1000000000;
 // How long answers that are still missing at the end are waited for.
 static const uint64_t patience = 2 * second;
+// How often the clock is looked at while nothing happens.
+static const uint64_t tick = 1000000;
 
 // --- Settings -------------------------------------------------------------------------------------------------------
 
 static uint16_t port;
 static uint64_t rate, count_limit, numbers;
 static size_t connection_count = 64, pipeline = 1;
-static bool reconnects, sequential, drops, spins;
+static bool reconnects, sequential, drops, spins, sleeps;
 static double seconds = 1, warm_up = 0.2;
 static clockid_t server_clocks[SERVERS];
 static size_t server_count;
@@ -410,9 +413,11 @@ static void read_answers(struct connection *connection) {
 
 // --- Running --------------------------------------------------------------------------------------------------------
 
-static void turn(int timeout) {
+// Handles what is ready; waits for it for so many nanoseconds at most.
+static void turn(uint64_t timeout) {
     static struct epoll_event events[EVENTS];
-    int ready = epoll_wait(epoll_descriptor, events, EVENTS, timeout);
+    struct timespec limit = {.tv_sec = (time_t)(timeout / second), .tv_nsec = (long)(timeout % second)};
+    int ready = epoll_pwait2(epoll_descriptor, events, EVENTS, &limit, NULL);
     if (ready < 0 && errno != EINTR) die("epoll_wait");
     for (int index = 0; index < ready; index++) {
         struct connection *connection = &connections[events[index].data.u64];
@@ -424,7 +429,7 @@ static void turn(int timeout) {
 // Until `end`; in the open loop, requests fall due from `*due` on.
 static void run_until(uint64_t end, uint64_t *due) {
     if (rate == 0) {
-        while (!is_ending && now() < end) turn(spins ? 0 : 10);
+        while (!is_ending && now() < end) turn(spins ? 0 : tick);
         return;
     }
     uint64_t interval = second / rate;
@@ -444,7 +449,7 @@ static void run_until(uint64_t end, uint64_t *due) {
             }
             *due += interval;
         }
-        turn(0);
+        turn(sleeps && *due > time ? *due - time : 0);
     }
 }
 
@@ -478,6 +483,7 @@ static void read_arguments(int count, char **arguments) {
         else if (strcmp(name, "--sequential") == 0) sequential = true;
         else if (strcmp(name, "--drop") == 0) drops = true;
         else if (strcmp(name, "--spin") == 0) spins = true;
+        else if (strcmp(name, "--sleep") == 0) sleeps = true;
         else if (index + 1 == count) goto wrong;
         else {
             const char *value = arguments[++index];
@@ -528,7 +534,7 @@ int main(int count, char **arguments) {
 
     uint64_t due = now(), end;
     if (count_limit > 0) {
-        while (!is_ending && answered < count_limit) turn(spins ? 0 : 10);
+        while (!is_ending && answered < count_limit) turn(spins ? 0 : tick);
         end = now();
     } else {
         run_until(now() + (uint64_t)(warm_up * 1e9), &due);
@@ -549,7 +555,7 @@ int main(int count, char **arguments) {
     uint64_t unanswered = 0;
     if (rate > 0) {
         uint64_t last = now() + patience;
-        while (awaited_answers() > 0 && now() < last) turn(1);
+        while (awaited_answers() > 0 && now() < last) turn(tick);
         unanswered = awaited_answers();
         uint64_t never_sent = due < measured_to ? (measured_to - due) / (second / rate) : 0;
         for (uint64_t index = 0; index < unanswered; index++) latency_add(&seen.latency, patience);

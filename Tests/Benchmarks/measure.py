@@ -1,6 +1,7 @@
 """What is measured, one function for each figure or group of figures. Servers come from servers.py."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -27,11 +28,11 @@ class Tools:
             setattr(self, name, os.path.join(programs, name))
         self.allocations = os.path.join(programs, "allocations.so")
 
-    def begin_load(self, server, request, *options):
+    def begin_load(self, server, request, *options, goes_first=False):
         """Starts the load generator on its core against a server."""
         command = [
             self.load, "--port", server.port, "--requests-from", request, "--cpu-of", server.process_id, *options]
-        return spawn(command, (GENERATOR_CORE,), stdout=subprocess.PIPE, text=True)
+        return spawn(command, (GENERATOR_CORE,), goes_first=goes_first, stdout=subprocess.PIPE, text=True)
 
     def run_load(self, server, request, *options, may_fail=False):
         """Runs the load generator, and returns what it has counted."""
@@ -562,23 +563,25 @@ def measure_events(session, findings):
         reading = ["--rate", READS_PER_S, "--numbers", STORAGE_KEYS, "--seconds", seconds]
         renewing = ["--rate", RENEWALS_PER_S, "--connections", 16, "--numbers", STORAGE_KEYS]
 
-        def cpu_per_second(*loads):
-            running = [tools.begin_load(broker, *load) for load in loads]
-            return max(tools.end_load(broker, load)["server_busy"] for load in running)
+        def cpu_per_second(*load):
+            return tools.end_load(broker, begin(*load))["server_busy"]
 
-        alone, together, telling = [], [], []
-        for _ in range(max(3, session.arguments.rounds // 3)):
-            alone.append(cpu_per_second((read, *reading)))
-            with crowd(tools, broker, "idle", LISTENERS, listen) as listeners:
-                telling.append(cpu_per_second((store, *renewing, "--seconds", seconds)))
-                # Renewing begins before the reading is measured, and ends after it.
-                both = [
-                    tools.begin_load(broker, store, *renewing, "--seconds", seconds + 0.4, "--warm-up", 0),
-                    tools.begin_load(broker, read, *reading)]
-                tools.end_load(broker, both[0])
-                together.append(tools.end_load(broker, both[1])["server_busy"])
-            if listeners.result["unavailable"] or listeners.result["ended"]:
-                raise Failure(f"the listeners were not served: {listeners.result}")
+        def begin(*load):
+            # The listeners want to run, too.
+            return tools.begin_load(broker, *load, "--sleep", goes_first=True)
+
+        count = max(3, session.arguments.rounds // 3)
+        alone = [cpu_per_second(read, *reading) for _ in range(count)]
+        telling, together = [], []
+        with crowd(tools, broker, "idle", LISTENERS, listen) as listeners:
+            for _ in range(count):
+                telling.append(cpu_per_second(store, *renewing, "--seconds", seconds))
+                # Storing begins before the reading is measured, and ends after it.
+                storing = begin(store, *renewing, "--seconds", seconds + 0.4, "--warm-up", 0)
+                together.append(cpu_per_second(read, *reading))
+                tools.end_load(broker, storing)
+        if listeners.result["unavailable"] or listeners.result["ended"]:
+            raise Failure(f"the listeners were not served: {listeners.result}")
     ratios = [(both - told) / one for one, told, both in zip(alone, telling, together)]
     findings.figure("cpu_with_listeners_over_without", statistics.median(ratios))
     findings.table(
@@ -622,26 +625,38 @@ def measure_overload(session, findings):
     measure_crowds(session, findings)
 
 
+# Who misbehaves, and how many of them. Processes have descriptors for half of the attempts to connect.
+CROWDS = {"drip": [2000], "greedy": [200], "silent": [10000, 10000]}
+
+
 def measure_crowds(session, findings):
-    """What those who misbehave do to the latency of those who do not."""
+    """What those who misbehave do to the latency of those who do not, from their first connection on.
+
+    Both come from one processor; the generator goes first there, and sleeps when it has nothing to do.
+    """
     tools, broker = session.tools, session.files
-    rows = []
-    with session.running(broker):
+
+    def measure(behaviour, crowds):
         request = broker.request("well-behaved")
-        well_behaved = ["--rate", 5000, "--seconds", 2]
-        calm = []
+        load = tools.begin_load(broker, request, "--rate", 5000, "--seconds", 4, "--sleep", goes_first=True)
+        with contextlib.ExitStack() as stack:
+            others = [
+                stack.enter_context(crowd(tools, broker, behaviour, connections, request)) for connections in crowds]
+            window = tools.end_load(broker, load, may_fail=True)
+        return window["p99_us"], sum(each.result["ended"] + each.result["refused"] for each in others)
 
-        def measure():
-            return tools.run_load(broker, request, *well_behaved)["p99_us"]
-
-        for name, behaviour, connections in (
-                ("slowloris", "drip", 2000), ("slow readers", "greedy", 200), ("storm", "silent", 9000)):
-            disturbed = []
-            for _ in range(3):
-                calm.append(measure())
-                with crowd(tools, broker, behaviour, connections, request) as others:
-                    disturbed.append(measure())
-            findings.figure(f"p99_with_{behaviour}_over_calm", statistics.median(disturbed) / statistics.median(calm))
-            rows.append([f"{connections:,} {name}", statistics.median(disturbed), others.result["ended"]])
-    rows.insert(0, ["none", statistics.median(calm), 0])
-    findings.table("p99 of 5,000 warm requests/s beside others (µs)", ["others", "p99 µs", "ended"], rows)
+    rows = []
+    for behaviour, crowds in CROWDS.items():
+        calm, disturbed = [], []
+        for _ in range(3):
+            # What a crowd has left behind is not to disturb the next one.
+            with session.running(broker):
+                calm.append(measure(behaviour, [])[0])
+                p99, ended = measure(behaviour, crowds)
+                disturbed.append(p99)
+        ratio_of_each = [late / early for early, late in zip(calm, disturbed)]
+        findings.figure(f"p99_with_{behaviour}_over_calm", statistics.median(ratio_of_each))
+        rows.append([f"{sum(crowds):,} {behaviour}", statistics.median(calm), statistics.median(disturbed), ended])
+    findings.table(
+        "p99 of 5,000 warm requests/s without and beside others (µs)",
+        ["others", "without", "beside", "ended by the broker"], rows)

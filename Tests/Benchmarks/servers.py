@@ -47,14 +47,18 @@ def free_port():
                 continue
 
 
-def spawn(arguments, cores=None, environment=None, die_with_us=True, **options):
-    """Starts a program in a session of its own (Ctrl-C is for us alone), on some cores only."""
+def spawn(arguments, cores=None, environment=None, goes_first=False, **options):
+    """Starts a program in a session of its own (Ctrl-C is for us alone), on some cores only.
+
+    One that goes first takes the processor from whatever else runs on its cores, where that is allowed.
+    """
 
     def prepare():
-        if die_with_us:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if cores is not None:
             os.sched_setaffinity(0, cores)
+        if goes_first:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TOKEN_BROKER_")}
     kept.update(environment or {})
