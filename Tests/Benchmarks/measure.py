@@ -266,11 +266,13 @@ def measure_counts(session, findings):
     findings.data["profile, same"] = profile(same_profile, 2001)
     changing, changing_profile = instructions(tools, broker, broker.target(), rotation)
     findings.data["profile, changing"] = profile(changing_profile, 2001)
+    batched, _ = instructions(tools, broker, broker.target(0), connections=64)
     findings.figure("instructions_same", same)
     findings.figure("instructions_changing", changing - (floor - plain))
     findings.table(
         "User-space instructions of a warm request", ["server", "instructions"],
         [["floor without SHA-256", plain], ["SHA-256 of the key", floor - plain], ["broker, same head", same],
+         ["broker, same head, 64 connections", batched],
          ["broker, changing storage key, SHA-256 included", changing]])
     findings.table("What a request with a changing storage key spends them in", ["function", "instructions"],
                    [[name[:90], count] for name, count in findings.data["profile, changing"][:15]])
