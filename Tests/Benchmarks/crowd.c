@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { REQUEST_LIMIT = 8192, EVENTS = 512, SOURCES = 16, SMALL_BUFFER = 4096, READY_LIMIT = 5, TURNS = 64 };
+enum { REQUEST_LIMIT = 8192, EVENTS = 512, SOURCES = 16, SMALL_BUFFER = 4096, READY_LIMIT = 5, TURNS = 64, PORTION = 64 };
 
 static enum { IDLE, DRIP, GREEDY, SILENT } behaviour;
 static uint16_t port;
@@ -194,10 +194,15 @@ int main(int argument_count, char **arguments) {
     bool is_ready = false, is_over = false;
     int64_t began = milliseconds(), next_tick = began + tick;
     while (!is_over) {
-        // In portions: what the first ones are answered is read while the last ones are made.
-        for (size_t portion = 0; opened < count && portion < 64; portion++) open_connection(&connections[opened++]);
+        // In portions: what the first ones are answered is read while the last ones are made. Who waits for an answer
+        // to each does not ask for all at once.
+        for (size_t portion = 0; portion < PORTION && opened < count; portion++) {
+            if (behaviour == IDLE && opened - (answered + refused + ended) >= PORTION) break;
+            open_connection(&connections[opened++]);
+        }
         int64_t now = milliseconds();
-        int wait = opened < count ? 0 : (int)(next_tick > now ? next_tick - now : 0);
+        bool is_waiting = opened == count || behaviour == IDLE;
+        int wait = is_waiting && next_tick > now ? (int)(next_tick - now) : 0;
         int ready = epoll_wait(epoll_descriptor, events, EVENTS, wait);
         if (ready < 0 && errno != EINTR) die("epoll_wait");
         for (int index = 0; index < ready; index++) {
