@@ -14,7 +14,9 @@ import measure
 import report
 from servers import Broker, Failure, Floor, Nginx, Postgres, allow_many_descriptors
 
-PARTS = ["counts", "rounds", "loops", "memory", "start", "keys", "events", "overload", "connections", "tenants", "soak"]
+PARTS = [
+    "counts", "rounds", "profile", "loops", "memory", "start", "keys", "events", "overload", "connections", "tenants",
+    "soak"]
 # What takes minutes.
 LONG_PARTS = {"soak"}
 ARTEFACTS = ".build-artefacts/benchmarks"
@@ -144,6 +146,8 @@ def main():
     # Ended from outside, we end what we have started all the same.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    # A shell that starts us in the background has us ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     allow_many_descriptors()
     findings = report.Findings()
     with tempfile.TemporaryDirectory(prefix="token-broker-benchmark-") as directory, contextlib.ExitStack() as stack:

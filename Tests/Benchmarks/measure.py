@@ -235,10 +235,14 @@ def profile(path, requests, lines=40):
         match = re.match(r"\s*([\d,]+)\s+\(\s*[\d.]+%\)\s+(?:\S*:)?(.+?)(?: \[[^\]]*\])?$", line)
         if match and "PROGRAM TOTALS" not in line:
             found.append((int(match[1].replace(",", "")) / requests, match[2]))
-    names = subprocess.run(
-        ["swift", "demangle", "--simplified"], input="\n".join(name for _, name in found[:lines]), check=True,
-        capture_output=True, text=True).stdout.splitlines()
+    names = demangled([name for _, name in found[:lines]])
     return [[name, count] for (count, _), name in zip(found, names)]
+
+
+def demangled(names):
+    return subprocess.run(
+        ["swift", "demangle", "--simplified"], input="\n".join(names), check=True, capture_output=True,
+        text=True).stdout.splitlines()
 
 
 def measure_counts(session, findings):
@@ -326,6 +330,58 @@ def measure_rounds(session, findings):
             f"{scenario.name} (medians of {session.arguments.rounds} windows)",
             ["server", "CPU µs", "busy", "generator", "per second", "p50 µs", "p99 µs", "p99.9 µs", "× floor's CPU",
              "nginx's CPU ×"], rows)
+
+
+# --- What dominates -------------------------------------------------------------------------------------------------
+
+
+def measure_profile(session, findings):
+    """Where the CPU time goes, by samples: how much of it in the kernel, and in which functions."""
+    tools, rows = session.tools, []
+    wanted = [scenario for scenario in SCENARIOS if "/s" not in scenario.name and scenario.name != "304"]
+    for server in (session.floor, session.nginx, session.files):
+        with session.running(server):
+            tools.read_once(server, server.request("warm", server.target()), STORAGE_KEYS)
+            for scenario in wanted:
+                shares, functions = sample(tools, server, scenario)
+                kernel = shares.pop("[kernel.kallsyms]", 0)
+                rows.append([f"{scenario.name}: {server.name}", kernel, *_largest(shares, 1)[0]])
+                if server is not session.files:
+                    continue
+                findings.data[f"samples, {scenario.name}"] = functions
+                if scenario.name in ("64 connections", "16 pipelined, changing keys"):
+                    findings.table(
+                        f"Where the broker's CPU time goes, {scenario.name} (%)", ["function", "of", "%"],
+                        functions[:12])
+    findings.table(
+        "CPU time in the kernel, and in what takes most beside it (%)", ["", "kernel", "then", "%"], rows)
+
+
+def sample(tools, server, scenario):
+    """The shares of program and libraries, and those of functions, largest first."""
+    path = os.path.join(tools.directory, "samples")
+    load = tools.begin_load(server, scenario.request(server), *scenario.options, "--seconds", 3)
+    subprocess.run(
+        ["perf", "record", "-q", "-N", "-e", "cpu-clock", "-F", "2000", "-p", str(server.process_id), "-o", path,
+         "sleep", "2"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    tools.end_load(server, load)
+    text = subprocess.run(
+        ["perf", "report", "-i", path, "--stdio", "-t", "|", "--sort", "dso,symbol"], check=True, capture_output=True,
+        text=True).stdout
+    shares, functions = {}, []
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|")]
+        if line.startswith("#") or len(parts) < 3 or not parts[0].endswith("%"):
+            continue
+        share, place = float(parts[0][:-1]), parts[1]
+        shares[place] = shares.get(place, 0) + share
+        functions.append([re.sub(r"^\[[.k]\] ", "", parts[2]), place.strip("[]"), share])
+    names = demangled([function[0] for function in functions[:60]])
+    return shares, [[name[:80], *function[1:]] for name, function in zip(names, functions)]
+
+
+def _largest(shares, count):
+    return sorted(shares.items(), key=lambda item: -item[1])[:count] or [("", 0)]
 
 
 # --- Two loops ------------------------------------------------------------------------------------------------------
