@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import datetime
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,6 @@ PARTS = [
     "soak"]
 # What takes minutes.
 LONG_PARTS = {"soak"}
-ARTEFACTS = ".build-artefacts/benchmarks"
 
 
 class Session:
@@ -149,7 +147,7 @@ def main():
     # A shell that starts us in the background has us ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     allow_many_descriptors()
-    findings = report.Findings()
+    findings = report.Findings(arguments.parts if arguments.counts else PARTS, arguments.broker)
     with tempfile.TemporaryDirectory(prefix="token-broker-benchmark-") as directory, contextlib.ExitStack() as stack:
         # The database server's owner must find its own directory in there.
         os.chmod(directory, 0o711)
@@ -158,15 +156,14 @@ def main():
             for part in PARTS:
                 if part in arguments.parts:
                     session.say(part)
+                    findings.begin(part)
                     getattr(measure, f"measure_{part}")(session, findings)
+                    findings.end(part)
         except (Failure, subprocess.SubprocessError) as failure:
             print(f"Tests/Benchmarks/run: {failure}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             return 130
-    os.makedirs(ARTEFACTS, exist_ok=True)
-    with open(f"{ARTEFACTS}/results.json", "w", encoding="utf-8") as file:
-        json.dump(findings.everything(), file, indent=1)
     thresholds = report.Thresholds.read()
     print(findings.text(thresholds))
     if arguments.publish:

@@ -249,7 +249,7 @@ def measure_counts(session, findings):
     tools, broker = session.tools, session.files
     with session.running(broker):
         calls = system_calls(tools, broker, broker.request("same"))
-    findings.data["system calls"] = calls
+    findings.data("system calls", calls)
     findings.figure("system_calls", sum(calls.values()))
     findings.table(
         "System calls of a warm request, 64 connections", ["call", "times"],
@@ -259,7 +259,7 @@ def measure_counts(session, findings):
             ("same", broker.target(0), ()), ("changing", broker.target(), ("--numbers", STORAGE_KEYS))):
         number, size = allocations(tools, broker, target, options=options)
         findings.figure(f"allocations_{name}", number)
-        findings.data[f"allocated bytes, {name}"] = size
+        findings.data(f"allocated bytes, {name}", size)
         rows.append([f"{name} storage key", number, size])
     findings.table("Heap allocations of a warm request", ["requests for", "allocations", "bytes"], rows)
 
@@ -267,9 +267,10 @@ def measure_counts(session, findings):
     floor, _ = instructions(tools, session.floor, broker.target(0))
     plain, _ = instructions(tools, session.plain_floor, broker.target(0))
     same, same_profile = instructions(tools, broker, broker.target(0))
-    findings.data["profile, same"] = profile(same_profile, 2001)
+    findings.data("profile, same", profile(same_profile, 2001))
     changing, changing_profile = instructions(tools, broker, broker.target(), rotation)
-    findings.data["profile, changing"] = profile(changing_profile, 2001)
+    spent = profile(changing_profile, 2001)
+    findings.data("profile, changing", spent)
     batched, _ = instructions(tools, broker, broker.target(0), connections=64)
     findings.figure("instructions_same", same)
     findings.figure("instructions_changing", changing - (floor - plain))
@@ -279,7 +280,7 @@ def measure_counts(session, findings):
          ["broker, same head, 64 connections", batched],
          ["broker, changing storage key, SHA-256 included", changing]])
     findings.table("What a request with a changing storage key spends them in", ["function", "instructions"],
-                   [[name[:90], count] for name, count in findings.data["profile, changing"][:15]])
+                   [[name[:90], count] for name, count in spent[:15]])
 
 
 # The figures that thresholds.json names, and how they are made of the windows.
@@ -303,7 +304,7 @@ def measure_rounds(session, findings):
     with session.running(*servers):
         results = rounds(
             session.tools, servers, SCENARIOS, session.arguments.rounds, session.arguments.seconds, session.say)
-    findings.data["rounds"] = results
+    findings.data("rounds", results)
     # A warm request does not touch the store, so that the stores need not be told apart but for this.
     other = session.postgres.name
     findings.figure("cpu_over_floor_postgres", ratio(results, "64 connections", other, "floor", "server_cpu_us"))
@@ -348,7 +349,7 @@ def measure_profile(session, findings):
                 rows.append([f"{scenario.name}: {server.name}", kernel, *_largest(shares, 1)[0]])
                 if server is not session.files:
                     continue
-                findings.data[f"samples, {scenario.name}"] = functions
+                findings.data(f"samples, {scenario.name}", functions)
                 if scenario.name in ("64 connections", "16 pipelined, changing keys"):
                     findings.table(
                         f"Where the broker's CPU time goes, {scenario.name} (%)", ["function", "of", "%"],
@@ -477,10 +478,14 @@ def measure_start(session, findings):
     for _ in range(STARTS):
         for server in servers:
             times[server.name].append(start_to_answer(session, server))
-    rows = [[name, statistics.median(values), min(values), max(values)] for name, values in times.items()]
-    findings.table(f"From start to first answer (ms, {STARTS} starts)", ["server", "median", "least", "most"], rows)
+    rows = []
+    for name, values in times.items():
+        took, cpu = zip(*values)
+        rows.append([name, statistics.median(took), min(took), max(took), statistics.median(cpu)])
+    findings.table(
+        f"From start to first answer (ms, {STARTS} starts)", ["server", "median", "least", "most", "CPU time"], rows)
     findings.figure("start_over_nginx", statistics.median(
-        own / other for own, other in zip(times[session.small.name], times[session.nginx.name])))
+        own[0] / other[0] for own, other in zip(times[session.small.name], times[session.nginx.name])))
 
 
 def start_to_answer(session, server):
@@ -493,7 +498,7 @@ def start_to_answer(session, server):
         stop(process)
     if process.returncode != 0:
         raise Failure(f"{server.name} did not start")
-    return float(output)
+    return [float(part) for part in output.split()]
 
 
 # --- What must not grow ---------------------------------------------------------------------------------------------
@@ -519,7 +524,7 @@ def measure_keys(session, findings):
                 count, *(median(results, "keys", server.name, "server_cpu_us") for server in servers),
                 memory[-1] / 1024])
     costs = {server.name: [row[1 + index] for row in rows] for index, server in enumerate(servers)}
-    findings.data["keys"] = {"counts": counts, "cpu_us": costs, "memory_kib": memory}
+    findings.data("keys", {"counts": counts, "cpu_us": costs, "memory_kib": memory})
     findings.table(
         "CPU of a warm request (µs), by storage keys (on PostgreSQL, all in memory)",
         ["keys", *costs, "RSS MiB"], [[f"{row[0]:,}", *row[1:]] for row in rows])
@@ -592,8 +597,9 @@ def measure_connections(session, findings):
     rows = [
         [name, *(median(results, name, server.name, "server_cpu_us") for server in servers)]
         for name in (scenario.name for scenario in scenarios)]
-    findings.table("CPU of a warm request (µs), by connections", ["connections", *(s.name for s in servers)], rows)
-    findings.data["connections"] = [CONNECTIONS, {s.name: [row[1 + i] for row in rows] for i, s in enumerate(servers)}]
+    findings.table("CPU of a warm request (µs), by connections", ["connections", *(server.name for server in servers)], rows)
+    costs = {server.name: [row[1 + index] for row in rows] for index, server in enumerate(servers)}
+    findings.data("connections", {"counts": CONNECTIONS, "cpu_us": costs})
 
 
 # --- Listeners of events --------------------------------------------------------------------------------------------

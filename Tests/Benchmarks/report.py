@@ -1,5 +1,7 @@
 """What has been found, as text and as data, and whether it meets its thresholds."""
 
+import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -10,24 +12,71 @@ import pictures
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class Findings:
-    """Figures by name, tables for people, and whatever else is worth keeping."""
+ARTEFACTS = ".build-artefacts/benchmarks"
 
-    def __init__(self):
-        self.figures = {}
-        self.tables = []
-        self.data = {}
+
+class Findings:
+    """Figures by name, tables for people, and whatever else is worth keeping, part by part.
+
+    Each part is kept in a file as soon as it is complete. What an earlier run has measured of the very same program
+    stands beside what this one measures.
+    """
+
+    def __init__(self, parts, program):
+        self.program = _digest(program)
+        self.parts = {}
+        for part in parts:
+            with contextlib.suppress(OSError):
+                with open(self._path(part), encoding="utf-8") as file:
+                    kept = json.load(file)
+                if kept["program"] == self.program:
+                    self.parts[part] = kept
+        self._order = parts
+        self._current = None
+
+    @staticmethod
+    def _path(part):
+        return os.path.join(ARTEFACTS, f"{part}.json")
+
+    def begin(self, part):
+        self._current = {
+            "program": self.program, "commit": _commit(), "machine": _machine(), "figures": {}, "tables": [],
+            "data": {}}
+
+    def end(self, part):
+        self.parts[part] = self._current
+        os.makedirs(ARTEFACTS, exist_ok=True)
+        with open(self._path(part), "w", encoding="utf-8") as file:
+            json.dump(self._current, file, indent=1)
 
     def figure(self, name, value):
-        self.figures[name] = value
+        self._current["figures"][name] = value
 
     def table(self, title, header, rows):
-        self.tables.append((title, header, rows))
+        self._current["tables"].append([title, header, rows])
 
-    def everything(self):
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-        machine = {"kernel": platform.release(), "processor": _processor(), "processors": os.cpu_count()}
-        return {"commit": commit, "machine": machine, "figures": self.figures, "data": self.data}
+    def data(self, name, value):
+        self._current["data"][name] = value
+
+    @property
+    def _all(self):
+        return [self.parts[part] for part in self._order if part in self.parts]
+
+    @property
+    def figures(self):
+        return {name: value for part in self._all for name, value in part["figures"].items()}
+
+    @property
+    def tables(self):
+        return [table for part in self._all for table in part["tables"]]
+
+    @property
+    def origins(self):
+        """Where and of what the figures are, each once."""
+        return sorted({f"commit {part['commit'][:12]}, {part['machine']}" for part in self._all})
+
+    def kept(self, part, name):
+        return self.parts[part]["data"].get(name) if part in self.parts else None
 
     def text(self, thresholds):
         parts = [_table("Figures", ["figure", "value", "threshold", ""], thresholds.rows(self))]
@@ -41,25 +90,21 @@ BEGIN, END = "<!-- begin of what Tests/Benchmarks/run --publish writes -->", "<!
 
 
 def publish(findings, thresholds):
-    """Writes the figures into the page, and its pictures beside it. Says what it leaves out."""
+    """Writes the figures into the page, and its pictures beside it."""
     with open(PAGE, encoding="utf-8") as file:
         before, rest = file.read().split(BEGIN)
         after = rest.split(END)[1]
-    facts = findings.everything()
-    machine = facts["machine"]
     lines = [
-        f"Measured at commit {facts['commit'][:12]} on {machine['processors']} × {machine['processor']}, Linux "
-        f"{machine['kernel']}.", "", *_markdown(["figure", "value", "threshold", ""], thresholds.rows(findings))]
+        f"Measured at {'; '.join(findings.origins)}.", "",
+        *_markdown(["figure", "value", "threshold", ""], thresholds.rows(findings))]
     for title, header, rows in findings.tables:
         lines += ["", f"**{title}**", "", *_markdown(header, [[_number(cell) for cell in row] for row in rows])]
     with open(PAGE, "w", encoding="utf-8") as file:
         file.write("\n".join([before + BEGIN, *lines, END + after]))
-    if "connections" in findings.data:
-        counts, costs = findings.data["connections"]
-        pictures.draw("Deploy/performance-connections.png", "keep-alive connections", counts, costs)
-    if "keys" in findings.data:
-        keys = findings.data["keys"]
-        pictures.draw("Deploy/performance-keys.png", "storage keys in memory", keys["counts"], keys["cpu_us"])
+    for part, subject in (("connections", "keep-alive connections"), ("keys", "storage keys in memory")):
+        series = findings.kept(part, part)
+        if series:
+            pictures.draw(f"Deploy/performance-{part}.png", subject, series["counts"], series["cpu_us"])
 
 
 def _markdown(header, rows):
@@ -125,9 +170,19 @@ def _table(title, header, rows):
     return "\n".join([f"\n{title}", "-" * len(title), *map(line, cells)])
 
 
-def _processor():
+def _digest(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _commit():
+    return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _machine():
+    processor = platform.machine()
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.machine()
+                processor = line.split(":", 1)[1].strip()
+    return f"{os.cpu_count()} × {processor}, Linux {platform.release()}"
