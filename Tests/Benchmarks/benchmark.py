@@ -1,0 +1,180 @@
+"""Tests/Benchmarks/run, once everything is built: starts the servers, measures, reports, and cleans up."""
+
+import argparse
+import contextlib
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+import measure
+import report
+from servers import Broker, Failure, Floor, Nginx, Postgres, allow_many_descriptors
+
+PARTS = [
+    "counts", "rounds", "profile", "loops", "memory", "start", "keys", "events", "overload", "connections", "tenants",
+    "soak"]
+# What takes minutes.
+LONG_PARTS = {"soak"}
+
+
+class Session:
+    """What is measured, made when it is first asked for, and ended in the end."""
+
+    def __init__(self, arguments, directory, stack):
+        self.arguments, self.directory, self.stack = arguments, directory, stack
+        self.tools = measure.Tools(arguments.programs, directory)
+        self._kept = {}
+
+    def say(self, text):
+        print(f"{datetime.datetime.now():%H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def _keep(self, name, make):
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+    def run(self, server, **options):
+        """Starts a server that ends with the session at the latest."""
+        server.start(**options)
+        self.stack.callback(server.stop)
+        return server
+
+    def database(self, name):
+        def start():
+            return self.run(Postgres(self.path("postgres")))
+
+        return self._keep("postgres", start).make_database(name)
+
+    def broker(self, name, database=None, keys=measure.STORAGE_KEYS, **settings):
+        """A broker with a store that holds so many keys. It is left stopped."""
+        broker = Broker(self.path(name.replace(" ", "-").replace(",", "")), self.arguments.broker, database, name, settings)
+        # Nothing is measured yet: all there is may help.
+        broker.start(cores=range(os.cpu_count()), environment={"TOKEN_BROKER_EVENT_LOOPS": str(os.cpu_count())})
+        try:
+            broker.prepare()
+            if keys > 1:
+                self.tools.fill(broker, keys)
+            # The number 0 has been stored a second time.
+            broker.key, broker.etag, _ = broker.answer()
+        finally:
+            broker.stop()
+        return broker
+
+    @property
+    def files(self):
+        return self._keep("files", lambda: self.broker("broker, files"))
+
+    @property
+    def small(self):
+        """A store that is there already, and holds next to nothing."""
+        return self._keep("small", lambda: self.broker("broker, one key", keys=1))
+
+    @property
+    def postgres(self):
+        return self._keep("with postgres", lambda: self.broker("broker, PostgreSQL", self.database("broker")))
+
+    @property
+    def answer(self):
+        """What the broker on files answers to the first storage key."""
+
+        def ask():
+            self.files.start()
+            try:
+                return self.files.answer()
+            finally:
+                self.files.stop()
+
+        return self._keep("answer", ask)
+
+    @property
+    def floor(self):
+        return self._keep("floor", lambda: Floor(self.path("floor"), self.tools.floor, self.answer))
+
+    @property
+    def plain_floor(self):
+        return self._keep(
+            "plain floor", lambda: Floor(self.path("plain-floor"), self.tools.floor, self.answer, hashes=False))
+
+    @property
+    def nginx(self):
+        return self._keep("nginx", lambda: Nginx(self.path("nginx"), self.answer))
+
+    @contextlib.contextmanager
+    def running(self, *servers, **options):
+        try:
+            for server in servers:
+                server.start(**options)
+            yield servers
+        finally:
+            for server in servers:
+                server.stop()
+
+
+def read_arguments():
+    parser = argparse.ArgumentParser(prog="Tests/Benchmarks/run")
+    parser.add_argument("--programs", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--broker", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--counts", action="store_true")
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--publish", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=0.5)
+    arguments = parser.parse_args()
+    arguments.parts = [part for part in arguments.only.split(",") if part]
+    if arguments.counts:
+        arguments.parts = ["counts"]
+    elif not arguments.parts:
+        arguments.parts = [part for part in PARTS if arguments.long or part not in LONG_PARTS]
+    unknown = set(arguments.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def main():
+    arguments = read_arguments()
+    # Ended from outside, we end what we have started all the same.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    # A shell that starts us in the background has us ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    allow_many_descriptors()
+    findings = report.Findings(arguments.parts if arguments.counts else PARTS, arguments.broker)
+    with tempfile.TemporaryDirectory(prefix="token-broker-benchmark-") as directory, contextlib.ExitStack() as stack:
+        # The database server's owner must find its own directory in there.
+        os.chmod(directory, 0o711)
+        session = Session(arguments, directory, stack)
+        try:
+            for part in PARTS:
+                if part in arguments.parts:
+                    session.say(part)
+                    findings.begin(part)
+                    getattr(measure, f"measure_{part}")(session, findings)
+                    findings.end(part)
+        except (Failure, subprocess.SubprocessError) as failure:
+            print(f"Tests/Benchmarks/run: {failure}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            return 130
+    thresholds = report.Thresholds.read()
+    print(findings.text(thresholds))
+    if arguments.publish:
+        report.publish(findings, thresholds)
+    missed = thresholds.missed(findings)
+    if arguments.check:
+        for line in missed:
+            print(f"Tests/Benchmarks/run: {line}", file=sys.stderr)
+        return 1 if missed else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
