@@ -45,17 +45,21 @@ struct JSONReader {
         position += 1
         skipSpace()
         if take(UInt8(ascii: "}")) { return members }
+        members.reserveCapacity(8)
         repeat {
             skipSpace()
             guard next == UInt8(ascii: "\"") else { throw .malformed }
             let name = try string()
             skipSpace()
             guard take(UInt8(ascii: ":")) else { throw .malformed }
-            if members[name] != nil { throw .repeatedMember(pointer: "/" + JSONValue.pointerToken(name)) }
+            let member: JSONValue
             do throws(JSONValue.Fault) {
-                members[name] = try value(depth: depth)
+                member = try value(depth: depth)
             } catch {
                 throw error.within(JSONValue.pointerToken(name))
+            }
+            guard members.updateValue(member, forKey: name) == nil else {
+                throw .repeatedMember(pointer: "/" + JSONValue.pointerToken(name))
             }
             skipSpace()
         } while take(UInt8(ascii: ","))
@@ -125,13 +129,11 @@ struct JSONReader {
         while let byte = next {
             switch byte {
             case UInt8(ascii: "\""):
-                let piece = bytes[start..<position]
+                let end = position
                 position += 1
-                let text =
-                    unescaped.isEmpty
-                    ? String(validating: piece, as: UTF8.self) : String(validating: unescaped + piece, as: UTF8.self)
-                guard let text else { throw .malformed }
-                return text
+                if unescaped.isEmpty { return try Self.text(bytes.span.extracting(start..<end)) }
+                unescaped += bytes[start..<end]
+                return try Self.text(unescaped.span)
             case UInt8(ascii: "\\"):
                 unescaped += bytes[start..<position]
                 position += 1
@@ -142,6 +144,14 @@ struct JSONReader {
             }
         }
         throw .malformed
+    }
+
+    private static func text(_ bytes: Span<UInt8>) throws(JSONValue.Fault) -> String {
+        do throws(UTF8.ValidationError) {
+            return String(copying: try UTF8Span(validating: bytes))
+        } catch {
+            throw .malformed
+        }
     }
 
     private mutating func escape() throws(JSONValue.Fault) -> Unicode.Scalar {

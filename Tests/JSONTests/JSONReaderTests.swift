@@ -120,7 +120,8 @@ import Testing
     @Test func `a fault before a repetition is what is told`() {
         #expect(Self.parse(#"{"a" 1,"a":2}"#) == .failure(.malformed))
         #expect(Self.parse(#"[{"b":{"c":[0,{"d":1,"d"#) == .failure(.malformed))
-        #expect(Self.parse(#"[{"b":{"c":[0,{"d":1,"d":"#) == .failure(.repeatedMember(pointer: "/0/b/c/1/d")))
+        #expect(Self.parse(#"[{"b":{"c":[0,{"d":1,"d":"#) == .failure(.malformed))
+        #expect(Self.parse(#"[{"b":{"c":[0,{"d":1,"d":2"#) == .failure(.repeatedMember(pointer: "/0/b/c/1/d")))
         #expect(Self.parse(#"{"a":{"~/":[{"x":1,"x":2}]}}"#) == .failure(.repeatedMember(pointer: "/a/~0~1/0/x")))
     }
 
