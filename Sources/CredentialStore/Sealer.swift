@@ -23,6 +23,7 @@ package struct Sealer: Sendable {
     private static let headCount = 1 + KeyIdentity.count + AES256GCM.nonceCount
 
     private let keyring: Keyring
+    private let dataKeys = DataKeys()
 
     package init(keyring: Keyring) {
         self.keyring = keyring
@@ -96,9 +97,11 @@ package struct Sealer: Sendable {
     }
 
     private func dataKey(_ key: Keyring.Key, _ subject: Subject) -> SecretBytes {
-        HKDF.sha256(
-            key: key.bytes, salt: Array(subject.tenant.description.utf8), info: Array(subject.label.utf8),
-            count: AES256GCM.keyCount)
+        dataKeys.key(DataKeys.Name(key: key.identity, tenant: subject.tenant, label: subject.label)) {
+            HKDF.sha256(
+                key: key.bytes, salt: Array(subject.tenant.description.utf8), info: Array(subject.label.utf8),
+                count: AES256GCM.keyCount)
+        }
     }
 
     private static func subject(of record: StoredRecord) -> Subject {

@@ -1,6 +1,4 @@
-internal import FoundationEssentials
-
-/// A JSON value (RFC 8259), read by Foundation. Objects have no order and no repeated members.
+/// A JSON value (RFC 8259). Objects have no order and no repeated members.
 package enum JSONValue: Sendable, Equatable {
     case null
     case bool(Bool)
@@ -32,38 +30,10 @@ package enum JSONValue: Sendable, Equatable {
     /// Far beyond any document of this service, far below what would exhaust a stack.
     package static let maximumDepth = 32
 
-    /// Reads exactly one value.
+    /// Reads exactly one value, in UTF-8.
     package init(parsing bytes: [UInt8]) throws(Fault) {
-        guard String(validating: bytes, as: UTF8.self) != nil else { throw .malformed }
-        // The scan comes first: it bounds the depth before anything recursive sees the text, and it is the only one
-        // who sees repeated members.
-        try JSONScan(bytes).check()
-        do {
-            self = try JSONDecoder().decode(JSONValue.self, from: Data(bytes))
-        } catch {
-            throw .malformed
-        }
-    }
-}
-
-extension JSONValue: Decodable {
-    package init(from decoder: any Decoder) throws {
-        let container = try decoder.singleValueContainer()
-        if container.decodeNil() {
-            self = .null
-        } else if let value = try? container.decode(String.self) {
-            self = .string(value)
-        } else if let value = try? container.decode(Bool.self) {
-            self = .bool(value)
-        } else if let value = try? container.decode(Int64.self) {
-            self = .integer(value)
-        } else if let value = try? container.decode(Double.self) {
-            self = .number(value)
-        } else if let value = try? container.decode([String: JSONValue].self) {
-            self = .object(value)
-        } else {
-            self = .array(try container.decode([JSONValue].self))
-        }
+        var reader = JSONReader(bytes)
+        self = try reader.document()
     }
 }
 

@@ -132,6 +132,13 @@ package struct JSONWriter {
 
     private mutating func quote(_ text: String) {
         bytes.append(UInt8(ascii: "\""))
+        defer { bytes.append(UInt8(ascii: "\"")) }
+        // Nearly every text is one that needs no escape, and is copied whole. The leads are those of all that does.
+        let isPlain = text.utf8.allSatisfy { byte in
+            byte >= 0x20 && byte != UInt8(ascii: "\"") && byte != UInt8(ascii: "\\") && byte != 0x7f && byte != 0xc2
+                && byte != 0xe2
+        }
+        if isPlain { return bytes.append(contentsOf: text.utf8) }
         for scalar in text.unicodeScalars {
             switch scalar {
             case "\"", "\\":
@@ -148,6 +155,5 @@ package struct JSONWriter {
             default: bytes.append(contentsOf: UTF8.encode(scalar)!)
             }
         }
-        bytes.append(UInt8(ascii: "\""))
     }
 }

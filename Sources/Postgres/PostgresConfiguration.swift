@@ -22,8 +22,12 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     /// How many connections a pool opens at most. Default 4.
     package var maximumConnections = 4
 
-    /// How many callers may wait for a connection of a pool; one more is refused at once. Default 256.
+    /// How many borrowers may wait for a connection of a pool; one more is refused at once. Reads that share a pipeline
+    /// are one. Default 256.
     package var maximumWaiters = 256
+
+    /// How many reads share a pipeline at most; with 1 each has a round trip of its own. At least 1. Default 32.
+    package var maximumPipelinedReads = 32
 
     /// How long a caller waits for a connection of a pool. Default 2 s.
     package var waitTimeout: Duration = .seconds(2)

@@ -27,7 +27,7 @@ package actor PostgresConnection {
 
     /// What says that a prepared statement is not what was prepared: it does not exist, its name is taken (another
     /// client's session, behind a pooler that was not declared), or its result has changed with the schema.
-    private static let preparationFaults: Set<String> = ["26000", "42P05", "0A000"]
+    static let preparationFaults: Set<String> = ["26000", "42P05", "0A000"]
 
     /// SQLSTATEs with which a server says that another one may do: it is starting, stopping or has no room.
     private static let otherHostMayDo: Set<String> = ["57P01", "57P02", "57P03", "53300"]
@@ -288,11 +288,13 @@ package actor PostgresConnection {
             return steps.append(.statement)
         }
         // The same statement may come several times in one pipeline.
-        let isUnderWay = steps.contains { step in
-            if case .preparation(statement.name) = step { return true }
-            return false
-        }
-        if !prepared.contains(statement.name), !isUnderWay {
+        let isPrepared =
+            prepared.contains(statement.name)
+            || steps.contains { step in
+                if case .preparation(statement.name) = step { return true }
+                return false
+            }
+        if !isPrepared {
             guard handle.sendPrepare(statement.name, statement.sql, command.parameters) else { throw lost() }
             steps.append(.preparation(statement.name))
         }

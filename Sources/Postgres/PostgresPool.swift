@@ -14,8 +14,8 @@ package actor PostgresPool {
     private static let validationLimit: Duration = .seconds(1)
     private static let validation = PostgresStatement("SELECT 1")
 
-    private let configuration: PostgresConfiguration
-    private let loop: EventLoop
+    let configuration: PostgresConfiguration
+    let loop: EventLoop
     private let lookup: HostLookup
     private let trustedIdleness: Duration
     private var state: PoolState
@@ -30,6 +30,8 @@ package actor PostgresPool {
     private var lastFailure = PostgresError.connectionFailed(sqlstate: nil, detail: "")
     private var closers: [CheckedContinuation<Void, Never>] = []
     private var isDrained = false
+    /// The reads that the next free connection takes; see `read`.
+    var forming: ReadBatch?
 
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
@@ -62,7 +64,8 @@ package actor PostgresPool {
         until deadline: MonotonicInstant,
         _ body: @Sendable (PostgresConnection) async throws(PostgresError) -> Value
     ) async throws(PostgresError) -> Value {
-        let (id, connection) = try await borrowValid(until: deadline)
+        let limit = min(deadline, .after(configuration.waitTimeout))
+        let (id, connection) = try await borrow(at: queueUp(), until: deadline, waiting: limit)
         do throws(PostgresError) {
             let value = try await body(connection)
             takeBack(id, connection, after: nil)
@@ -93,12 +96,28 @@ package actor PostgresPool {
 
     // MARK: Lending
 
+    /// A place in the queue for a connection.
+    struct Place {
+        fileprivate let waiter: Int
+        fileprivate let lent: Suspension<Int>
+    }
+
+    func queueUp() -> Place {
+        lastWaiter += 1
+        let place = Place(waiter: lastWaiter, lent: Suspension(on: loop))
+        waiters[place.waiter] = place.lent
+        perform(state.requested(by: place.waiter, at: .now))
+        return place
+    }
+
     /// What has died without a word is found out here, at the cost of a moment, and not by the borrower's deadline.
-    private func borrowValid(
-        until deadline: MonotonicInstant
+    /// - Parameter limit: how long one connection is waited for.
+    func borrow(
+        at place: Place, until deadline: MonotonicInstant, waiting limit: MonotonicInstant
     ) async throws(PostgresError) -> (Int, PostgresConnection) {
+        var place = place
         while true {
-            let (id, connection) = try await borrow(until: deadline)
+            let (id, connection) = try await lent(at: place, until: limit)
             guard let heard = lastHeard[id], heard.advanced(by: trustedIdleness) < .now else { return (id, connection) }
             do throws(PostgresError) {
                 _ = try await connection.execute(
@@ -108,29 +127,26 @@ package actor PostgresPool {
             } catch {
                 takeBack(id, connection, after: error)
                 if error == .cancelled || deadline <= .now { throw error }
+                place = queueUp()
             }
         }
     }
 
-    private func borrow(until deadline: MonotonicInstant) async throws(PostgresError) -> (Int, PostgresConnection) {
-        lastWaiter += 1
-        let waiter = lastWaiter
-        let suspension = Suspension<Int>(on: loop)
-        waiters[waiter] = suspension
-        perform(state.requested(by: waiter, at: .now))
-        defer { waiters[waiter] = nil }
+    private func lent(
+        at place: Place, until limit: MonotonicInstant
+    ) async throws(PostgresError) -> (Int, PostgresConnection) {
+        defer { waiters[place.waiter] = nil }
         do throws(PostgresError) {
-            let limit = min(deadline, .after(configuration.waitTimeout))
-            let id = try await suspension.wait(until: limit, overdue: .exhausted)
+            let id = try await place.lent.wait(until: limit, overdue: .exhausted)
             guard let connection = connections[id] else { preconditionFailure("a connection was lent that is gone") }
             return (id, connection)
         } catch {
-            state.abandoned(by: waiter)
+            state.abandoned(by: place.waiter)
             throw error
         }
     }
 
-    private func takeBack(_ id: Int, _ connection: PostgresConnection, after error: PostgresError?) {
+    func takeBack(_ id: Int, _ connection: PostgresConnection, after error: PostgresError?) {
         let condition: PoolState.Condition =
             if let error, error.makesServerSuspect {
                 .serverSuspect

@@ -10,6 +10,7 @@ final class Suspension<Answer: Sendable>: @unchecked Sendable {
     private let loop: EventLoop
     private var continuation: CheckedContinuation<Outcome, Never>?
     private var outcome: Outcome?
+    private var limit: (deadline: MonotonicInstant, overdue: PostgresError)?
     private var deadline: ScheduledAction?
 
     init(on loop: EventLoop) {
@@ -31,12 +32,21 @@ final class Suspension<Answer: Sendable>: @unchecked Sendable {
                 // take a turn of the loop.
                 if let outcome = self.outcome { return continuation.resume(returning: outcome) }
                 self.continuation = continuation
-                self.deadline = loop.schedule(at: deadline) { self.resume(.failure(overdue)) }
+                if limit == nil { limit = (deadline, overdue) }
+                scheduleLimit()
             }
         } onCancel: {
             loop.execute { self.resume(.failure(.cancelled)) }
         }
         return try outcome.get()
+    }
+
+    /// Gives the wait another deadline than it was called with, or will be.
+    func extend(until deadline: MonotonicInstant, overdue: PostgresError) {
+        loop.checkIsolated()
+        if outcome != nil { return }
+        limit = (deadline, overdue)
+        if continuation != nil { scheduleLimit() }
     }
 
     /// Ends the wait, or spares it. Returns false when it has ended already: the answer did not arrive.
@@ -50,5 +60,11 @@ final class Suspension<Answer: Sendable>: @unchecked Sendable {
         continuation?.resume(returning: outcome)
         continuation = nil
         return true
+    }
+
+    private func scheduleLimit() {
+        guard let limit else { return }
+        if let deadline { loop.cancel(deadline) }
+        deadline = loop.schedule(at: limit.deadline) { self.resume(.failure(limit.overdue)) }
     }
 }

@@ -32,6 +32,24 @@ internal import Testing
         #expect(try sealer.open(sealed) == record)
     }
 
+    @Test(arguments: [1023, 1024, 1025, 3000])
+    func `opens what it sealed for any number of tenants, and nothing for another one`(count: Int) throws {
+        var sealed: [StoredRecord] = []
+        for number in 0..<count {
+            sealed.append(
+                try sealer.seal(
+                    OpenRecord(
+                        id: RecordID(.credentials, TenantName("t\(number)")!, key: "k"), version: 1,
+                        content: SecretBytes(utf8: "\(number)"))))
+        }
+        for (number, stored) in sealed.enumerated() {
+            #expect(try sealer.open(stored).content == SecretBytes(utf8: "\(number)"))
+            let moved = StoredRecord(
+                id: sealed[(number + 1) % count].id, version: stored.version, sealed: stored.sealed)
+            #expect(refusal(moved) == .broken)
+        }
+    }
+
     @Test func `the sealed form shows nothing of the content and never repeats`() throws {
         var seen: Set<[UInt8]> = []
         for _ in 0..<500 {

@@ -38,10 +38,21 @@ enum Statements {
             WHERE kind = $1 AND tenant = $5 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
             """, isPrepared: true)
 
-    /// A change of one record, with $1 to $3 for its identity, and how many parameters it has.
-    struct RowChange: Hashable {
-        fileprivate let sql: String
+    /// A change of one record, with $1 to $3 for its identity, and how many parameters it has. Its statements are put
+    /// together once.
+    struct RowChange: Sendable {
         let parameterCount: Int
+        fileprivate let alone: PostgresStatement
+        /// Without a requirement and with one, each with no entry and up to `entryLimit`.
+        fileprivate let complete: [[PostgresStatement]]
+
+        init(sql: String, parameterCount: Int) {
+            self.parameterCount = parameterCount
+            alone = PostgresStatement(trusted: sql.replacing(condition, with: ""), isPrepared: true)
+            complete = [false, true].map { hasRequirement in
+                (0...entryLimit).map { makeComplete(sql, parameterCount, hasRequirement, entryCount: $0) }
+            }
+        }
     }
 
     /// Where a change says what else must hold for it.
@@ -106,45 +117,32 @@ enum Statements {
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
             """, parameterCount: 5)
 
-    private static let changes = [insert, replace, replaceFenced, remove, settleDue, claim, release, giveUp]
-
     /// The change by itself. It touches one row, or none and is in conflict.
-    static func alone(_ change: RowChange) -> PostgresStatement {
-        PostgresStatement(
-            trusted: change.sql.replacing(condition, with: ""), isPrepared: true)
-    }
+    static func alone(_ change: RowChange) -> PostgresStatement { change.alone }
 
     /// All of a commit in one statement: the change, provided that the record exists which a requirement names, and,
     /// provided that the change took place, entries of the log. It returns one row, or none and is in conflict.
     ///
     /// The parameters are those of the change, of the requirement and of each entry. Nil for a shape of more than four
     /// entries.
-    static func complete(_ shape: CommitShape) -> PostgresStatement? { completeStatements[shape] }
+    static func complete(_ shape: CommitShape) -> PostgresStatement? {
+        guard shape.entryCount <= entryLimit else { return nil }
+        return shape.change.complete[shape.hasRequirement ? 1 : 0][shape.entryCount]
+    }
 
-    struct CommitShape: Hashable {
+    struct CommitShape {
         var change: RowChange
         var hasRequirement = false
         /// 0 to 4: commits with more entries are rare.
         var entryCount = 0
     }
 
-    private static let completeStatements: [CommitShape: PostgresStatement] = {
-        var statements: [CommitShape: PostgresStatement] = [:]
-        for change in changes {
-            for hasRequirement in [false, true] {
-                for entryCount in 0...4 {
-                    let shape = CommitShape(
-                        change: change, hasRequirement: hasRequirement, entryCount: entryCount)
-                    statements[shape] = makeComplete(shape)
-                }
-            }
-        }
-        return statements
-    }()
+    private static let entryLimit = 4
 
-    private static func makeComplete(_ shape: CommitShape) -> PostgresStatement {
-        let (change, hasRequirement) = (shape.change, shape.hasRequirement)
-        var last = change.parameterCount
+    private static func makeComplete(
+        _ change: String, _ parameterCount: Int, _ hasRequirement: Bool, entryCount: Int
+    ) -> PostgresStatement {
+        var last = parameterCount
         func next() -> String {
             last += 1
             return "$\(last)"
@@ -152,11 +150,11 @@ enum Statements {
         var parts: [String] = []
         if hasRequirement { parts.append("required AS (\(require(next(), next(), next())))") }
         // What the condition asks for is asked first: the requirement's row is locked before the change's.
-        let sql = change.sql.replacing(
+        let sql = change.replacing(
             condition, with: hasRequirement ? "AND EXISTS (SELECT 1 FROM required)" : "")
         parts.append("changed AS (\(sql) RETURNING 1)")
-        if shape.entryCount > 0 {
-            let entries = (0..<shape.entryCount).map { place in
+        if entryCount > 0 {
+            let entries = (0..<entryCount).map { place in
                 "(\(place), \(next()), \(next()), \(next())::bigint, \(next())::bigint, \(next())::bytea)"
             }
             // Identities are drawn in the order of ORDER BY.

@@ -1,0 +1,224 @@
+/// Reads JSON text (RFC 8259 §2 to §8) in one pass, strictly.
+///
+/// Of what the RFC leaves to readers: a byte order mark before the text is ignored (§8.1), repeated members are refused
+/// (§4), and so are nesting beyond `JSONValue.maximumDepth`, numbers beyond a double (§6) and escapes that are half of a
+/// surrogate pair (§8.2).
+struct JSONReader {
+    private let bytes: [UInt8]
+    private var position = 0
+
+    init(_ bytes: [UInt8]) {
+        self.bytes = bytes
+        if bytes.starts(with: [0xef, 0xbb, 0xbf]) { position = 3 }
+    }
+
+    /// Reads the one value that the text is.
+    mutating func document() throws(JSONValue.Fault) -> JSONValue {
+        let value = try value(depth: 0)
+        skipSpace()
+        guard position == bytes.count else { throw .malformed }
+        return value
+    }
+
+    // MARK: Structure
+
+    private mutating func value(depth: Int) throws(JSONValue.Fault) -> JSONValue {
+        skipSpace()
+        switch next {
+        case UInt8(ascii: "\""): return .string(try string())
+        case UInt8(ascii: "{"): return .object(try object(depth: try below(depth)))
+        case UInt8(ascii: "["): return .array(try array(depth: try below(depth)))
+        case UInt8(ascii: "t"): return try literal("true", .bool(true))
+        case UInt8(ascii: "f"): return try literal("false", .bool(false))
+        case UInt8(ascii: "n"): return try literal("null", .null)
+        default: return try number()
+        }
+    }
+
+    private func below(_ depth: Int) throws(JSONValue.Fault) -> Int {
+        if depth == JSONValue.maximumDepth { throw .tooDeep }
+        return depth + 1
+    }
+
+    private mutating func object(depth: Int) throws(JSONValue.Fault) -> [String: JSONValue] {
+        var members: [String: JSONValue] = [:]
+        position += 1
+        skipSpace()
+        if take(UInt8(ascii: "}")) { return members }
+        members.reserveCapacity(8)
+        repeat {
+            skipSpace()
+            guard next == UInt8(ascii: "\"") else { throw .malformed }
+            let name = try string()
+            skipSpace()
+            guard take(UInt8(ascii: ":")) else { throw .malformed }
+            let member: JSONValue
+            do throws(JSONValue.Fault) {
+                member = try value(depth: depth)
+            } catch {
+                throw error.within(JSONValue.pointerToken(name))
+            }
+            guard members.updateValue(member, forKey: name) == nil else {
+                throw .repeatedMember(pointer: "/" + JSONValue.pointerToken(name))
+            }
+            skipSpace()
+        } while take(UInt8(ascii: ","))
+        guard take(UInt8(ascii: "}")) else { throw .malformed }
+        return members
+    }
+
+    private mutating func array(depth: Int) throws(JSONValue.Fault) -> [JSONValue] {
+        var elements: [JSONValue] = []
+        position += 1
+        skipSpace()
+        if take(UInt8(ascii: "]")) { return elements }
+        repeat {
+            do throws(JSONValue.Fault) {
+                elements.append(try value(depth: depth))
+            } catch {
+                throw error.within("\(elements.count)")
+            }
+            skipSpace()
+        } while take(UInt8(ascii: ","))
+        guard take(UInt8(ascii: "]")) else { throw .malformed }
+        return elements
+    }
+
+    private mutating func literal(_ text: StaticString, _ value: JSONValue) throws(JSONValue.Fault) -> JSONValue {
+        for byte in text.description.utf8 where !take(byte) { throw .malformed }
+        return value
+    }
+
+    // MARK: Numbers
+
+    private mutating func number() throws(JSONValue.Fault) -> JSONValue {
+        let start = position
+        _ = take(UInt8(ascii: "-"))
+        if !take(UInt8(ascii: "0")) { try digits() }
+        var isInteger = true
+        if take(UInt8(ascii: ".")) {
+            isInteger = false
+            try digits()
+        }
+        if take(UInt8(ascii: "e")) || take(UInt8(ascii: "E")) {
+            isInteger = false
+            if !take(UInt8(ascii: "+")) { _ = take(UInt8(ascii: "-")) }
+            try digits()
+        }
+        let text = String(decoding: bytes[start..<position], as: UTF8.self)
+        if isInteger, let value = Int64(text) { return .integer(value) }
+        guard let value = Double(text), value.isFinite else { throw .malformed }
+        // 1.0 and 1e3 are integers in another spelling. Beyond 2^53 a double no longer tells two integers apart.
+        if !isInteger, value.magnitude < 0x1p53, let integer = Int64(exactly: value) { return .integer(integer) }
+        return .number(value)
+    }
+
+    private mutating func digits() throws(JSONValue.Fault) {
+        let start = position
+        while let next, (UInt8(ascii: "0")...UInt8(ascii: "9")).contains(next) { position += 1 }
+        if position == start { throw .malformed }
+    }
+
+    // MARK: Strings
+
+    private mutating func string() throws(JSONValue.Fault) -> String {
+        position += 1
+        var start = position
+        // Stays empty where there are no escapes, which is nearly always.
+        var unescaped: [UInt8] = []
+        while let byte = next {
+            switch byte {
+            case UInt8(ascii: "\""):
+                let end = position
+                position += 1
+                if unescaped.isEmpty { return try Self.text(bytes.span.extracting(start..<end)) }
+                unescaped += bytes[start..<end]
+                return try Self.text(unescaped.span)
+            case UInt8(ascii: "\\"):
+                unescaped += bytes[start..<position]
+                position += 1
+                unescaped += UTF8.encode(try escape())!
+                start = position
+            case 0..<0x20: throw .malformed
+            default: position += 1
+            }
+        }
+        throw .malformed
+    }
+
+    private static func text(_ bytes: Span<UInt8>) throws(JSONValue.Fault) -> String {
+        do throws(UTF8.ValidationError) {
+            return String(copying: try UTF8Span(validating: bytes))
+        } catch {
+            throw .malformed
+        }
+    }
+
+    private mutating func escape() throws(JSONValue.Fault) -> Unicode.Scalar {
+        guard let byte = next else { throw .malformed }
+        position += 1
+        switch byte {
+        case UInt8(ascii: "\""), UInt8(ascii: "\\"), UInt8(ascii: "/"): return Unicode.Scalar(byte)
+        case UInt8(ascii: "b"): return "\u{8}"
+        case UInt8(ascii: "f"): return "\u{c}"
+        case UInt8(ascii: "n"): return "\n"
+        case UInt8(ascii: "r"): return "\r"
+        case UInt8(ascii: "t"): return "\t"
+        case UInt8(ascii: "u"):
+            let unit = try codeUnit()
+            if let scalar = Unicode.Scalar(unit) { return scalar }
+            // The first half of a pair; the second one must follow.
+            guard UTF16.isLeadSurrogate(unit), take(UInt8(ascii: "\\")), take(UInt8(ascii: "u")) else {
+                throw .malformed
+            }
+            let second = try codeUnit()
+            guard UTF16.isTrailSurrogate(second) else { throw .malformed }
+            return UTF16.decode(UTF16.EncodedScalar([unit, second]))
+        default: throw .malformed
+        }
+    }
+
+    /// Four hexadecimal digits.
+    private mutating func codeUnit() throws(JSONValue.Fault) -> UInt16 {
+        var unit: UInt16 = 0
+        for _ in 0..<4 {
+            let digit: UInt8
+            switch next {
+            case (UInt8(ascii: "0")...UInt8(ascii: "9"))?: digit = bytes[position] - UInt8(ascii: "0")
+            case (UInt8(ascii: "a")...UInt8(ascii: "f"))?: digit = bytes[position] - UInt8(ascii: "a") + 10
+            case (UInt8(ascii: "A")...UInt8(ascii: "F"))?: digit = bytes[position] - UInt8(ascii: "A") + 10
+            default: throw .malformed
+            }
+            unit = unit << 4 | UInt16(digit)
+            position += 1
+        }
+        return unit
+    }
+
+    // MARK: Bytes
+
+    private var next: UInt8? { position < bytes.count ? bytes[position] : nil }
+
+    private mutating func take(_ byte: UInt8) -> Bool {
+        guard next == byte else { return false }
+        position += 1
+        return true
+    }
+
+    private mutating func skipSpace() {
+        while true {
+            switch next {
+            case UInt8(ascii: " "), UInt8(ascii: "\t"), UInt8(ascii: "\n"), UInt8(ascii: "\r"): position += 1
+            default: return
+            }
+        }
+    }
+}
+
+extension JSONValue.Fault {
+    /// The same, met inside the member or element `token`.
+    fileprivate func within(_ token: String) -> JSONValue.Fault {
+        guard case .repeatedMember(let pointer) = self else { return self }
+        return .repeatedMember(pointer: "/" + token + pointer)
+    }
+}

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Cold reads of many storage keys at PostgreSQL: in a round trip each, and through pipelines.
+#
+# Starts a PostgreSQL of its own, builds the modules and compiles cold.swift against them. All ways of reading take
+# turns within one run, so that what else the machine does meets them all; what counts are the ratios.
+#
+#     Tests/Benchmarks/cold.sh [rounds]
+set -eu
+cd "$(dirname "$0")/../.."
+programs=/usr/lib/postgresql/15/bin
+directory=$(mktemp -d /tmp/token-broker-cold-XXXXXX)
+as() { if [ "$(id -u)" = 0 ]; then setpriv --reuid=postgres --regid=postgres --clear-groups -- "$@"; else "$@"; fi; }
+if [ "$(id -u)" = 0 ]; then chown postgres:postgres "$directory"; fi
+stop() { as "$programs/pg_ctl" -D "$directory/data" -m immediate -w stop > /dev/null 2>&1 || true; rm -rf "$directory"; }
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+swift build -c release --static-swift-stdlib --product token-broker >&2
+bin=$(swift build -c release --show-bin-path --static-swift-stdlib)
+modules="Postgres CredentialStore Reactor OAuth Cryptography HTTPCodec JSON"
+objects=
+for module in $modules; do objects="$objects $(echo "$bin/$module.build"/*.o)"; done
+package=$(sed -n 's/.*"-package-name","\([^"]*\)".*/\1/p' .build/release.yaml | head -1)
+# shellcheck disable=SC2086
+swiftc -O -static-stdlib -swift-version 6 -package-name "$package" -I "$bin/Modules" \
+    -Xcc "-fmodule-map-file=$bin/CLinux.build/module.modulemap" \
+    -Xcc "-fmodule-map-file=$PWD/Sources/COpenSSL/module.modulemap" \
+    -Xcc "-fmodule-map-file=$PWD/Sources/CPostgres/module.modulemap" \
+    -Xcc "-I$(pg_config --includedir)" \
+    Tests/Benchmarks/cold.swift $objects "$bin"/CLinux.build/*.o -lpq -lssl -lcrypto -o "$directory/cold" >&2
+
+as "$programs/initdb" -D "$directory/data" -U postgres -N -E UTF8 --locale=C -A trust > /dev/null
+as "$programs/pg_ctl" -D "$directory/data" -w -l "$directory/log" -o "-c listen_addresses='' -k $directory" start > /dev/null
+"$directory/cold" "host=$directory user=postgres dbname=postgres" "${1:-7}"
