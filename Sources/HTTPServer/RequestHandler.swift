@@ -14,10 +14,16 @@ package protocol RequestHandler: Sendable {
     /// The server has decided on `status` and closes the connection after it. Must return at once.
     func response(toFault status: Status, detail: String) -> Response
 
+    /// Whether a request is answered even where the server has more to do than it can: a probe, which decides whether the
+    /// process is let live. Must return at once.
+    func isEssential(_ path: String) -> Bool
+
     /// A shortcut of one worker's own; nil for none.
     func makeShortcut() -> (any Shortcut)?
 }
 
 extension RequestHandler {
+    package func isEssential(_ path: String) -> Bool { false }
+
     package func makeShortcut() -> (any Shortcut)? { nil }
 }

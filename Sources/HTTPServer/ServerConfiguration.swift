@@ -34,8 +34,15 @@ package struct ServerConfiguration: Sendable {
     /// Bytes of unfinished contents that the connections of one loop may hold together. Default 64 MiB. The request
     /// that would exceed it is answered 503: whoever fills memory with contents that never end hurts only such.
     package var contentBytes: Int
-    /// For `Retry-After` in a 503 to a refused connection. Default 1 s.
+    /// For `Retry-After` in a 503 to a refused connection or request. Default 1 s.
     package var retryAfterSeconds: Int
+    /// How long a request may have waited for its turn on a loop that has been busy without a pause for `overloadTime`.
+    /// Default 20 ms. Beyond it requests are answered 503, which costs a fraction of what they would: those that are taken
+    /// are answered in time, instead of all of them late. What the shortcut answers costs no more than a refusal and is
+    /// not refused.
+    package var turnBudget: Duration = .milliseconds(20)
+    /// Default 100 ms: a burst is not an overload.
+    package var overloadTime: Duration = .milliseconds(100)
 
     package init(
         address: SocketAddress, loopCount: Int? = nil, limits: RequestLimits = RequestLimits(),

@@ -381,6 +381,7 @@ actor Worker {
 
     private func start(_ head: RequestHead, _ body: [UInt8], _ connection: Connection) {
         counters.requests.add(1, ordering: .relaxed)
+        if isOverloaded, !handler.isEssential(head.path) { return shed(head, connection) }
         let request = Request(
             method: head.method, path: head.path, query: head.query, fields: head.fields, body: body,
             id: stamp.nextRequestID())
@@ -399,6 +400,32 @@ actor Worker {
         case .closed: task.cancel()
         case .receiving, .closing, .lingering: break
         }
+    }
+
+    /// Whether there has been more to do than could be done, for a while and in this turn.
+    private var isOverloaded: Bool {
+        let now = MonotonicInstant.now
+        return loop.turnTime.duration(to: now) > configuration.turnBudget
+            && loop.busySince.duration(to: now) > configuration.overloadTime
+    }
+
+    /// Refuses one request; its connection stays.
+    private func shed(_ head: RequestHead, _ connection: Connection) {
+        counters.countFault(.serviceUnavailable)
+        var response = handler.response(
+            toFault: .serviceUnavailable, detail: "There is more to do than this server can. Ask again.")
+        if response.fields["Retry-After"] == nil {
+            response.fields.append("Retry-After", String(configuration.retryAfterSeconds))
+        }
+        let exchange = Connection.Exchange(
+            requestID: stamp.nextRequestID(), isHead: head.method == .head, isHTTP10: head.isHTTP10,
+            keepsAlive: head.keepsAlive)
+        connection.endWait()
+        let closes = !head.keepsAlive || isDraining
+        let isWritten = write(
+            response, to: connection, requestID: exchange.requestID, isHead: exchange.isHead,
+            persistence: closes ? .close : head.isHTTP10 ? .keepAlive : .unstated)
+        finish(exchange, on: connection, closes: closes || !isWritten, mustLinger: !isWritten)
     }
 
     private func respond(to request: Request, on id: ConnectionID) async {

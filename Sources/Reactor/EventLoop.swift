@@ -63,7 +63,8 @@ package struct ScheduledAction: Hashable, Sendable {
     private struct State: ~Copyable {
         var slots = SlotTable()
         var turn: UInt64 = 0
-        var turnTime: MonotonicInstant?
+        var turnTime = MonotonicInstant.now
+        var busySince = MonotonicInstant.now
     }
 
     package let name: String
@@ -79,6 +80,8 @@ package struct ScheduledAction: Hashable, Sendable {
     private var turnObserver: (any TurnObserver)?
 
     private static let wakeUpTag = UInt64.max
+    /// In nanoseconds.
+    private static let leastWait: Int64 = 50_000
 
     /// Creates the epoll set and starts the thread.
     package init(name: String) throws(SystemError) {
@@ -179,13 +182,11 @@ package struct ScheduledAction: Hashable, Sendable {
     /// Rises with each turn.
     package var turn: UInt64 { unsafe state.pointee.turn }
 
-    /// The time at which somebody first asked in this turn: for deadlines of many connections, which need no better one.
-    package var turnTime: MonotonicInstant {
-        if let time = unsafe state.pointee.turnTime { return time }
-        let now = MonotonicInstant.now
-        unsafe state.pointee.turnTime = now
-        return now
-    }
+    /// When this turn began: for deadlines of many connections, which need no better time.
+    package var turnTime: MonotonicInstant { unsafe state.pointee.turnTime }
+
+    /// Since when the loop has had something to do at every moment.
+    package var busySince: MonotonicInstant { unsafe state.pointee.busySince }
 
     /// Has `observer`, and nobody else, hear when the descriptors' readiness has been dealt with, in every turn.
     package func observe(_ observer: any TurnObserver) {
@@ -202,14 +203,20 @@ package struct ScheduledAction: Hashable, Sendable {
         defer { unsafe events.deallocate() }
         var hasMore = false
         while true {
-            let timeout = hasMore ? 0 : millisecondsToEarliestDeadline()
+            let end = MonotonicInstant.now
+            let timeout = hasMore ? 0 : millisecondsToEarliestDeadline(end)
             let count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), timeout)
             if count < 0 {
                 let number = errno
                 precondition(number == EINTR, "epoll_wait failed: \(SystemError("epoll_wait", number: number))")
             }
+            let start = MonotonicInstant.now
             unsafe state.pointee.turn &+= 1
-            unsafe state.pointee.turnTime = nil
+            unsafe state.pointee.turnTime = start
+            // Whoever waits for readiness that is there already does not wait that long.
+            if count <= 0 && !hasMore || start.nanoseconds &- end.nanoseconds > Self.leastWait {
+                unsafe state.pointee.busySince = start
+            }
             if count > 0 {
                 for index in 0..<Int(count) {
                     let event = unsafe events[index]
@@ -217,10 +224,7 @@ package struct ScheduledAction: Hashable, Sendable {
                 }
                 turnObserver?.readinessDealtWith()
             }
-            if deadlines.earliest != nil {
-                let now = MonotonicInstant.now
-                while let action = deadlines.popDue(at: now) { action() }
-            }
+            while let action = deadlines.popDue(at: start) { action() }
             hasMore = runMailbox()
             if !hasMore, mailbox.withLock({ $0.isStopping && $0.items.isEmpty }) { return }
         }
@@ -278,9 +282,9 @@ package struct ScheduledAction: Hashable, Sendable {
         _ = unsafe write(wakeUp.rawValue, &one, 8)
     }
 
-    private func millisecondsToEarliestDeadline() -> CInt {
+    private func millisecondsToEarliestDeadline(_ now: MonotonicInstant) -> CInt {
         guard let earliest = deadlines.earliest else { return -1 }
-        let remaining = earliest.nanoseconds &- MonotonicInstant.now.nanoseconds
+        let remaining = earliest.nanoseconds &- now.nanoseconds
         if remaining <= 0 { return 0 }
         // Rounded up: waking early would spin through empty turns.
         return CInt(clamping: (remaining - 1) / 1_000_000 + 1)

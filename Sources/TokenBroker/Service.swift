@@ -51,6 +51,10 @@ package struct Service: RequestHandler {
         return response
     }
 
+    package func isEssential(_ path: String) -> Bool {
+        ["/livez", "/healthz", "/readyz", "/metrics"].contains(path)
+    }
+
     package func makeShortcut() -> (any Shortcut)? {
         broker.settings.logsReads ? nil : WarmReads(broker, limits: limits)
     }

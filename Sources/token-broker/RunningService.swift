@@ -97,7 +97,8 @@ struct RunningService {
         serverConfiguration.limits.bodyBytes = 1 << 20
         let server: Server
         do throws(SystemError) {
-            server = try Server(configuration: serverConfiguration, handler: Service(broker, limits: serverConfiguration.limits))
+            server = try Server(
+                configuration: serverConfiguration, handler: Service(broker, limits: serverConfiguration.limits))
         } catch {
             await journal?.close()
             await vault.close()

@@ -1,4 +1,5 @@
 import BrokerTesting
+import Glibc
 import HTTPCodec
 import HTTPServer
 import Reactor
@@ -335,6 +336,39 @@ import Testing
             await eventually { server.statistics.connectionsRefused == 80 }
             try await first.send("Host: a\r\n\r\n")
             #expect(try await first.response().status == .ok)
+        }
+    }
+
+    @Test func `more than can be done is refused at once, and only for as long`() async throws {
+        let handler: @Sendable (Request) async -> Response = { _ in
+            // Keeps the loop from everything else, as a program does that has too much to compute.
+            usleep(30_000)
+            return Response(.ok)
+        }
+        try await withServer(handler: handler) { server in
+            var clients: [HTTPRawClient] = []
+            for _ in 0..<12 { clients.append(try HTTPRawClient(server.address)) }
+            var (answered, refused) = (0, 0)
+            for _ in 0..<2 {
+                for client in clients { try await client.send(get("/")) }
+                for client in clients {
+                    let response = try await client.response()
+                    if response.status == .ok {
+                        answered += 1
+                    } else {
+                        #expect(response.status == .serviceUnavailable)
+                        #expect(response.fields["Retry-After"] == "1")
+                        refused += 1
+                    }
+                }
+            }
+            // One that comes first in its turn is taken; whoever comes after the budget of the turn is not.
+            #expect(answered >= 2 && refused >= 2)
+            #expect(server.statistics.faults[.serviceUnavailable] == refused)
+            for client in clients {
+                try await client.send(get("/"))
+                #expect(try await client.response().status == .ok)
+            }
         }
     }
 }
