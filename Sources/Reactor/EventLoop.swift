@@ -70,6 +70,7 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
     private var deadlines = DeadlineHeap()
 
     private static let wakeUpTag = UInt64.max
+    private static let roundsInTurn = 32
 
     /// Creates the epoll set and starts the thread.
     package init(name: String) throws(SystemError) {
@@ -197,19 +198,22 @@ package final class EventLoop: SerialExecutor, @unchecked Sendable {
         handler.becameReady(readiness)
     }
 
-    /// Runs what was in the mailbox when it was opened. Returns whether more came meanwhile, so that work which
-    /// enqueues work cannot keep the loop from its descriptors.
+    /// Runs what is in the mailbox and what that puts into it, for some rounds. Returns whether there is more: work which
+    /// enqueues work cannot keep the loop from its descriptors, and what a task does in a few steps needs no look at them
+    /// after each.
     private func runMailbox() -> Bool {
-        let items = mailbox.withLock { mailbox in
-            let items = mailbox.items
-            mailbox.items = []
-            return items
-        }
-        if items.isEmpty { return false }
-        for item in items {
-            switch item {
-            case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
-            case .action(let action): action()
+        for _ in 0..<Self.roundsInTurn {
+            let items = mailbox.withLock { mailbox in
+                let items = mailbox.items
+                mailbox.items = []
+                return items
+            }
+            if items.isEmpty { return false }
+            for item in items {
+                switch item {
+                case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
+                case .action(let action): action()
+                }
             }
         }
         return mailbox.withLock { !$0.items.isEmpty }
