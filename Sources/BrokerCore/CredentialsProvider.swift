@@ -37,7 +37,7 @@ package final class CredentialsProvider: Sendable {
     let nudges = Signals<CredentialsID>()
     /// Closed when the broker is about to stop.
     let stop = Signals<Int>()
-    private let flights = SingleFlight<CredentialsID, Result<Renewed, BrokerError>>()
+    private let flights: SingleFlight<CredentialsID, Result<Renewed, BrokerError>>
     private let earlyPauses = Mutex<[CredentialsID: EarlyPause]>([:])
 
     /// An early renewal that failed or brought little, and until when none is tried of the version that it left.
@@ -67,6 +67,7 @@ package final class CredentialsProvider: Sendable {
         self.tenants = tenants
         self.servers = servers
         self.endpoint = endpoint
+        flights = SingleFlight(on: endpoint.executor)
         self.time = time
         self.metrics = metrics
         self.log = log

@@ -58,7 +58,7 @@ package final class LoginFlow: Sendable {
     private let time: any Time
     private let metrics: Metrics
     private let log: Log
-    private let attempts = SingleFlight<RefreshID, Attempt>()
+    private let attempts: SingleFlight<RefreshID, Attempt>
     private let endings: LoginEndings
 
     /// How often a store that is away is asked again, with 0.2, 0.4, 0.8, 1.6 and 3.2 seconds in between: somebody
@@ -73,6 +73,7 @@ package final class LoginFlow: Sendable {
         self.vault = vault
         self.servers = servers
         self.endpoint = endpoint
+        attempts = SingleFlight(on: endpoint.executor)
         self.credentials = credentials
         logins = LoginRecords(vault: vault, bus: bus, time: time)
         self.publicBaseURL = publicBaseURL

@@ -3,6 +3,13 @@ package import HTTPSClient
 /// Sends one request to a provider. The real one is the HTTPS client; tests put a script in its place.
 package protocol ProviderTransport: Sendable {
     func send(_ request: ClientRequest) async throws(TransportError) -> ClientResponse
+
+    /// What a task that sends requests should prefer to run on; nil where it makes no difference.
+    var executor: (any TaskExecutor)? { get }
+}
+
+extension ProviderTransport {
+    package var executor: (any TaskExecutor)? { nil }
 }
 
 extension HTTPSClient: ProviderTransport {}

@@ -21,8 +21,12 @@ package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sen
     }
 
     private let registry = Mutex(Registry())
+    private let executor: (any TaskExecutor)?
 
-    package init() {}
+    /// - Parameter executor: where the work runs, as far as it does not say so itself; nil for where all tasks do.
+    package init(on executor: (any TaskExecutor)? = nil) {
+        self.executor = executor
+    }
 
     /// The result of the work for `key`, and whether this call started it.
     ///
@@ -37,7 +41,7 @@ package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sen
             if let known = registry.flights[key] { return (known.flight, false) }
             let flight = Flight()
             // Begun under the lock, so that whoever cancels finds it. It cannot land before the lock is free.
-            let task = Task {
+            let task = Task(executorPreference: executor) {
                 let value = await work()
                 self.land(flight, key, value)
             }

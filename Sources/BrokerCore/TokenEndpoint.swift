@@ -36,6 +36,9 @@ package struct TokenEndpoint: Sendable {
     /// user waits for it.
     let budget: ProviderBudget
 
+    /// Where work that waits for the provider is best done.
+    var executor: (any TaskExecutor)? { transport.executor }
+
     package init(
         transport: any ProviderTransport, budget: ProviderBudget, time: any Time, metrics: Metrics, log: Log
     ) {

@@ -27,6 +27,8 @@ package final class HTTPSClient: Sendable {
     }
 
     private let pool: ConnectionPool
+    /// A task that sends requests is spared the way between threads where it prefers this one.
+    package let executor: (any TaskExecutor)?
 
     package convenience init(
         configuration: HTTPSClientConfiguration, loop: EventLoop, resolver: NameResolver
@@ -41,6 +43,7 @@ package final class HTTPSClient: Sendable {
     package init(
         configuration: HTTPSClientConfiguration, loop: EventLoop, lookUp: @escaping AddressLookUp
     ) throws(HTTPSClientConfigurationError) {
+        executor = loop
         pool = try ConnectionPool(configuration: configuration, loop: loop, lookUp: lookUp)
     }
 

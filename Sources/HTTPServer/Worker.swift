@@ -314,7 +314,8 @@ actor Worker {
         if connection.isQueued { return }
         connection.isQueued = true
         let id = connection.id
-        loop.execute { self.assumeIsolated { $0.serveQueued(id) } }
+        // In the next turn, and not as soon as this one's tasks are done: the others are to be looked at before.
+        loop.schedule(at: loop.turnTime.advanced(byNanoseconds: 1)) { self.assumeIsolated { $0.serveQueued(id) } }
     }
 
     private func serveQueued(_ id: ConnectionID) {

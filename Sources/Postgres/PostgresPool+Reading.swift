@@ -19,10 +19,10 @@ extension PostgresPool {
         do throws(PostgresError) {
             let limit = min(deadline, .after(configuration.waitTimeout))
             let result = try await read.answer.wait(until: limit, overdue: .exhausted)
-            batch.left(read, after: nil)
+            _ = batch.left(read, after: nil)
             return result
         } catch {
-            batch.left(read, after: error)
+            if batch.left(read, after: error), forming === batch { forming = nil }
             throw error
         }
     }
@@ -37,7 +37,7 @@ extension PostgresPool {
         forming = batch
         let place = queueUp()
         // It begins after the reads that have arrived already.
-        batch.runner = Task { await self.run(batch, at: place) }
+        batch.runner = Task(executorPreference: loop) { await self.run(batch, at: place) }
         return batch
     }
 

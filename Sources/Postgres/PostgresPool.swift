@@ -35,6 +35,9 @@ package actor PostgresPool {
 
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
+    /// A task that uses the pool is spared the way between threads where it prefers this one.
+    nonisolated package var executor: any TaskExecutor { loop }
+
     /// Opens nothing yet.
     package init(_ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver) {
         self.init(configuration, on: loop, lookup: HostLookup(resolver: resolver, on: loop))
@@ -164,7 +167,7 @@ package actor PostgresPool {
         for action in actions {
             switch action {
             case .lend(let id, let waiter): lend(id, to: waiter)
-            case .open(let id): openings[id] = Task { await self.open(id) }
+            case .open(let id): openings[id] = Task(executorPreference: loop) { await self.open(id) }
             case .discard(let id):
                 lastHeard[id] = nil
                 connections.removeValue(forKey: id)?.assumeIsolated { $0.close() }

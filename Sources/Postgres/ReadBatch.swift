@@ -2,10 +2,10 @@ internal import Reactor
 
 /// Reads that travel in one pipeline: those that came while no connection was free, or in one turn of the loop.
 ///
-/// Confined to its pool.
-final class ReadBatch {
-    /// One caller's statement, and the caller.
-    final class Read {
+/// Unchecked, because its state is only touched on the loop's thread, by its pool.
+final class ReadBatch: @unchecked Sendable {
+    /// One caller's statement, and the caller. Unchecked as the batch.
+    final class Read: @unchecked Sendable {
         let command: PostgresCommand
         let deadline: MonotonicInstant
         let answer: Suspension<PostgresResult>
@@ -33,10 +33,13 @@ final class ReadBatch {
     /// The caller has its answer, or has given up. A batch for which nobody waits any more gives its place up; where it
     /// runs and time is up, it ends by its own deadline, which is the latest of its reads', and shows thereby that the
     /// server is silent.
-    func left(_ read: Read, after error: PostgresError?) {
+    /// - Returns: whether it has given up, and nobody may join it any more.
+    func left(_ read: Read, after error: PostgresError?) -> Bool {
         read.isWaitedFor = false
         waitedFor -= 1
-        if waitedFor == 0, let error, !isRunning || error == .cancelled { runner?.cancel() }
+        guard waitedFor == 0, let error, !isRunning || error == .cancelled else { return false }
+        runner?.cancel()
+        return true
     }
 
     /// Takes the reads to run. From here on it is their own deadlines that count, not those of the wait for a connection.

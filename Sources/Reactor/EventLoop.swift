@@ -82,6 +82,7 @@ package struct ScheduledAction: Hashable, Sendable {
     private static let wakeUpTag = UInt64.max
     /// In nanoseconds.
     private static let leastWait: Int64 = 50_000
+    private static let roundsInTurn = 32
 
     /// Creates the epoll set and starts the thread.
     package init(name: String) throws(SystemError) {
@@ -246,19 +247,22 @@ package struct ScheduledAction: Hashable, Sendable {
         handler.becameReady(Readiness(rawValue: readiness), tag: ownTag)
     }
 
-    /// Runs what was in the mailbox when it was opened. Returns whether more came meanwhile, so that work which
-    /// enqueues work cannot keep the loop from its descriptors.
+    /// Runs what is in the mailbox and what that puts into it, for some rounds. Returns whether there is more: work which
+    /// enqueues work cannot keep the loop from its descriptors, and what a task does in a few steps needs no look at them
+    /// after each.
     private func runMailbox() -> Bool {
-        let items = mailbox.withLock { mailbox in
-            let items = mailbox.items
-            mailbox.items = []
-            return items
-        }
-        if items.isEmpty { return false }
-        for item in items {
-            switch item {
-            case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
-            case .action(let action): action()
+        for _ in 0..<Self.roundsInTurn {
+            let items = mailbox.withLock { mailbox in
+                let items = mailbox.items
+                mailbox.items = []
+                return items
+            }
+            if items.isEmpty { return false }
+            for item in items {
+                switch item {
+                case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
+                case .action(let action): action()
+                }
             }
         }
         return mailbox.withLock { !$0.items.isEmpty }

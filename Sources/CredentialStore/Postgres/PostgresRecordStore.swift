@@ -225,7 +225,7 @@ package struct PostgresRecordStore: RecordStore {
         if changes.isEmpty { return }
         // In a task of its own, so that a caller who goes away does not leave a commit with an unknown outcome: it
         // ends by its deadlines.
-        let settled = await Task { () async -> Result<Void, StoreError> in
+        let settled = await Task(executorPreference: pool.executor) { () async -> Result<Void, StoreError> in
             do throws(StoreError) {
                 return .success(try await settle(changes))
             } catch {
