@@ -2,6 +2,7 @@
 #ifndef TOKEN_BROKER_COPENSSL_H
 #define TOKEN_BROKER_COPENSSL_H
 
+#include <openssl/sha.h>
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/err.h>
@@ -32,5 +33,15 @@ static inline const OPENSSL_STACK *copenssl_verified_chain(const SSL *ssl) {
 }
 
 static inline void copenssl_ctx_set_mode(SSL_CTX *context, long mode) { SSL_CTX_set_mode(context, mode); }
+
+// SHA-256 without an allocation. EVP, which OpenSSL prefers, makes its state anew for every digest.
+static inline int copenssl_sha256(const void *bytes, size_t count, unsigned char *digest) {
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wdeprecated-declarations"
+    SHA256_CTX context;
+    return SHA256_Init(&context) == 1 && SHA256_Update(&context, bytes, count) == 1 &&
+           SHA256_Final(digest, &context) == 1;
+#pragma clang diagnostic pop
+}
 
 #endif

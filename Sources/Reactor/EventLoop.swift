@@ -247,25 +247,30 @@ package struct ScheduledAction: Hashable, Sendable {
         handler.becameReady(Readiness(rawValue: readiness), tag: ownTag)
     }
 
-    /// Runs what is in the mailbox and what that puts into it, for some rounds. Returns whether there is more: work which
-    /// enqueues work cannot keep the loop from its descriptors, and what a task does in a few steps needs no look at them
-    /// after each.
+    /// Runs what is in the mailbox, and for some rounds the jobs that those put into it: what a task does in a few steps
+    /// needs no look at the descriptors after each. Actions that are put in meanwhile wait for the next turn. Returns
+    /// whether there is more, so that work which enqueues work cannot keep the loop from its descriptors.
     private func runMailbox() -> Bool {
-        for _ in 0..<Self.roundsInTurn {
+        var later: [Item] = []
+        for round in 0..<Self.roundsInTurn {
             let items = mailbox.withLock { mailbox in
                 let items = mailbox.items
                 mailbox.items = []
                 return items
             }
-            if items.isEmpty { return false }
+            if items.isEmpty { break }
             for item in items {
                 switch item {
                 case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
-                case .action(let action): action()
+                case .action(let action) where round == 0: action()
+                case .action: later.append(item)
                 }
             }
         }
-        return mailbox.withLock { !$0.items.isEmpty }
+        return mailbox.withLock { mailbox in
+            mailbox.items.insert(contentsOf: later, at: 0)
+            return !mailbox.items.isEmpty
+        }
     }
 
     private func post(_ item: Item) {

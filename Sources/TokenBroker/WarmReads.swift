@@ -47,7 +47,6 @@ final class WarmReads: Shortcut {
     private let credentials: CredentialsProvider
     private let counts: WarmReadCounts
     private let limits: RequestLimits
-    private let hasher = SHA256.Engine()
     private let defaultKey = StorageKey.default.description
     private var callers = [Caller?](repeating: nil, count: callerPlaces)
 
@@ -88,7 +87,7 @@ final class WarmReads: Shortcut {
             let authorization = head.authorization, let secret = PlainHead.bearerToken(bytes, authorization),
             let parameters = Parameters(bytes, head.query)
         else { return }
-        guard let caller = caller(hasher.digest(bytes.extracting(secret)), answer) else { return }
+        guard let caller = caller(SHA256.words(bytes.extracting(secret)), answer) else { return }
         let found: CredentialsProvider.Warm?
         if parameters.storageKey.isEmpty {
             found = warm(caller, defaultKey.utf8.span, parameters, answer)
