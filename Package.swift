@@ -46,7 +46,7 @@ let package = Package(
 
         // Bytes in and out.
         library("Reactor", ["CLinux"]),
-        library("HTTPServer", ["Reactor", "HTTPCodec"]),
+        library("HTTPServer", ["Reactor", "HTTPCodec", "CLinux"]),
         library("HTTPSClient", ["Reactor", "HTTPCodec", "Cryptography", "COpenSSL"]),
         library("Postgres", ["Reactor", "CPostgres"]),
         library("CredentialStore", ["OAuth", "Cryptography", "Postgres", "Reactor", "JSON"]),

@@ -1,4 +1,3 @@
-internal import CLinux
 internal import Glibc
 internal import Reactor
 internal import Synchronization
@@ -248,7 +247,7 @@ internal import Synchronization
             readiness.rawValue & ~Readiness.writable.rawValue == Readiness.readable.rawValue
         else { return .handOver }
         let descriptor = unsafe place.pointee.descriptor
-        let received = unsafe clinux_receive(descriptor, input.base, input.capacity)
+        let received = Kernel.receive(descriptor, input)
         guard received > 0 else {
             // Nothing at all is no reason for anybody to look again; an end or an error is.
             let number = errno
@@ -272,7 +271,7 @@ internal import Synchronization
             if answered == before { return handOver(rest) }
             unsafe place.pointee.lastAnswer = state.pointee.began.nanoseconds
             let length = output.count
-            let sent = unsafe clinux_send(descriptor, output.base, length)
+            let sent = unsafe Kernel.send(descriptor, output.base, length)
             if sent != length {
                 rest.note(sent)
                 return handOver(rest)
@@ -297,7 +296,7 @@ internal import Synchronization
         let length = unsafe Int(entry.pointee.answerLength)
         unsafe place.pointee.lastAnswer = state.pointee.began.nanoseconds
         count(Int(unsafe entry.pointee.kind))
-        let sent = unsafe clinux_send(place.pointee.descriptor, answer, length)
+        let sent = unsafe Kernel.send(place.pointee.descriptor, answer, length)
         if sent == length { return .done }
         var rest = Remainder(mayHaveInput: false)
         rest.note(sent)

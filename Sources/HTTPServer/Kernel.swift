@@ -1,3 +1,4 @@
+internal import CLinux
 internal import Glibc
 
 /// Where every read of a worker lands first. One worker's, on its thread.
@@ -53,10 +54,22 @@ enum Kernel {
         case failed
     }
 
+    /// The system call, as it is: bytes, 0 at the end, or -1 with the reason in `errno`.
+    @inline(__always)
+    static func receive(_ descriptor: CInt, _ buffer: InputBuffer) -> Int {
+        unsafe clinux_receive(descriptor, buffer.base, buffer.capacity)
+    }
+
+    /// The system call, as it is, but never with the signal SIGPIPE: bytes, or -1 with the reason in `errno`.
+    @inline(__always)
+    static func send(_ descriptor: CInt, _ bytes: UnsafeRawPointer?, _ count: Int) -> Int {
+        unsafe clinux_send(descriptor, bytes, count)
+    }
+
     /// Reads into `buffer`, at most as much as it holds.
     static func receive(_ descriptor: CInt, into buffer: InputBuffer) -> Received {
         while true {
-            let count = unsafe Glibc.recv(descriptor, buffer.base, buffer.capacity, 0)
+            let count = receive(descriptor, buffer)
             if count > 0 { return .bytes(count) }
             if count == 0 { return .finished }
             let number = errno
@@ -72,7 +85,7 @@ enum Kernel {
 
     private static func send(_ descriptor: CInt, _ bytes: UnsafeRawBufferPointer) -> Sent {
         while true {
-            let count = unsafe Glibc.send(descriptor, bytes.baseAddress, bytes.count, CInt(MSG_NOSIGNAL))
+            let count = unsafe send(descriptor, bytes.baseAddress, bytes.count)
             if count >= 0 { return .bytes(count) }
             let number = errno
             if number == EINTR { continue }

@@ -268,7 +268,7 @@ package struct ScheduledAction: Hashable, Sendable {
             }
         }
         return mailbox.withLock { mailbox in
-            mailbox.items.insert(contentsOf: later, at: 0)
+            if !later.isEmpty { mailbox.items.insert(contentsOf: later, at: 0) }
             return !mailbox.items.isEmpty
         }
     }
