@@ -49,7 +49,8 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
         bytes: Int, trust: Trust, holdsConfiguration: Bool = false, cost: @escaping @Sendable (Key, Value) -> Int,
         version: @escaping @Sendable (Value) -> Int64
     ) {
-        let generations = holdsConfiguration ? [trust.generation, trust.configurations] : [trust.generation]
+        // In this order: see `Trust.configurations`.
+        let generations = holdsConfiguration ? [trust.configurations, trust.generation] : [trust.generation]
         shards = (0..<Self.shardCount).map { _ in Shard(bytes / Self.shardCount, generations) }
         self.trust = trust
         self.cost = cost

@@ -20,7 +20,8 @@ package final class Trust: Sendable {
     /// Advanced when what was believed may be believed no longer, or not for as long, and with every value that leaves a
     /// cache which goes by this trust.
     package let generation = Generation()
-    /// The same, of caches of configuration only.
+    /// The same, of caches of configuration only. It advances before `generation`: who reads that one first, and then goes
+    /// by what it concluded from configuration at this one, is not to find only half of a change.
     package let configurations = Generation()
     /// In nanoseconds, since every reading of the cache needs them; nil where nobody else writes.
     private let spans: (validity: Int64, longest: Int64)?
@@ -59,8 +60,8 @@ package final class Trust: Sendable {
     }
 
     private func advance() {
-        generation.advance()
         configurations.advance()
+        generation.advance()
     }
 
     /// Whether every change is told of at present.

@@ -185,6 +185,7 @@ internal import Synchronization
     func closeForGood() {
         unsafe state.pointee.isClosed = true
         for index in unsafe 0..<state.pointee.placeCount { unsafe state.pointee.places[index].isOpen = false }
+        for index in 0..<Self.keptPlaces { wipe(index) }
     }
 
     /// When a request of the connection was last answered here; nil where none was.
@@ -245,7 +246,10 @@ internal import Synchronization
         // A hang-up or the peer's end is the worker's business, whatever came before it.
         guard unsafe place.pointee.isOpen,
             readiness.rawValue & ~Readiness.writable.rawValue == Readiness.readable.rawValue
-        else { return .handOver }
+        else {
+            // Whoever owes nothing has nothing to write.
+            return unsafe place.pointee.isOpen && readiness == .writable ? .done : .handOver
+        }
         let descriptor = unsafe place.pointee.descriptor
         let received = Kernel.receive(descriptor, input)
         guard received > 0 else {

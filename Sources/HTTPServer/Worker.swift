@@ -123,6 +123,7 @@ actor Worker {
         }
         let connection = insert(accepted.takeDescriptor(), isRefused: isRefused)
         connection.beginWait(.firstRequest, at: loop.turnTime, for: configuration.headTimeout)
+        scheduleSweep()
         if isRefused {
             refuse(connection)
         } else {
@@ -135,9 +136,8 @@ actor Worker {
         do throws(SystemError) {
             connection.registration = try loop.register(connection.descriptor, lane, tag: connection.id.slot)
         } catch {
-            return close(connection)
+            close(connection)
         }
-        scheduleSweep()
     }
 
     private func insert(_ descriptor: consuming OwnedDescriptor, isRefused: Bool) -> Connection {
@@ -237,7 +237,7 @@ actor Worker {
 
     /// What the fast lane has answered counts for the connection's time-outs like every other request.
     private func noteAnswers(of connection: Connection) {
-        guard let last = lane.lastAnswer(connection.id), last > connection.waitBegan,
+        guard let last = lane.lastAnswer(connection.id), last >= connection.waitBegan,
             connection.wait == .firstRequest || connection.wait == .nextRequest
         else { return }
         connection.beginWait(.nextRequest, at: last, for: configuration.idleTimeout)
@@ -261,13 +261,16 @@ actor Worker {
                     flush(connection)
                     if connection.unsentBytes >= configuration.unsentBytes { break serving }
                 }
-                guard let event = nextEvent(connection, &reads) else { break serving }
+                guard let event = nextEvent(connection, &reads) else {
+                    // What the fast lane has read, and nothing behind it.
+                    account(connection)
+                    if connection.unfinishedContentBytes > 0, refuseIfTooMuchIsHeld(connection) { continue }
+                    break serving
+                }
                 account(connection)
                 switch event {
-                case .needsMore where heldContentBytes > configuration.contentBytes:
-                    fail(connection, .serviceUnavailable, "The server holds too many unfinished requests.")
                 case .needsMore:
-                    continue
+                    _ = refuseIfTooMuchIsHeld(connection)
                 case .request(let head, let body):
                     requests += 1
                     start(head, body, connection)
@@ -302,6 +305,12 @@ actor Worker {
         } else {
             lane.close(connection.id)
         }
+    }
+
+    private func refuseIfTooMuchIsHeld(_ connection: Connection) -> Bool {
+        guard connection.phase == .receiving, heldContentBytes > configuration.contentBytes else { return false }
+        fail(connection, .serviceUnavailable, "The server holds too many unfinished requests.")
+        return true
     }
 
     /// Keeps the sum of the unfinished contents that this loop's connections hold.
@@ -403,11 +412,11 @@ actor Worker {
         }
     }
 
-    /// Whether there has been more to do than could be done, for a while and in this turn.
+    /// Whether there had been more to do than could be done when this turn began, and this request has waited for long in
+    /// it. One turn that takes long is no overload: the process may not have been let run.
     private var isOverloaded: Bool {
-        let now = MonotonicInstant.now
-        return loop.turnTime.duration(to: now) > configuration.turnBudget
-            && loop.busySince.duration(to: now) > configuration.overloadTime
+        loop.busySince.duration(to: loop.turnTime) > configuration.overloadTime
+            && loop.turnTime.duration(to: .now) > configuration.turnBudget
     }
 
     /// Refuses one request; its connection stays.

@@ -227,7 +227,11 @@ package struct ScheduledAction: Hashable, Sendable {
             }
             while let action = deadlines.popDue(at: start) { action() }
             hasMore = runMailbox()
-            if !hasMore, mailbox.withLock({ $0.isStopping && $0.items.isEmpty }) { return }
+            if !hasMore, mailbox.withLock({ $0.isStopping && $0.items.isEmpty }) {
+                // It holds the loop in its turn.
+                turnObserver = nil
+                return
+            }
         }
     }
 

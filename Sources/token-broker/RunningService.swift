@@ -243,10 +243,9 @@ struct RunningService {
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {
-                    throw StartFailure(
-                        text: error == .unavailable
-                            ? "TOKEN_BROKER_DATABASE_URL: PostgreSQL cannot be reached or refuses"
-                            : "TOKEN_BROKER_DATABASE_URL: \(error)")
+                    var reason = "PostgreSQL cannot be reached or refuses"
+                    if case .damaged(let what) = error { reason = what }
+                    throw StartFailure(text: "TOKEN_BROKER_DATABASE_URL: \(reason)")
                 }
             }
             do {

@@ -349,9 +349,10 @@ import Testing
             var clients: [HTTPRawClient] = []
             for _ in 0..<12 { clients.append(try HTTPRawClient(server.address)) }
             var (answered, refused) = (0, 0)
-            for _ in 0..<2 {
-                for client in clients { try await client.send(get("/")) }
-                for client in clients {
+            // Four requests of one take longer than a burst may; what comes after them has no pause before it.
+            for client in clients { try await client.send(String(repeating: get("/"), count: 4)) }
+            for client in clients {
+                for _ in 0..<4 {
                     let response = try await client.response()
                     if response.status == .ok {
                         answered += 1
@@ -363,7 +364,7 @@ import Testing
                 }
             }
             // One that comes first in its turn is taken; whoever comes after the budget of the turn is not.
-            #expect(answered >= 2 && refused >= 2)
+            #expect(answered >= 4 && refused >= 4)
             #expect(server.statistics.faults[.serviceUnavailable] == refused)
             for client in clients {
                 try await client.send(get("/"))
