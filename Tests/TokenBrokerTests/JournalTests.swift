@@ -206,6 +206,8 @@ internal import TokenBroker
                 return .json(200, BrokerHarness.token("b2", refresh: "r10"))
             })
         #expect(await setting.broker.get("policy=local_force_refresh").token == "b2")
+        // No try is under way that would be the refused one before the time is moved.
+        await setting.time.sleepers(atLeast: 1)
         store.disturb([.refuse]) { change in
             if case .replace(let record, version, _) = change { record.id == Self.row } else { false }
         }
