@@ -90,7 +90,7 @@ package final class EncodedCredentials: Sendable {
     }
 
     /// The whole seconds that are left at `now`; 0 once it is over.
-    package func seconds(at now: Timestamp) -> Int64 {
+    private func seconds(at now: Timestamp) -> Int64 {
         max(0, (expires.milliseconds - now.milliseconds) / 1000)
     }
 

@@ -61,16 +61,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     package static var overhead: Int { Contents.overhead }
 
     /// The value, while it is believed.
-    package func fresh(_ key: Key, now: MonotonicInstant) -> Value? {
-        let hash = key.hashValue
-        // The value is taken out of its entry behind the lock: what it holds is counted by then, not before.
-        let entry = shard(hash).contents.withLock { contents -> Contents.Entry? in
-            guard let slot = contents.find(key, hash), trust.believes(contents.checked(slot), now) else { return nil }
-            contents.use(slot)
-            return contents.entry(slot)
-        }
-        return entry?.value
-    }
+    package func fresh(_ key: Key, now: MonotonicInstant) -> Value? { holding(key, now: now)?.value }
 
     /// A value that is believed, and until when it is as long as the trust's generation stays the same.
     package struct Holding: Sendable {
@@ -86,6 +77,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     /// The same of the entry whose key has that hash and matches.
     @inline(__always)
     package func holding(hash: Int, now: MonotonicInstant, where matches: (Key) -> Bool) -> Holding? {
+        // The value is taken out of its entry behind the lock: what it holds is counted by then, not before.
         let found = shard(hash).contents.withLock { contents -> (Contents.Entry, MonotonicInstant)? in
             guard let slot = contents.find(hash, where: matches) else { return nil }
             let end = trust.end(of: contents.checked(slot), now)

@@ -49,6 +49,7 @@ internal import Synchronization
         var suffixOffset: UInt16 = 0
         /// 0 where there are none.
         var secondsOffset: UInt16 = 0
+        var secondsWidth: UInt8 = 0
         var kind: UInt8 = 0
         var closes = false
         /// The hash of the head.
@@ -409,11 +410,12 @@ internal import Synchronization
         unsafe stamp.writeDate(to: answer + Int(entry.pointee.dateOffset))
         unsafe entry.pointee.second = stamp.second
         guard unsafe entry.pointee.secondsOffset > 0 else { return }
-        let left = unsafe max(0, entry.pointee.secondsEnd - state.pointee.milliseconds) / 1000
-        unsafe entry.pointee.secondsLast = Self.lastMillisecond(of: left, until: entry.pointee.secondsEnd)
+        let end = unsafe entry.pointee.secondsEnd
+        let left = unsafe ShortcutAnswer.seconds(until: end, at: state.pointee.milliseconds)
+        unsafe entry.pointee.secondsLast = Self.lastMillisecond(of: left, until: end)
         let digits = unsafe UnsafeMutableRawBufferPointer(
-            start: answer + Int(entry.pointee.secondsOffset), count: ShortcutAnswer.secondsWidth)
-        _ = unsafe OutputBuffer.write(decimal: left, width: ShortcutAnswer.secondsWidth, into: digits)
+            start: answer + Int(entry.pointee.secondsOffset), count: Int(entry.pointee.secondsWidth))
+        _ = unsafe OutputBuffer.write(decimal: left, width: digits.count, into: digits)
     }
 
     /// The last millisecond at which so many whole seconds are left until `end`.
@@ -472,14 +474,15 @@ internal import Synchronization
         unsafe target.copyMemory(from: head, byteCount: length)
         unsafe (target + Self.longestHead).copyMemory(
             from: output.base + answer.start, byteCount: output.count - answer.start)
-        let left = unsafe max(0, answer.secondsEnd - state.pointee.milliseconds) / 1000
+        let left = ShortcutAnswer.seconds(until: answer.secondsEnd, at: answer.milliseconds)
         unsafe entry.pointee = Kept(
             end: state.pointee.monotonic + answer.life, generation: generation, second: stamp.second,
             secondsEnd: answer.secondsEnd,
             secondsLast: answer.secondsOffset == 0 ? .max : Self.lastMillisecond(of: left, until: answer.secondsEnd),
             headLength: UInt32(length), answerLength: UInt32(output.count - answer.start),
             dateOffset: UInt16(answer.dateOffset), suffixOffset: UInt16(answer.suffixOffset),
-            secondsOffset: UInt16(answer.secondsOffset), kind: UInt8(answer.kind), closes: answer.closes, hash: hash,
+            secondsOffset: UInt16(answer.secondsOffset), secondsWidth: UInt8(answer.secondsWidth),
+            kind: UInt8(answer.kind), closes: answer.closes, hash: hash,
             candidate: hash)
         unsafe place.pointee.kept = Int32(index)
     }

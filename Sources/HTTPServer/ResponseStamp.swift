@@ -6,7 +6,6 @@ internal import HTTPCodec
 /// begun at a random point, of which no word comes twice.
 @safe final class ResponseStamp {
     static let dateLength = 29
-    static let suffixLength = 16
 
     /// In memory of its own, which nobody checks at each access.
     private struct Contents {

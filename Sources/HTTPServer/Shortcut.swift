@@ -55,6 +55,7 @@ package struct ShortcutAnswer: ~Copyable {
     /// 0 where there are none.
     private(set) var secondsOffset = 0
     private(set) var secondsEnd: Int64 = 0
+    private(set) var secondsWidth = 0
 
     init(_ output: OutputBuffer, _ stamp: ResponseStamp, monotonic: MonotonicInstant, milliseconds: Int64) {
         self.output = output
@@ -77,13 +78,14 @@ package struct ShortcutAnswer: ~Copyable {
         output.append(closes ? "\r\nConnection: close\r\n" : "\r\n")
     }
 
-    /// The places of a number of seconds that changes as time passes.
-    package static let secondsWidth = 12
-
-    /// Appends how many whole seconds are left until a time of day, 0 after it, with spaces in front.
-    package mutating func append(secondsUntil milliseconds: Int64) {
+    /// Appends how many whole seconds are left until a time of day, 0 after it, with spaces in front up to `width`, 24 at
+    /// most; they are kept right in an answer that is given again.
+    package mutating func append(secondsUntil milliseconds: Int64, width: Int) {
         secondsOffset = output.count - start
         secondsEnd = milliseconds
-        output.append(decimal: max(0, milliseconds - self.milliseconds) / 1000, width: Self.secondsWidth)
+        secondsWidth = width
+        output.append(decimal: Self.seconds(until: milliseconds, at: self.milliseconds), width: width)
     }
+
+    static func seconds(until end: Int64, at milliseconds: Int64) -> Int64 { max(0, end - milliseconds) / 1000 }
 }

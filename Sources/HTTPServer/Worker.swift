@@ -422,11 +422,8 @@ actor Worker {
     /// Refuses one request; its connection stays.
     private func shed(_ head: RequestHead, _ connection: Connection) {
         counters.countFault(.serviceUnavailable)
-        var response = handler.response(
-            toFault: .serviceUnavailable, detail: "There is more to do than this server can. Ask again.")
-        if response.fields["Retry-After"] == nil {
-            response.fields.append("Retry-After", String(configuration.retryAfterSeconds))
-        }
+        let response = response(
+            toFault: .serviceUnavailable, "There is more to do than this server can. Ask again.")
         let exchange = Connection.Exchange(
             requestID: stamp.nextRequestID(), isHead: head.method == .head, isHTTP10: head.isHTTP10,
             keepsAlive: head.keepsAlive)
@@ -578,11 +575,16 @@ actor Worker {
         connection.phase = .closing
         connection.mustLinger = true
         connection.endWait()
+        let response = response(toFault: status, detail)
+        _ = write(response, to: connection, requestID: stamp.nextRequestID(), isHead: false, persistence: .close)
+    }
+
+    private func response(toFault status: Status, _ detail: String) -> Response {
         var response = handler.response(toFault: status, detail: detail)
         if status == .serviceUnavailable, response.fields["Retry-After"] == nil {
             response.fields.append("Retry-After", String(configuration.retryAfterSeconds))
         }
-        _ = write(response, to: connection, requestID: stamp.nextRequestID(), isHead: false, persistence: .close)
+        return response
     }
 
     /// Queues an answer. False when the response could not be encoded and a bare 500 took its place: the connection is

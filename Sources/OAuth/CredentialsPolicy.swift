@@ -13,6 +13,8 @@ package struct CredentialsQuery: Sendable, Equatable {
 
     /// 60 seconds (TIDAL's Auth design, "Providing credentials").
     package static let defaultMinimumLifetime: Duration = .seconds(60)
+    /// What a caller may ask for, in seconds.
+    package static let minimumLifetimeSeconds: ClosedRange<Int64> = 0...86_400
 
     package var policy: Policy
     package var minimumLifetime: Duration

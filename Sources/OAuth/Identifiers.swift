@@ -1,3 +1,5 @@
+internal import HTTPCodec
+
 /// A tenant: one client registration at one provider. `[a-z0-9][a-z0-9-]{0,62}`.
 package struct TenantName: Hashable, Sendable, Comparable, CustomStringConvertible {
     package let description: String
@@ -30,13 +32,26 @@ package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertib
 
     /// Nil when `text` is not a storage key.
     package init?(_ text: String) {
-        let bytes = text.utf8
-        guard (1...200).contains(bytes.count),
-            bytes.allSatisfy({
-                $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || "._~:@-".utf8.contains($0)
-            })
-        else { return nil }
+        let bytes = text.utf8.span
+        guard (1...Self.longest).contains(bytes.count), Self.end(bytes, from: 0) == bytes.count else { return nil }
         description = text
+    }
+
+    /// In bytes.
+    package static let longest = 200
+
+    /// The first index from `start` on whose byte no storage key has; `bytes.count` where there is none.
+    package static func end(_ bytes: Span<UInt8>, from start: Int) -> Int {
+        // `-`, `.`, digits and `:`; `@`, letters, `_` and `~`.
+        ByteRun.end(of: (0x07ff_6000_0000_0000, 0x47ff_fffe_87ff_ffff), bytes, from: start)
+    }
+
+    /// Whether this is the storage key with that text.
+    package func isNamed(_ text: Span<UInt8>) -> Bool {
+        let own = description.utf8.span
+        guard own.count == text.count else { return false }
+        for index in own.indices where own[index] != text[index] { return false }
+        return true
     }
 
     private init(unchecked text: String) { description = text }
@@ -69,10 +84,7 @@ package struct CredentialsID: Hashable, Sendable {
 
     /// Whether this is the set of credentials that a text names.
     package func isNamed(tenant: TenantName, storageKey: Span<UInt8>) -> Bool {
-        let own = self.storageKey.description.utf8.span
-        guard own.count == storageKey.count, self.tenant == tenant else { return false }
-        for index in own.indices where own[index] != storageKey[index] { return false }
-        return true
+        self.storageKey.isNamed(storageKey) && self.tenant == tenant
     }
 
     private static func hash(_ tenant: TenantName, _ storageKey: Span<UInt8>, into hasher: inout Hasher) {

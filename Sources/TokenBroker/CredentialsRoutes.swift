@@ -31,7 +31,9 @@ struct CredentialsRoutes {
         var query = CredentialsQuery()
         query.policy = parameters.choice("policy", CredentialsQuery.Policy.self) ?? .localValid
         query.lowestLevel = parameters.choice("level", CredentialsLevel.self) ?? .basic
-        if let seconds = parameters.integer("min_ttl", in: 0...86_400) { query.minimumLifetime = .seconds(seconds) }
+        if let seconds = parameters.integer("min_ttl", in: CredentialsQuery.minimumLifetimeSeconds) {
+            query.minimumLifetime = .seconds(seconds)
+        }
         query.refusedByAPI = parameters.string("api_error_sub_status").map(APISubStatus.forcesRefresh) ?? false
         try parameters.finish()
         let held = EntityTags(call.request.fields)

@@ -36,7 +36,7 @@ final class WarmReads: Shortcut {
 
         func mayRead(_ storageKey: Span<UInt8>) -> Bool {
             guard let storageKeys else { return true }
-            return storageKeys.contains { WarmReads.equal($0.description.utf8.span, storageKey) }
+            return storageKeys.contains { $0.isNamed(storageKey) }
         }
     }
 
@@ -121,7 +121,7 @@ final class WarmReads: Shortcut {
         output.append("Content-Type: application/json\r\nCache-Control: no-store\r\nETag: \"")
         output.append(encoded.tagAndLength)
         output.append(encoded.opening)
-        answer.append(secondsUntil: encoded.expires.milliseconds)
+        answer.append(secondsUntil: encoded.expires.milliseconds, width: EncodedCredentials.secondsWidth)
         output.append(EncodedCredentials.beforeToken)
         encoded.token.withRevealed { output.append($0) }
         output.append(EncodedCredentials.afterToken)
@@ -173,12 +173,6 @@ final class WarmReads: Shortcut {
 
     // MARK: Reading
 
-    private static func equal(_ left: Span<UInt8>, _ right: Span<UInt8>) -> Bool {
-        guard left.count == right.count else { return false }
-        for index in left.indices where left[index] != right[index] { return false }
-        return true
-    }
-
     /// The number in an entity tag of ours.
     private static func version(_ bytes: Span<UInt8>, _ value: Range<Int>) -> Int64? {
         guard value.count > 2, value.count <= 20, bytes[value.lowerBound] == UInt8(ascii: "\""),
@@ -204,10 +198,6 @@ final class WarmReads: Shortcut {
         var storageKey = 0..<0
         var minimumSeconds: Int64?
 
-        /// As `StorageKey` has them: a bit for each byte below 64 and for each below 128.
-        private static var storageKeySet: (low: UInt64, high: UInt64) { (0x07ff_6000_0000_0000, 0x47ff_fffe_87ff_ffff) }
-        private static let longestStorageKey = 200
-
         /// Nil where there is anything else, or a value that is not allowed.
         init?(_ bytes: Span<UInt8>, _ query: Range<Int>?) {
             guard let query, !query.isEmpty else { return }
@@ -224,8 +214,8 @@ final class WarmReads: Shortcut {
         private mutating func take(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Int {
             let start = range.lowerBound
             if range.count > 12, ByteRun.hasExactly("storage_key=", bytes, at: start) {
-                let end = ByteRun.end(of: Self.storageKeySet, bytes, from: start + 12)
-                guard storageKey.isEmpty, end > start + 12, end - start - 12 <= Self.longestStorageKey,
+                let end = StorageKey.end(bytes, from: start + 12)
+                guard storageKey.isEmpty, end > start + 12, end - start - 12 <= StorageKey.longest,
                     end <= range.upperBound
                 else { return start }
                 storageKey = start + 12..<end
@@ -234,7 +224,8 @@ final class WarmReads: Shortcut {
             if range.count > 8, ByteRun.hasExactly("min_ttl=", bytes, at: start) {
                 var end = start + 8
                 while end < range.upperBound, bytes[end] != UInt8(ascii: "&") { end += 1 }
-                guard minimumSeconds == nil, let seconds = WarmReads.number(bytes, start + 8..<end), seconds <= 86_400
+                guard minimumSeconds == nil, let seconds = WarmReads.number(bytes, start + 8..<end),
+                    CredentialsQuery.minimumLifetimeSeconds.contains(seconds)
                 else { return start }
                 minimumSeconds = seconds
                 return end

@@ -10,7 +10,15 @@ func withServer(
     handler: @escaping @Sendable (Request) async -> Response = echo,
     _ body: (Server) async throws -> Void
 ) async throws {
-    let server = try Server(configuration: configuration, handler: HTTPClosureHandler(handler))
+    try await withServer(configuration, answering: HTTPClosureHandler(handler), body)
+}
+
+/// The same for a handler that is more than a closure.
+func withServer(
+    _ configuration: ServerConfiguration = configured { _ in }, answering handler: any RequestHandler,
+    _ body: (Server) async throws -> Void
+) async throws {
+    let server = try Server(configuration: configuration, handler: handler)
     do {
         try await body(server)
         await server.close()

@@ -41,14 +41,7 @@ private struct QuickHandler: RequestHandler {
 private func withQuickServer(
     _ configuration: ServerConfiguration = configured { _ in }, _ body: (Server) async throws -> Void
 ) async throws {
-    let server = try Server(configuration: configuration, handler: QuickHandler())
-    do {
-        try await body(server)
-        await server.close()
-    } catch {
-        await server.close()
-        throw error
-    }
+    try await withServer(configuration, answering: QuickHandler(), body)
 }
 
 private func get(_ path: String) -> String { "GET \(path) HTTP/1.1\r\nHost: h\r\n\r\n" }
