@@ -2,42 +2,66 @@ package import OAuth
 package import Reactor
 
 extension CredentialsProvider {
+    /// Whose credentials are read, and on what terms: prepared once for many readings.
+    package final class Reader: Sendable {
+        package let tenant: TenantName
+        fileprivate let terms: CredentialsPolicy.Terms
+        fileprivate let hashing: CredentialsID.Hashing
+        /// The generation of the configuration that the terms are of.
+        package let configuration: Int
+
+        package init(_ tenant: TenantName, _ terms: CredentialsPolicy.Terms, configuration: Int) {
+            self.tenant = tenant
+            self.terms = terms
+            hashing = CredentialsID.Hashing(tenant)
+            self.configuration = configuration
+        }
+    }
+
     /// Credentials that are served as they stand in memory.
     package struct Warm: Sendable {
         package let snapshot: CredentialsSnapshot
-        package let encoded: EncodedCredentials
         /// Until when they are believed, as long as the trust's generation stays the same.
         package let end: MonotonicInstant
     }
 
     /// What `credentials` serves without waiting, renewing or asking the store, now and at any time until `later`; nil
-    /// where it would do anything else, or might.
+    /// where it would do anything else, or might. What it serves is encoded, and plain.
     /// - Parameters:
-    ///   - storageKey: the text of one.
+    ///   - storageKey: the text of one, or any other, under which nothing is found.
+    ///   - query: nil for one without conditions.
     ///   - later: not before now, and no more than some seconds after it.
-    ///   - configuration: the generation of the configuration that the terms are of.
     package func warm(
-        _ tenant: TenantName, _ terms: CredentialsPolicy.Terms, _ storageKey: Span<UInt8>, _ query: CredentialsQuery,
-        until later: Timestamp, now: MonotonicInstant, configuration: Int
+        _ reader: Reader, _ storageKey: Span<UInt8>, _ query: CredentialsQuery?, until later: Timestamp,
+        now: MonotonicInstant
     ) -> Warm? {
         // What could not be stored yet goes before what is in the cache, and is not found by text.
         if records.countOfUnpublished > 0 { return nil }
-        let hash = CredentialsID.hashValue(tenant: tenant, storageKey: storageKey)
         guard
             let holding = records.cache.holding(
-                hash: hash, now: now, where: { $0.isNamed(tenant: tenant, storageKey: storageKey) }),
-            let encoded = holding.value.encoded, encoded.isPlain
+                hash: reader.hashing.hashValue(storageKey: storageKey), now: now,
+                where: { $0.isNamed(tenant: reader.tenant, storageKey: storageKey) })
         else { return nil }
         let snapshot = holding.value
+        guard snapshot.encoded?.isPlain == true else { return nil }
         // What the policy has said once need not be asked again for each of a thousand reads a second.
-        if query != CredentialsQuery() || !snapshot.isServed(configuration, until: later) {
-            guard serves(snapshot, terms, query, at: later) else { return nil }
-            let muchLater = later.advanced(by: Self.reuse)
-            if query == CredentialsQuery(), serves(snapshot, terms, query, at: muchLater) {
-                snapshot.noteServed(configuration, until: muchLater)
-            }
+        if let query {
+            guard serves(snapshot, reader.terms, query, at: later) else { return nil }
+        } else if !snapshot.isServed(reader.configuration, until: later) {
+            guard servesAny(snapshot, reader, until: later) else { return nil }
         }
-        return Warm(snapshot: snapshot, encoded: encoded, end: holding.end)
+        return Warm(snapshot: snapshot, end: holding.end)
+    }
+
+    @inline(never)
+    private func servesAny(_ snapshot: CredentialsSnapshot, _ reader: Reader, until later: Timestamp) -> Bool {
+        let query = CredentialsQuery()
+        guard serves(snapshot, reader.terms, query, at: later) else { return false }
+        let muchLater = later.advanced(by: Self.reuse)
+        if serves(snapshot, reader.terms, query, at: muchLater) {
+            snapshot.noteServed(reader.configuration, until: muchLater)
+        }
+        return true
     }
 
     /// For how long a policy's word is good where nothing changes.

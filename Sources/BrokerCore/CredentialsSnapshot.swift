@@ -40,10 +40,11 @@ package final class CredentialsSnapshot: Sendable {
 /// The body of an answer, encoded up to the number of seconds; what follows is the token, which is not kept twice. An
 /// object for the same reason.
 package final class EncodedCredentials: Sendable {
-    /// What stands between the quote that begins the entity tag and the body, where no other field does.
-    package let tagAndLength: [UInt8]
-    /// What comes before the seconds.
+    /// From the entity tag, behind its first quote, to the seconds in the body: the content's length is the only field
+    /// between the two.
     package let opening: [UInt8]
+    /// Where the body begins in that.
+    private let bodyStart: Int
     /// What comes between the seconds and a token that is plain, and after that.
     package static let beforeToken: StaticString = #","token_type":"Bearer","token":""#
     package static let afterToken: StaticString = "\"}"
@@ -77,16 +78,18 @@ package final class EncodedCredentials: Sendable {
             json.member("expires", held.expires.description)
         }
         head.removeLast()
-        opening = Array(head + Array(#","expires_in":"#.utf8))
+        head += Array(#","expires_in":"#.utf8)
         count =
-            opening.count + Self.secondsWidth + Self.beforeToken.utf8CodeUnitCount + token.count
+            head.count + Self.secondsWidth + Self.beforeToken.utf8CodeUnitCount + token.count
             + Self.afterToken.utf8CodeUnitCount
-        tagAndLength = Array("\(version)\"\r\nContent-Length: \(count)\r\n\r\n".utf8)
+        let fields = Array("\(version)\"\r\nContent-Length: \(count)\r\n\r\n".utf8)
+        opening = fields + head
+        bodyStart = fields.count
     }
 
     /// What it takes of memory, in bytes.
     var footprint: Int {
-        Footprint.allocation(16 + 48) + Footprint.bytes(opening.capacity) + Footprint.bytes(tagAndLength.capacity)
+        Footprint.allocation(16 + 48) + Footprint.bytes(opening.capacity)
     }
 
     /// The whole seconds that are left at `now`; 0 once it is over.
@@ -99,7 +102,7 @@ package final class EncodedCredentials: Sendable {
         let seconds = String(seconds(at: now))
         var body: [UInt8] = []
         body.reserveCapacity(count)
-        body += opening
+        body += opening[bodyStart...]
         body += repeatElement(UInt8(ascii: " "), count: max(0, Self.secondsWidth - seconds.utf8.count))
         body += seconds.utf8
         if isPlain {

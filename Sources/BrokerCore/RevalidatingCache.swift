@@ -18,14 +18,6 @@ package struct CacheStatistics: Sendable, Equatable {
 package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     private typealias Contents = CacheShard<Key, Value>
 
-    private final class Shard: Sendable {
-        let contents: Mutex<Contents>
-
-        init(_ limit: Int, _ generations: [Generation]) {
-            contents = Mutex(Contents(limit: limit, generations: generations))
-        }
-    }
-
     /// Shows which changes were known, and when, before somebody turned to the store.
     package struct Ticket: Sendable {
         fileprivate let changes: UInt64
@@ -34,7 +26,8 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
 
     private static var shardCount: Int { 64 }
 
-    private let shards: [Shard]
+    /// Within this object: the way to one counts no reference.
+    private let shards: InlineArray<64, Mutex<Contents>>
     private let trust: Trust
     private let cost: @Sendable (Key, Value) -> Int
     private let version: @Sendable (Value) -> Int64
@@ -51,7 +44,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     ) {
         // In this order: see `Trust.configurations`.
         let generations = holdsConfiguration ? [trust.configurations, trust.generation] : [trust.generation]
-        shards = (0..<Self.shardCount).map { _ in Shard(bytes / Self.shardCount, generations) }
+        shards = InlineArray { _ in Mutex(Contents(limit: bytes / Self.shardCount, generations: generations)) }
         self.trust = trust
         self.cost = cost
         self.version = version
@@ -77,27 +70,24 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     /// The same of the entry whose key has that hash and matches.
     @inline(__always)
     package func holding(hash: Int, now: MonotonicInstant, where matches: (Key) -> Bool) -> Holding? {
-        // The value is taken out of its entry behind the lock: what it holds is counted by then, not before.
-        let found = shard(hash).contents.withLock { contents -> (Contents.Entry, MonotonicInstant)? in
+        shards[shard(hash)].withLock { contents in
             guard let slot = contents.find(hash, where: matches) else { return nil }
             let end = trust.end(of: contents.checked(slot), now)
-            guard end > now else { return nil }
+            guard end.nanoseconds > now.nanoseconds else { return nil }
             contents.use(slot)
-            return (contents.entry(slot), end)
+            return Holding(value: contents.entry(slot).value, end: end)
         }
-        guard let (entry, end) = found else { return nil }
-        return Holding(value: entry.value, end: end)
     }
 
     /// The value however old it is: for when the store cannot be asked.
     package func any(_ key: Key) -> Value? {
         let hash = key.hashValue
-        return shard(hash).contents.withLock { contents in contents.find(key, hash).map { contents.entry($0) } }?.value
+        return shards[shard(hash)].withLock { contents in contents.find(key, hash).map { contents.entry($0) } }?.value
     }
 
     /// To be taken before a value is read from the store or written to it.
     package func ticket(_ key: Key, now: MonotonicInstant) -> Ticket {
-        shard(key.hashValue).contents.withLock { Ticket(changes: $0.changes, taken: now) }
+        shards[shard(key.hashValue)].withLock { Ticket(changes: $0.changes, taken: now) }
     }
 
     /// Takes in what was read, nil for nothing, unless the key was changed since the ticket was taken. A change that
@@ -105,7 +95,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     package func fill(_ key: Key, _ value: Value?, _ ticket: Ticket) {
         let hash = key.hashValue
         let made = value.map { entry(key, $0) }
-        shard(hash).contents.withLock { contents in
+        shards[shard(hash)].withLock { contents in
             if contents.hasChanged(hash, since: ticket.changes, asSeenBy: made?.entry.version) { return }
             contents.set(key, hash, to: made, checked: ticket.taken)
         }
@@ -117,7 +107,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     package func put(_ key: Key, _ value: Value, _ ticket: Ticket) {
         let hash = key.hashValue
         let made = entry(key, value)
-        shard(hash).contents.withLock { contents in
+        shards[shard(hash)].withLock { contents in
             let isLast = !contents.hasChanged(hash, since: ticket.changes, asSeenBy: made.entry.version)
             contents.noteChange(of: hash)
             contents.set(key, hash, to: isLast ? made : nil, checked: ticket.taken)
@@ -127,7 +117,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     /// Forgets what was removed, or what a write may have replaced whose outcome is not known.
     package func remove(_ key: Key) {
         let hash = key.hashValue
-        shard(hash).contents.withLock { contents in
+        shards[shard(hash)].withLock { contents in
             contents.noteChange(of: hash)
             contents.set(key, hash, to: nil, checked: MonotonicInstant(nanoseconds: 0))
         }
@@ -138,7 +128,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     package func hear(_ key: Key, version: Int64?) {
         guard let version else { return remove(key) }
         let hash = key.hashValue
-        shard(hash).contents.withLock { contents in
+        shards[shard(hash)].withLock { contents in
             contents.noteNews(of: hash, version: version)
             guard let slot = contents.find(key, hash), contents.entry(slot).version < version else { return }
             contents.set(key, hash, to: nil, checked: MonotonicInstant(nanoseconds: 0))
@@ -147,8 +137,8 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
 
     /// Like `remove` for every key; of the entries, only those that match go. Looks at every entry.
     package func removeAll(where matches: (Key, Value) -> Bool) {
-        for shard in shards {
-            shard.contents.withLock { contents in
+        for index in shards.indices {
+            shards[index].withLock { contents in
                 contents.noteChangeOfAll()
                 contents.removeAll { matches($0.key, $0.value) }
             }
@@ -158,21 +148,24 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     package var count: Int { statistics.entries }
 
     package var statistics: CacheStatistics {
-        shards.reduce(into: CacheStatistics()) { sum, shard in
-            shard.contents.withLock { contents in
+        var sum = CacheStatistics()
+        for index in shards.indices {
+            shards[index].withLock { contents in
                 sum.entries += contents.count
                 sum.bytes += contents.bytes
                 sum.evictions += contents.evictions
             }
         }
+        return sum
     }
 
     private func entry(_ key: Key, _ value: Value) -> (entry: Contents.Entry, bytes: Int) {
         (Contents.Entry(key, value, version: version(value)), Contents.overhead + cost(key, value))
     }
 
-    private func shard(_ hash: Int) -> Shard {
+    @inline(__always)
+    private func shard(_ hash: Int) -> Int {
         // By other bits than those that place the key within its shard.
-        shards[Int(truncatingIfNeeded: UInt(bitPattern: hash) >> UInt(UInt.bitWidth - 6))]
+        Int(truncatingIfNeeded: UInt(bitPattern: hash) >> UInt(UInt.bitWidth - 6))
     }
 }

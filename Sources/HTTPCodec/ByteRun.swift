@@ -40,6 +40,58 @@ package enum ByteRun {
         }
     }
 
+    /// Whether two texts are the same. No comparison for secrets: it ends at the first difference.
+    @inline(__always)
+    package static func equal(_ one: Span<UInt8>, _ other: Span<UInt8>) -> Bool {
+        guard one.count == other.count else { return false }
+        return unsafe one.withUnsafeBytes { one in
+            unsafe other.withUnsafeBytes { other in
+                let count = one.count
+                var index = 0
+                while index &+ 8 <= count {
+                    if unsafe one.loadUnaligned(fromByteOffset: index, as: UInt64.self)
+                        != other.loadUnaligned(fromByteOffset: index, as: UInt64.self)
+                    {
+                        return false
+                    }
+                    index &+= 8
+                }
+                while index < count {
+                    if unsafe one[index] != other[index] { return false }
+                    index &+= 1
+                }
+                return true
+            }
+        }
+    }
+
+    /// Feeds the bytes to a hasher, with their count: by words, since it takes each in one step, and single bytes would
+    /// cost it one each.
+    package static func hash(_ bytes: Span<UInt8>, into hasher: inout Hasher) {
+        unsafe bytes.withUnsafeBytes { bytes in
+            let count = bytes.count
+            var index = 0
+            while index &+ 8 <= count {
+                hasher.combine(unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self))
+                index &+= 8
+            }
+            // Seven bytes at most, and above them the count of all, so that no two texts are the same words.
+            var last = UInt64(truncatingIfNeeded: count) << 56
+            if index < count, count >= 8 {
+                let word = unsafe bytes.loadUnaligned(fromByteOffset: count &- 8, as: UInt64.self)
+                last |= word &>> UInt64(truncatingIfNeeded: 8 &* (8 &- (count &- index)))
+            } else {
+                var shift: UInt64 = 0
+                while index < count {
+                    last |= unsafe UInt64(bytes[index]) &<< shift
+                    shift &+= 8
+                    index &+= 1
+                }
+            }
+            hasher.combine(last)
+        }
+    }
+
     /// Whether a space is among the bytes of a range.
     @inline(__always)
     static func hasSpace(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Bool {

@@ -6,6 +6,8 @@
 package struct PlainHead {
     /// From the first byte of the request line to the end of the empty line.
     package private(set) var length = 0
+    /// Of the request line, without its end.
+    package private(set) var requestLineLength = 0
     /// What follows the `?` behind the path; nil without one. It was not looked at: whoever takes it refuses what has no
     /// place in a query (RFC 3986 §3.4).
     package private(set) var query: Range<Int>?
@@ -31,6 +33,7 @@ package struct PlainHead {
             ByteRun.hasExactly("HTTP/1.1\r\n", bytes, at: targetEnd + 1)
         else { return nil }
         var index = targetEnd + 11
+        requestLineLength = targetEnd + 9
         var hasHost = false
         for _ in 0...limits.fieldCount {
             guard index + 1 < bytes.count else { return nil }

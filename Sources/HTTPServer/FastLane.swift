@@ -16,7 +16,7 @@ internal import Synchronization
     private final class NoShortcut: Shortcut {
         let generation = Generation()
         func clocks() -> (monotonic: MonotonicInstant, milliseconds: Int64) { (.now, WallClock.milliseconds) }
-        func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer) {}
+        func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {}
         func answered(_ count: Int, kind: Int) {}
         func turnEnded(answers: Int, nanoseconds: Int64) {}
     }
@@ -29,6 +29,8 @@ internal import Synchronization
         var descriptor: CInt = -1
         /// Where the answer to the last request is kept; -1 for nowhere.
         var kept: Int32 = -1
+        /// The frame of the last request that had one; -1 for none.
+        var frame: Int32 = -1
         var isOpen = false
     }
 
@@ -59,6 +61,24 @@ internal import Synchronization
         var candidate: UInt64 = 0
     }
 
+    /// A request of which one part may be others, as the shortcut said: what stands before it and behind it is kept.
+    private struct Frame {
+        /// In nanoseconds of the shortcut's clock.
+        var end: Int64 = .min
+        /// 0 in a place that is free.
+        var partStart: UInt32 = 0
+        /// Of what stands behind the part.
+        var restLength: UInt32 = 0
+        /// The hash of both.
+        var hash: UInt64 = 0
+        /// As in `Kept`.
+        var candidate: UInt64 = 0
+        /// The hash of the part that came last.
+        var lastPart: UInt64 = 0
+
+        var length: Int { Int(partStart) + Int(restLength) }
+    }
+
     @unsafe private struct State {
         var places: UnsafeMutablePointer<Place>
         var placeCount: Int
@@ -70,6 +90,7 @@ internal import Synchronization
         var kinds: UInt32 = 0
         var began = MonotonicInstant(nanoseconds: 0)
         var keptCount = 0
+        var frameCount = 0
         var isClosed = false
     }
 
@@ -119,10 +140,14 @@ internal import Synchronization
     private let state: UnsafeMutablePointer<State>
     private let kept: UnsafeMutablePointer<Kept>
     private let memory: UnsafeMutableRawPointer
+    private let frames: UnsafeMutablePointer<Frame>
+    private let frameMemory: UnsafeMutableRawPointer
 
     private static let keptPlaces = 512
     private static let longestHead = 640
     private static let longestAnswer = 2432
+    /// In bytes; no head is shorter.
+    private static let leastCompared = 16
     private static var stride: Int { longestHead + longestAnswer }
     /// Room for one more answer once as much is unsent as a connection may have.
     private static let outputReserve = 65_536
@@ -142,7 +167,7 @@ internal import Synchronization
         var random = SystemRandomNumberGenerator()
         seed = random.next()
         generation = shortcut.generation
-        output = OutputBuffer(capacity: unsentBytes + Self.outputReserve)
+        output = OutputBuffer(capacity: unsentBytes + Self.outputReserve, stamp: stamp)
         unsafe state = .allocate(capacity: 1)
         unsafe state.initialize(
             to: State(
@@ -154,15 +179,20 @@ internal import Synchronization
         unsafe kept.initialize(repeating: Kept(), count: Self.keptPlaces)
         // The kernel gives the pages of a block of this size as they are written to.
         unsafe memory = .allocate(byteCount: Self.keptPlaces * Self.stride, alignment: 4096)
+        unsafe frames = .allocate(capacity: ShortcutAnswer.frames)
+        unsafe frames.initialize(repeating: Frame(), count: ShortcutAnswer.frames)
+        unsafe frameMemory = .allocate(byteCount: ShortcutAnswer.frames * Self.longestHead, alignment: 4096)
     }
 
     deinit {
-        for index in 0..<Self.keptPlaces { wipe(index) }
+        wipeAll()
         unsafe state.pointee.places.deallocate()
         unsafe state.pointee.counts.deallocate()
         unsafe state.deallocate()
         unsafe kept.deallocate()
         unsafe memory.deallocate()
+        unsafe frames.deallocate()
+        unsafe frameMemory.deallocate()
     }
 
     // MARK: The worker's side
@@ -186,7 +216,7 @@ internal import Synchronization
     func closeForGood() {
         unsafe state.pointee.isClosed = true
         for index in unsafe 0..<state.pointee.placeCount { unsafe state.pointee.places[index].isOpen = false }
-        for index in 0..<Self.keptPlaces { wipe(index) }
+        wipeAll()
     }
 
     /// When a request of the connection was last answered here; nil where none was.
@@ -206,10 +236,16 @@ internal import Synchronization
     /// Overwrites what is kept and does not hold any more: it has API keys and tokens in it. Returns whether anything is
     /// left.
     func tidy() -> Bool {
-        if unsafe state.pointee.keptCount == 0 { return false }
+        if unsafe state.pointee.keptCount + state.pointee.frameCount == 0 { return false }
         let now = shortcut.clocks().monotonic.nanoseconds
         for index in 0..<Self.keptPlaces where unsafe kept[index].end <= now { wipe(index) }
-        return unsafe state.pointee.keptCount > 0
+        for index in 0..<ShortcutAnswer.frames where unsafe frames[index].end <= now { wipeFrame(index) }
+        return unsafe state.pointee.keptCount + state.pointee.frameCount > 0
+    }
+
+    private func wipeAll() {
+        for index in 0..<Self.keptPlaces { wipe(index) }
+        for index in 0..<ShortcutAnswer.frames { wipeFrame(index) }
     }
 
     private func wipe(_ index: Int) {
@@ -219,6 +255,15 @@ internal import Synchronization
         unsafe kept[index] = Kept()
         unsafe kept[index].candidate = candidate
         unsafe state.pointee.keptCount -= 1
+    }
+
+    private func wipeFrame(_ index: Int) {
+        guard unsafe frames[index].partStart > 0 else { return }
+        unsafe explicit_bzero(frameMemory + index * Self.longestHead, Self.longestHead)
+        let candidate = unsafe frames[index].candidate
+        unsafe frames[index] = Frame()
+        unsafe frames[index].candidate = candidate
+        unsafe state.pointee.frameCount -= 1
     }
 
     private func grow(beyond slot: Int) {
@@ -340,36 +385,49 @@ internal import Synchronization
                 return length
             }
         }
+        if unsafe place.pointee.frame >= 0 {
+            let length = unsafe answerInFrame(range, place, &closes)
+            if length > 0 { return length }
+        }
         return unsafe make(range, place, &closes)
     }
 
-    /// Whether a head is the one that is kept there, in a time that depends on the length only: there is an API key in it.
+    /// Whether a head is the one that is kept there.
     @inline(__always)
     private func isKept(_ head: UnsafeMutableRawPointer, _ length: Int, at index: Int) -> Bool {
-        var one = UnsafeRawPointer(head)
-        var other = unsafe UnsafeRawPointer(memory + index &* Self.stride)
-        var difference = SIMD4<UInt64>(repeating: 0)
-        var left = length
+        unsafe Self.equal(head, memory + index &* Self.stride, length)
+    }
+
+    /// Whether bytes are the same, in a time that depends on the length only: there are API keys among them.
+    @inline(__always)
+    private static func equal(
+        _ one: UnsafeMutableRawPointer, _ other: UnsafeMutableRawPointer, _ length: Int
+    ) -> Bool {
+        var one = UnsafeRawPointer(one)
+        var other = UnsafeRawPointer(other)
+        typealias Word = SIMD2<UInt64>
+        // The last bytes first, of which some are compared twice.
+        let last = length &- leastCompared
+        var difference =
+            unsafe one.loadUnaligned(fromByteOffset: last, as: Word.self)
+            ^ other.loadUnaligned(fromByteOffset: last, as: Word.self)
+        var left = last
         while left >= 32 {
-            difference |= unsafe one.loadUnaligned(as: SIMD4<UInt64>.self) ^ other.loadUnaligned(as: SIMD4<UInt64>.self)
+            difference |= unsafe one.loadUnaligned(as: Word.self) ^ other.loadUnaligned(as: Word.self)
+            difference |=
+                unsafe one.loadUnaligned(fromByteOffset: 16, as: Word.self)
+                ^ other.loadUnaligned(fromByteOffset: 16, as: Word.self)
             unsafe one += 32
             unsafe other += 32
             left &-= 32
         }
-        var rest: UInt64 = 0
-        while left >= 8 {
-            rest |= unsafe one.loadUnaligned(as: UInt64.self) ^ other.loadUnaligned(as: UInt64.self)
-            unsafe one += 8
-            unsafe other += 8
-            left &-= 8
-        }
         while left > 0 {
-            rest |= unsafe UInt64(one.load(as: UInt8.self) ^ other.load(as: UInt8.self))
-            unsafe one += 1
-            unsafe other += 1
-            left &-= 1
+            difference |= unsafe one.loadUnaligned(as: Word.self) ^ other.loadUnaligned(as: Word.self)
+            unsafe one += 16
+            unsafe other += 16
+            left &-= 16
         }
-        return difference[0] | difference[1] | difference[2] | difference[3] | rest == 0
+        return difference[0] | difference[1] == 0
     }
 
     /// Appends the answer that is kept there, if it still holds.
@@ -413,14 +471,67 @@ internal import Synchronization
         let end = unsafe entry.pointee.secondsEnd
         let left = unsafe ShortcutAnswer.seconds(until: end, at: state.pointee.milliseconds)
         unsafe entry.pointee.secondsLast = Self.lastMillisecond(of: left, until: end)
-        let digits = unsafe UnsafeMutableRawBufferPointer(
-            start: answer + Int(entry.pointee.secondsOffset), count: Int(entry.pointee.secondsWidth))
-        _ = unsafe OutputBuffer.write(decimal: left, width: digits.count, into: digits)
+        let width = unsafe Int(entry.pointee.secondsWidth)
+        let seconds = unsafe answer + Int(entry.pointee.secondsOffset)
+        // They are no more digits than they were, and may be fewer.
+        unsafe seconds.initializeMemory(as: UInt8.self, repeating: UInt8(ascii: " "), count: width)
+        _ = unsafe OutputBuffer.write(decimal: left, before: seconds + width)
     }
 
     /// The last millisecond at which so many whole seconds are left until `end`.
     private static func lastMillisecond(of seconds: Int64, until end: Int64) -> Int64 {
         seconds == 0 ? .max : end - seconds * 1000
+    }
+
+    /// Has the shortcut find the answer by the part alone, where all the rest is as it was in the connection's last
+    /// request.
+    private func answerInFrame(
+        _ range: Range<Int>, _ place: UnsafeMutablePointer<Place>, _ closes: inout Bool
+    ) -> Int {
+        let index = unsafe Int(place.pointee.frame)
+        let frame = unsafe frames + index
+        let (start, rest) = unsafe (Int(frame.pointee.partStart), Int(frame.pointee.restLength))
+        guard start > 0, range.count > start + rest, unsafe frame.pointee.end > state.pointee.monotonic
+        else { return 0 }
+        let head = unsafe input.base + range.lowerBound
+        let known = unsafe frameMemory + index &* Self.longestHead
+        // The part ends where the byte stands that is the first one behind it in the frame.
+        let behind = unsafe known.load(fromByteOffset: start, as: UInt8.self)
+        guard
+            let found = unsafe memchr(head + start, CInt(behind), range.count - rest - start + 1),
+            case let end = unsafe UnsafeRawPointer(found) - UnsafeRawPointer(head), end > start,
+            unsafe Self.equal(head, known, start), unsafe Self.equal(head + end, known + start, rest)
+        else { return 0 }
+        let length = end + rest
+        let generation = generation.current
+        var answer = newAnswer()
+        input.withBytes(range.lowerBound + start..<range.lowerBound + end) {
+            shortcut.answer(part: $0, inFrame: index, &answer, output)
+        }
+        if answer.consumed == 0 { return 0 }
+        note(answer, &closes)
+        // Kept is what comes again, as in `make`; most that come in a frame do not.
+        let part = unsafe hashOf(head + start, end - start)
+        if unsafe frame.pointee.lastPart == part {
+            unsafe keep(head, length, hashOf(head, length), answer, generation, place)
+        } else {
+            unsafe frame.pointee.lastPart = part
+        }
+        return length
+    }
+
+    @inline(__always)
+    private func newAnswer() -> ShortcutAnswer {
+        unsafe ShortcutAnswer(
+            start: output.count, monotonic: MonotonicInstant(nanoseconds: state.pointee.monotonic),
+            milliseconds: state.pointee.milliseconds)
+    }
+
+    @inline(__always)
+    private func note(_ answer: borrowing ShortcutAnswer, _ closes: inout Bool) {
+        precondition(answer.kind >= 0 && answer.kind < ShortcutAnswer.kinds)
+        count(answer.kind)
+        closes = answer.closes
     }
 
     /// Has the shortcut find the answer, and keeps it where it says so. Not part of its caller, which has more to do with
@@ -443,26 +554,62 @@ internal import Synchronization
         }
         // Read before the answer is made: what changes meanwhile makes it one that does not hold.
         let generation = generation.current
-        var answer = unsafe ShortcutAnswer(
-            output, stamp, monotonic: MonotonicInstant(nanoseconds: state.pointee.monotonic),
-            milliseconds: state.pointee.milliseconds)
-        input.withBytes(range) { shortcut.answer($0, &answer) }
+        var answer = newAnswer()
+        input.withBytes(range) { shortcut.answer($0, &answer, output) }
         let length = answer.consumed
         if length == 0 { return 0 }
-        precondition(length <= range.count && answer.kind >= 0 && answer.kind < ShortcutAnswer.kinds)
-        count(answer.kind)
-        closes = answer.closes
-        if answer.life > 0, length <= Self.longestHead, output.count - answer.start <= Self.longestAnswer {
-            if length != range.count { hash = nil }
-            unsafe keep(head, length, hash ?? hashOf(head, length), answer, generation, place)
-        }
+        precondition(length <= range.count)
+        note(answer, &closes)
+        if length != range.count { hash = nil }
+        unsafe keep(head, length, hash ?? hashOf(head, length), answer, generation, place)
+        unsafe keepFrame(head, length, answer, place)
         return length
+    }
+
+    /// Takes the request for a frame of others, and the connection's next one for one of them.
+    private func keepFrame(
+        _ head: UnsafeMutableRawPointer, _ length: Int, _ answer: borrowing ShortcutAnswer,
+        _ place: UnsafeMutablePointer<Place>
+    ) {
+        let (start, end) = (answer.part.lowerBound, answer.part.upperBound)
+        let rest = length - end
+        guard answer.frameLife > 0, start < end, min(start, rest) >= Self.leastCompared,
+            start + rest <= Self.longestHead
+        else { return }
+        let hash = unsafe hashOf(head, start) ^ hashOf(head + end, rest) &* 0x9e37_79b9_7f4a_7c15
+        let index = Int(truncatingIfNeeded: hash >> 8) & (ShortcutAnswer.frames - 1)
+        let frame = unsafe frames + index
+        let known = unsafe frameMemory + index * Self.longestHead
+        let isSame =
+            unsafe frame.pointee.hash == hash && Int(frame.pointee.partStart) == start
+            && Int(frame.pointee.restLength) == rest && Self.equal(head, known, start)
+            && Self.equal(head + end, known + start, rest)
+        if !isSame {
+            // One that is in use stays until another was wanted twice in a row.
+            if unsafe frame.pointee.end > state.pointee.monotonic, unsafe frame.pointee.candidate != hash {
+                unsafe frame.pointee.candidate = hash
+                return
+            }
+            wipeFrame(index)
+            unsafe known.copyMemory(from: head, byteCount: start)
+            unsafe (known + start).copyMemory(from: head + end, byteCount: rest)
+            unsafe frame.pointee = Frame(
+                partStart: UInt32(start), restLength: UInt32(rest), hash: hash, candidate: hash)
+            unsafe state.pointee.frameCount += 1
+        }
+        unsafe frame.pointee.end = state.pointee.monotonic + answer.frameLife
+        unsafe frame.pointee.lastPart = hashOf(head + start, end - start)
+        shortcut.keepFrame(index)
+        unsafe place.pointee.frame = Int32(index)
     }
 
     private func keep(
         _ head: UnsafeMutableRawPointer, _ length: Int, _ hash: UInt64, _ answer: borrowing ShortcutAnswer,
         _ generation: Int, _ place: UnsafeMutablePointer<Place>
     ) {
+        guard answer.life > 0, length >= Self.leastCompared, length <= Self.longestHead,
+            output.count - answer.start <= Self.longestAnswer
+        else { return }
         let index = Self.index(hash)
         let entry = unsafe kept + index
         if unsafe entry.pointee.candidate != hash {
@@ -502,10 +649,19 @@ internal import Synchronization
             unsafe position += 16
             left &-= 16
         }
-        while left > 0 {
-            unsafe mix(UInt64(position.load(as: UInt8.self)), 0)
-            unsafe position += 1
-            left &-= 1
+        if left >= 8 {
+            // Overlapping: what is read twice does no harm.
+            unsafe mix(
+                position.loadUnaligned(as: UInt64.self),
+                position.loadUnaligned(fromByteOffset: left &- 8, as: UInt64.self))
+        } else if left > 0 {
+            var word: UInt64 = 0
+            while left > 0 {
+                word = unsafe word << 8 | UInt64(position.load(as: UInt8.self))
+                unsafe position += 1
+                left &-= 1
+            }
+            mix(word, 0)
         }
         return hash
     }

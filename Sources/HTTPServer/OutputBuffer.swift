@@ -5,14 +5,16 @@
 @safe package final class OutputBuffer {
     let base: UnsafeMutableRawPointer
     let capacity: Int
+    let stamp: ResponseStamp
     // In memory of its own: Swift would check at each access to a property that nobody else is in the middle of one.
     private let length: UnsafeMutablePointer<Int>
 
-    init(capacity: Int) {
+    init(capacity: Int, stamp: ResponseStamp) {
         unsafe base = .allocate(byteCount: capacity, alignment: 16)
         unsafe length = .allocate(capacity: 1)
         unsafe length.initialize(to: 0)
         self.capacity = capacity
+        self.stamp = stamp
     }
 
     deinit {
@@ -42,35 +44,36 @@
     /// The digits of a number that is not negative, with spaces before them up to `width`, 24 at most; more digits than
     /// that are written all the same.
     package func append(decimal number: Int64, width: Int = 1) {
-        var digits: (UInt64, UInt64, UInt64) = (0, 0, 0)
+        precondition(width <= 24)
+        let spaces: UInt64 = 0x2020_2020_2020_2020
+        var digits = (spaces, spaces, spaces)
         unsafe withUnsafeMutableBytes(of: &digits) { digits in
-            let start = unsafe Self.write(decimal: number, width: width, into: digits)
-            unsafe append(digits.baseAddress.map { unsafe UnsafeRawPointer($0 + start) }, digits.count - start)
+            guard let end = unsafe digits.baseAddress.map({ unsafe $0 + 24 }) else { return }
+            let written = unsafe max(width, Self.write(decimal: number, before: end))
+            unsafe append(end - written, written)
         }
     }
 
-    /// Writes the digits to the end of `digits` and returns where they begin.
-    static func write(decimal number: Int64, width: Int, into digits: UnsafeMutableRawBufferPointer) -> Int {
+    /// Writes the digits, up to `end`. Returns how many they are, 19 at most.
+    @inline(__always)
+    static func write(decimal number: Int64, before end: UnsafeMutableRawPointer) -> Int {
         var rest = UInt64(max(0, number))
-        var start = digits.count
+        var position = unsafe end
+        let pairs = unsafe UnsafeRawPointer(Self.pairs.utf8Start)
         // Two digits for each division.
-        while rest >= 100 {
-            let pair = unsafe pairs.utf8Start + Int(truncatingIfNeeded: rest % 100) * 2
-            rest /= 100
-            start -= 2
-            unsafe digits[start] = pair[0]
-            unsafe digits[start + 1] = pair[1]
+        while rest >= 10 {
+            let (tens, pair) = rest.quotientAndRemainder(dividingBy: 100)
+            unsafe position -= 2
+            unsafe position.storeBytes(
+                of: pairs.loadUnaligned(fromByteOffset: Int(truncatingIfNeeded: pair) &* 2, as: UInt16.self),
+                as: UInt16.self)
+            rest = tens
         }
-        repeat {
-            start -= 1
-            unsafe digits[start] = UInt8(ascii: "0") + UInt8(truncatingIfNeeded: rest % 10)
-            rest /= 10
-        } while rest != 0
-        while digits.count - start < width {
-            start -= 1
-            unsafe digits[start] = UInt8(ascii: " ")
+        if unsafe rest > 0 || position == end {
+            unsafe position -= 1
+            unsafe position.storeBytes(of: UInt8(ascii: "0") &+ UInt8(truncatingIfNeeded: rest), as: UInt8.self)
         }
-        return start
+        return unsafe end - position
     }
 
     private static let pairs: StaticString = """
@@ -87,7 +90,7 @@
     @inline(__always)
     func append(_ source: UnsafeRawPointer?, _ added: Int) {
         let count = unsafe length.pointee
-        precondition(added <= capacity - count)
+        precondition(added <= capacity &- count)
         guard added > 0, let source = unsafe source else { return }
         unsafe (base + count).copyMemory(from: source, byteCount: added)
         unsafe length.pointee = count + added

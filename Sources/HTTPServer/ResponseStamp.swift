@@ -7,42 +7,76 @@ internal import HTTPCodec
 @safe final class ResponseStamp {
     static let dateLength = 29
 
+    /// The status line and the fields up to a name's second half, of every answer that the fast lane gives: its date and
+    /// the first half are the same for a second, and one copy brings them all.
+    private enum Opening {
+        static let dateName: StaticString = "\r\nDate: "
+        static let requestIDName: StaticString = "\r\nX-Request-ID: "
+        static let prefixLength = 16
+        /// Of both, one behind the other.
+        static let room = 256
+    }
+
     /// In memory of its own, which nobody checks at each access.
     private struct Contents {
         var second: Int64
         var word: UInt64
-        var prefix: (UInt64, UInt64)
-        var dateText: (UInt64, UInt64, UInt64, UInt64)
+        var ok = 0..<0
+        var notModified = 0..<0
     }
 
     private let contents: UnsafeMutablePointer<Contents>
+    private let openings: UnsafeMutableRawPointer
+    private let prefix: (UInt64, UInt64)
     /// RFC 9110 §6.6.1, as of the last `update`.
-    private(set) var date: [UInt8] = []
+    private(set) var date: [UInt8]
 
     init(second: Int64) {
         var random = SystemRandomNumberGenerator()
         unsafe contents = .allocate(capacity: 1)
-        unsafe contents.initialize(
-            to: Contents(
-                second: second - 1, word: random.next(), prefix: Self.digits(random.next()), dateText: (0, 0, 0, 0)))
-        update(second)
+        unsafe contents.initialize(to: Contents(second: second, word: random.next()))
+        prefix = Self.digits(random.next())
+        unsafe openings = .allocate(byteCount: Opening.room, alignment: 16)
+        date = HTTPDate.format(secondsSince1970: second)
+        let ok = makeOpening("HTTP/1.1 200 OK", at: 0)
+        unsafe contents.pointee.ok = ok
+        unsafe contents.pointee.notModified = makeOpening("HTTP/1.1 304 Not Modified", at: ok.upperBound)
     }
 
-    deinit { unsafe contents.deallocate() }
+    deinit {
+        unsafe contents.deallocate()
+        unsafe openings.deallocate()
+    }
+
+    private func makeOpening(_ statusLine: StaticString, at start: Int) -> Range<Int> {
+        var text = Array("\(statusLine)\(Opening.dateName)".utf8) + date + Array("\(Opening.requestIDName)".utf8)
+        unsafe withUnsafeBytes(of: prefix) { unsafe text.append(contentsOf: $0) }
+        precondition(start + text.count <= Opening.room)
+        unsafe UnsafeMutableRawBufferPointer(start: openings + start, count: text.count).copyBytes(from: text)
+        return start..<start + text.count
+    }
 
     /// The second since 1970 that the date is of.
     var second: Int64 { unsafe contents.pointee.second }
 
     func update(_ second: Int64) {
         if unsafe contents.pointee.second == second { return }
-        date = HTTPDate.format(secondsSince1970: second)
         unsafe contents.pointee.second = second
-        unsafe withUnsafeMutableBytes(of: &contents.pointee.dateText) { unsafe $0.copyBytes(from: date) }
+        date = HTTPDate.format(secondsSince1970: second)
+        let ends = unsafe [contents.pointee.ok.upperBound, contents.pointee.notModified.upperBound]
+        for end in ends {
+            unsafe writeDate(to: openings + end - Self.dateFromEnd)
+        }
     }
+
+    /// How far in front of an opening's end its date begins.
+    private static let dateFromEnd = dateLength + Opening.requestIDName.utf8CodeUnitCount + Opening.prefixLength
 
     /// Writes the date.
     func writeDate(to target: UnsafeMutableRawPointer) {
-        unsafe target.copyMemory(from: UnsafeRawPointer(contents) + Self.dateTextOffset, byteCount: Self.dateLength)
+        unsafe date.withUnsafeBytes { date in
+            if let text = date.baseAddress { unsafe target.copyMemory(from: text, byteCount: Self.dateLength) }
+        }
     }
 
     /// Writes the second half of the next name.
@@ -53,25 +87,21 @@ internal import HTTPCodec
         unsafe target.storeBytes(of: low, toByteOffset: 8, as: UInt64.self)
     }
 
-    func appendDate(to output: OutputBuffer) {
-        unsafe output.append(UnsafeRawPointer(contents) + Self.dateTextOffset, Self.dateLength)
-    }
-
-    func appendPrefix(to output: OutputBuffer) {
-        unsafe withUnsafeBytes(of: contents.pointee.prefix) { unsafe output.append($0.baseAddress, $0.count) }
-    }
-
-    func appendNextSuffix(to output: OutputBuffer) {
+    /// Appends an answer's status line, date and name, without the line's end. Returns how far in front of the end of it
+    /// the date begins, and the second half of the name.
+    @inline(__always)
+    func appendOpening(isNotModified: Bool, to output: OutputBuffer) -> (date: Int, suffix: Int) {
+        let opening = unsafe isNotModified ? contents.pointee.notModified : contents.pointee.ok
+        unsafe output.append(openings + opening.lowerBound, opening.count)
         let suffix = Self.digits(next())
         unsafe withUnsafeBytes(of: suffix) { unsafe output.append($0.baseAddress, $0.count) }
+        return (Self.dateFromEnd + Opening.prefixLength, Opening.prefixLength)
     }
 
     func nextRequestID() -> String {
-        let digits = unsafe (contents.pointee.prefix, Self.digits(next()))
+        let digits = (prefix, Self.digits(next()))
         return unsafe withUnsafeBytes(of: digits) { unsafe String(decoding: $0, as: UTF8.self) }
     }
-
-    private static let dateTextOffset = MemoryLayout<Contents>.offset(of: \.dateText)!
 
     @inline(__always)
     private func next() -> UInt64 {

@@ -16,7 +16,16 @@ package protocol Shortcut: AnyObject {
     ///
     /// - Parameter bytes: what has arrived and was not answered yet, from a request's first byte on. It may end in the
     ///   middle of a request, or hold several.
-    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer)
+    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer, _ output: OutputBuffer)
+
+    /// The request that was answered last, which named its part, is from now on the frame of that number, below
+    /// `ShortcutAnswer.frames`: whatever that number meant before is over.
+    func keepFrame(_ frame: Int)
+
+    /// Answers a request that is as a frame's but for its part, or leaves it alone.
+    ///
+    /// - Parameter part: what stands there in this one: at least one byte, and none that is the one behind the part.
+    func answer(part: Span<UInt8>, inFrame frame: Int, _ answer: inout ShortcutAnswer, _ output: OutputBuffer)
 
     /// So many answers of a kind were given in a turn.
     func answered(_ count: Int, kind: Int)
@@ -25,22 +34,35 @@ package protocol Shortcut: AnyObject {
     func turnEnded(answers: Int, nanoseconds: Int64)
 }
 
-/// What a shortcut puts its answer into.
+extension Shortcut {
+    /// For those that never name a part.
+    package func keepFrame(_ frame: Int) {}
+    package func answer(
+        part: Span<UInt8>, inFrame frame: Int, _ answer: inout ShortcutAnswer, _ output: OutputBuffer
+    ) {}
+}
+
+/// What there is to know of a shortcut's answer beside its bytes, which go to the output. It holds no object: counting
+/// references to two would be a tenth of what an answer costs.
 package struct ShortcutAnswer: ~Copyable {
     static let kinds = 16
+    /// A power of two.
+    package static let frames = 256
 
     package enum Status {
         case ok, notModified
     }
 
-    /// Where the answer goes, after `begin`.
-    package let output: OutputBuffer
-    private let stamp: ResponseStamp
     /// In the turn.
     package let monotonic: MonotonicInstant
     package let milliseconds: Int64
-    /// The length of the request that was answered; 0 where it was left alone.
+    /// The length of the request that was answered, or of the part in its frame; 0 where it was left alone.
     package var consumed = 0
+    /// The bytes of the request that another one may have otherwise and be found in the same way, if all its other bytes
+    /// are the same; empty where there are none.
+    package var part = 0..<0
+    /// For how long a frame may be made of the request, in nanoseconds.
+    package var frameLife: Int64 = 0
     /// Whether the connection ends with this answer.
     package var closes = false
     /// What the answer counts as, 0 to `kinds` - 1.
@@ -57,30 +79,26 @@ package struct ShortcutAnswer: ~Copyable {
     private(set) var secondsEnd: Int64 = 0
     private(set) var secondsWidth = 0
 
-    init(_ output: OutputBuffer, _ stamp: ResponseStamp, monotonic: MonotonicInstant, milliseconds: Int64) {
-        self.output = output
-        self.stamp = stamp
+    init(start: Int, monotonic: MonotonicInstant, milliseconds: Int64) {
+        self.start = start
         self.monotonic = monotonic
         self.milliseconds = milliseconds
-        start = output.count
     }
 
     /// Appends the status line and the fields that the server adds to every answer, but for the content's length.
-    package mutating func begin(_ status: Status, closes: Bool) {
+    @inline(__always)
+    package mutating func begin(_ status: Status, closes: Bool, _ output: OutputBuffer) {
         self.closes = closes
-        output.append(status == .ok ? "HTTP/1.1 200 OK\r\nDate: " : "HTTP/1.1 304 Not Modified\r\nDate: ")
-        dateOffset = output.count - start
-        stamp.appendDate(to: output)
-        output.append("\r\nX-Request-ID: ")
-        stamp.appendPrefix(to: output)
-        suffixOffset = output.count - start
-        stamp.appendNextSuffix(to: output)
+        let (date, suffix) = output.stamp.appendOpening(isNotModified: status == .notModified, to: output)
+        let end = output.count - start
+        dateOffset = end - date
+        suffixOffset = end - suffix
         output.append(closes ? "\r\nConnection: close\r\n" : "\r\n")
     }
 
     /// Appends how many whole seconds are left until a time of day, 0 after it, with spaces in front up to `width`, 24 at
     /// most; they are kept right in an answer that is given again.
-    package mutating func append(secondsUntil milliseconds: Int64, width: Int) {
+    package mutating func append(secondsUntil milliseconds: Int64, width: Int, _ output: OutputBuffer) {
         secondsOffset = output.count - start
         secondsEnd = milliseconds
         secondsWidth = width

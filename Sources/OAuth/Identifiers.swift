@@ -48,10 +48,7 @@ package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertib
 
     /// Whether this is the storage key with that text.
     package func isNamed(_ text: Span<UInt8>) -> Bool {
-        let own = description.utf8.span
-        guard own.count == text.count else { return false }
-        for index in own.indices where own[index] != text[index] { return false }
-        return true
+        ByteRun.equal(description.utf8.span, text)
     }
 
     private init(unchecked text: String) { description = text }
@@ -72,35 +69,30 @@ package struct CredentialsID: Hashable, Sendable {
     }
 
     package func hash(into hasher: inout Hasher) {
-        Self.hash(tenant, storageKey.description.utf8.span, into: &hasher)
+        hasher.combine(tenant)
+        ByteRun.hash(storageKey.description.utf8.span, into: &hasher)
     }
 
-    /// The hash of the set of credentials that a text names, for a look-up that makes no `StorageKey` of it.
-    package static func hashValue(tenant: TenantName, storageKey: Span<UInt8>) -> Int {
-        var hasher = Hasher()
-        hash(tenant, storageKey, into: &hasher)
-        return hasher.finalize()
+    /// Hashes of sets of credentials of one tenant that texts name, for look-ups that make no `StorageKey` of them.
+    package struct Hashing: Sendable {
+        private let ofTenant: Hasher
+
+        package init(_ tenant: TenantName) {
+            var hasher = Hasher()
+            hasher.combine(tenant)
+            ofTenant = hasher
+        }
+
+        package func hashValue(storageKey: Span<UInt8>) -> Int {
+            var hasher = ofTenant
+            ByteRun.hash(storageKey, into: &hasher)
+            return hasher.finalize()
+        }
     }
 
     /// Whether this is the set of credentials that a text names.
     package func isNamed(tenant: TenantName, storageKey: Span<UInt8>) -> Bool {
         self.storageKey.isNamed(storageKey) && self.tenant == tenant
-    }
-
-    private static func hash(_ tenant: TenantName, _ storageKey: Span<UInt8>, into hasher: inout Hasher) {
-        hasher.combine(tenant)
-        // By words: a hasher takes each in one step, and single bytes would cost it one each.
-        var (word, index): (UInt64, Int) = (0, 0)
-        while index < storageKey.count {
-            word = word << 8 | UInt64(storageKey[index])
-            index += 1
-            if index & 7 == 0 {
-                hasher.combine(word)
-                word = 0
-            }
-        }
-        hasher.combine(word)
-        hasher.combine(storageKey.count)
     }
 }
 

@@ -16,28 +16,32 @@ final class WarmReads: Shortcut {
     private final class Caller {
         let digest: SHA256.Words
         let storageKeys: [StorageKey]?
-        let tenant: TenantName
-        let terms: CredentialsPolicy.Terms
+        let reader: CredentialsProvider.Reader
         let provider: Int
         let end: MonotonicInstant
-        let generation: Int
 
         init(
             _ digest: SHA256.Words, _ key: CallerKey, _ tenant: Tenant, end: MonotonicInstant, generation: Int
         ) {
             self.digest = digest
             storageKeys = key.storageKeys
-            self.tenant = tenant.name
-            terms = tenant.terms
+            reader = CredentialsProvider.Reader(tenant.name, tenant.terms, configuration: generation)
             provider = ProviderPreset.all.firstIndex { $0.name == tenant.configuration.preset.name } ?? 0
             self.end = end
-            self.generation = generation
         }
 
         func mayRead(_ storageKey: Span<UInt8>) -> Bool {
             guard let storageKeys else { return true }
             return storageKeys.contains { $0.isNamed(storageKey) }
         }
+    }
+
+    /// A plain read without its storage key.
+    private struct Frame {
+        let caller: Caller
+        /// Nil for one without conditions.
+        let query: CredentialsQuery?
+        let closes: Bool
     }
 
     let generation: Generation
@@ -48,6 +52,9 @@ final class WarmReads: Shortcut {
     private let counts: WarmReadCounts
     private let limits: RequestLimits
     private let defaultKey = StorageKey.default.description
+    private var frames = [Frame?](repeating: nil, count: ShortcutAnswer.frames)
+    /// Of what was answered last.
+    private var lastFrame: Frame?
     private var callers = [Caller?](repeating: nil, count: callerPlaces)
 
     /// A power of two.
@@ -82,72 +89,95 @@ final class WarmReads: Shortcut {
 
     // MARK: Answering
 
-    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer) {
+    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {
         guard let head = PlainHead(bytes, start: "GET /credentials", limits: limits),
             let authorization = head.authorization, let secret = PlainHead.bearerToken(bytes, authorization),
             let parameters = Parameters(bytes, head.query)
         else { return }
         guard let caller = caller(SHA256.words(bytes.extracting(secret)), answer) else { return }
+        let frame = Frame(caller: caller, query: parameters.query, closes: head.closes)
         let found: CredentialsProvider.Warm?
         if parameters.storageKey.isEmpty {
-            found = warm(caller, defaultKey.utf8.span, parameters, answer)
+            found = warm(defaultKey.utf8.span, frame, answer)
         } else {
-            found = warm(caller, bytes.extracting(parameters.storageKey), parameters, answer)
+            found = warm(bytes.extracting(parameters.storageKey), frame, answer)
         }
-        guard let found, answer.output.room >= Self.longestHead + found.encoded.count else { return }
+        guard let found else { return }
         var isNotModified = false
         if let tags = head.ifNoneMatch {
             // One strong tag in full is what callers have of us; whatever else may be said there is for others to read.
             guard let version = Self.version(bytes, tags) else { return }
             isNotModified = version == found.snapshot.version
+        } else if head.requestLineLength + StorageKey.longest <= limits.requestLineBytes,
+            head.length + StorageKey.longest <= limits.headBytes
+        {
+            // With whatever storage key, a request of these bytes is read in the same way.
+            answer.part = parameters.storageKey
+            answer.frameLife = min(Self.span, caller.end.nanoseconds - answer.monotonic.nanoseconds)
+            lastFrame = frame
         }
-        answer.begin(isNotModified ? .notModified : .ok, closes: head.closes)
-        write(found, isNotModified, &answer)
-        answer.kind = 2 * caller.provider + (isNotModified ? 1 : 0)
-        answer.life = min(
-            Self.span, min(caller.end, found.end).nanoseconds - answer.monotonic.nanoseconds)
+        guard write(found, isNotModified, frame, &answer, output) else { return }
         answer.consumed = head.length
     }
 
-    private func write(_ found: CredentialsProvider.Warm, _ isNotModified: Bool, _ answer: inout ShortcutAnswer) {
-        let output = answer.output
-        let encoded = found.encoded
+    func keepFrame(_ index: Int) { frames[index] = lastFrame }
+
+    func answer(part: Span<UInt8>, inFrame index: Int, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {
+        // What is no storage key is not found.
+        guard let frame = frames[index], isKnown(frame.caller, answer), let found = warm(part, frame, answer),
+            write(found, false, frame, &answer, output)
+        else { return }
+        answer.consumed = part.count
+    }
+
+    /// False where there is no room for it.
+    @inline(__always)
+    private func write(
+        _ found: CredentialsProvider.Warm, _ isNotModified: Bool, _ frame: Frame, _ answer: inout ShortcutAnswer,
+        _ output: OutputBuffer
+    ) -> Bool {
+        guard let encoded = found.snapshot.encoded, output.room >= Self.longestHead + encoded.count else {
+            return false
+        }
+        answer.begin(isNotModified ? .notModified : .ok, closes: frame.closes, output)
         if isNotModified {
             output.append("Cache-Control: no-store\r\nETag: \"")
             output.append(decimal: found.snapshot.version)
             output.append("\"\r\n\r\n")
-            return
+        } else {
+            output.append("Content-Type: application/json\r\nCache-Control: no-store\r\nETag: \"")
+            output.append(encoded.opening)
+            answer.append(secondsUntil: encoded.expires.milliseconds, width: EncodedCredentials.secondsWidth, output)
+            output.append(EncodedCredentials.beforeToken)
+            encoded.token.withRevealed { output.append($0) }
+            output.append(EncodedCredentials.afterToken)
         }
-        output.append("Content-Type: application/json\r\nCache-Control: no-store\r\nETag: \"")
-        output.append(encoded.tagAndLength)
-        output.append(encoded.opening)
-        answer.append(secondsUntil: encoded.expires.milliseconds, width: EncodedCredentials.secondsWidth)
-        output.append(EncodedCredentials.beforeToken)
-        encoded.token.withRevealed { output.append($0) }
-        output.append(EncodedCredentials.afterToken)
+        answer.kind = 2 * frame.caller.provider + (isNotModified ? 1 : 0)
+        let end = min(frame.caller.end.nanoseconds, found.end.nanoseconds)
+        answer.life = min(Self.span, end - answer.monotonic.nanoseconds)
+        return true
     }
 
+    @inline(__always)
     private func warm(
-        _ caller: Caller, _ storageKey: Span<UInt8>, _ parameters: Parameters, _ answer: borrowing ShortcutAnswer
+        _ storageKey: Span<UInt8>, _ frame: Frame, _ answer: borrowing ShortcutAnswer
     ) -> CredentialsProvider.Warm? {
-        guard caller.mayRead(storageKey) else { return nil }
-        var query = CredentialsQuery()
-        if let seconds = parameters.minimumSeconds { query.minimumLifetime = .seconds(seconds) }
-        let end = Timestamp(milliseconds: answer.milliseconds + Self.span / 1_000_000)
+        guard frame.caller.mayRead(storageKey) else { return nil }
         return credentials.warm(
-            caller.tenant, caller.terms, storageKey, query, until: end, now: answer.monotonic,
-            configuration: caller.generation)
+            frame.caller.reader, storageKey, frame.query,
+            until: Timestamp(milliseconds: answer.milliseconds + Self.span / 1_000_000), now: answer.monotonic)
     }
 
     // MARK: Callers
 
     /// The holder of the API key with that digest, who may read credentials; nil where that is not known without asking.
     private func caller(_ digest: SHA256.Words, _ answer: borrowing ShortcutAnswer) -> Caller? {
-        let generation = configurations.current
         // Two places that belong together: the keys of ten thousand tenants seldom have three that want the same pair.
         let place = Int(truncatingIfNeeded: digest.first) & (Self.callerPlaces - 1)
-        if let caller = known(at: place, digest, answer, generation) { return caller }
-        if let caller = known(at: place ^ 1, digest, answer, generation) { return caller }
+        if let caller = callers[place], caller.digest == digest, isKnown(caller, answer) { return caller }
+        if let caller = callers[place ^ 1], caller.digest == digest, isKnown(caller, answer) { return caller }
+        // Read before what it is about.
+        let generation = configurations.current
         guard let key = broker.keys.holding(digest: digest.bytes), key.value.permissions.contains(.credentialsRead),
             let tenant = broker.tenants.holding(key.value.tenant)
         else { return nil }
@@ -162,13 +192,10 @@ final class WarmReads: Shortcut {
         return caller
     }
 
-    private func known(
-        at place: Int, _ digest: SHA256.Words, _ answer: borrowing ShortcutAnswer, _ generation: Int
-    ) -> Caller? {
-        guard let caller = callers[place], caller.digest == digest, caller.generation == generation,
-            caller.end > answer.monotonic
-        else { return nil }
-        return caller
+    @inline(__always)
+    private func isKnown(_ caller: Caller, _ answer: borrowing ShortcutAnswer) -> Bool {
+        caller.reader.configuration == configurations.current
+            && caller.end.nanoseconds > answer.monotonic.nanoseconds
     }
 
     // MARK: Reading
@@ -196,7 +223,9 @@ final class WarmReads: Shortcut {
     private struct Parameters {
         /// Empty where none is named.
         var storageKey = 0..<0
-        var minimumSeconds: Int64?
+        /// Nil where there are no conditions, or none that the one without names.
+        var query: CredentialsQuery?
+        private var hasMinimumLifetime = false
 
         /// Nil where there is anything else, or a value that is not allowed.
         init?(_ bytes: Span<UInt8>, _ query: Range<Int>?) {
@@ -224,10 +253,12 @@ final class WarmReads: Shortcut {
             if range.count > 8, ByteRun.hasExactly("min_ttl=", bytes, at: start) {
                 var end = start + 8
                 while end < range.upperBound, bytes[end] != UInt8(ascii: "&") { end += 1 }
-                guard minimumSeconds == nil, let seconds = WarmReads.number(bytes, start + 8..<end),
+                guard !hasMinimumLifetime, let seconds = WarmReads.number(bytes, start + 8..<end),
                     CredentialsQuery.minimumLifetimeSeconds.contains(seconds)
                 else { return start }
-                minimumSeconds = seconds
+                hasMinimumLifetime = true
+                let named = CredentialsQuery(minimumLifetime: .seconds(seconds))
+                if named != CredentialsQuery() { query = named }
                 return end
             }
             return start

@@ -2,6 +2,7 @@ import BrokerTesting
 import HTTPCodec
 import HTTPServer
 import Reactor
+import Synchronization
 import Testing
 
 /// Answers `GET /quick`, each time with how often it was asked.
@@ -11,7 +12,7 @@ private final class CountingShortcut: Shortcut {
 
     func clocks() -> (monotonic: MonotonicInstant, milliseconds: Int64) { (.now, WallClock.milliseconds) }
 
-    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer) {
+    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {
         let start = Array("GET /quick ".utf8)
         guard bytes.count > start.count, start.indices.allSatisfy({ bytes[$0] == start[$0] }),
             let end = (3..<bytes.count).first(where: { index in
@@ -20,11 +21,11 @@ private final class CountingShortcut: Shortcut {
         else { return }
         asked += 1
         let body = Array("\(asked)".utf8)
-        answer.begin(.ok, closes: false)
-        answer.output.append("Content-Length: ")
-        answer.output.append(decimal: Int64(body.count))
-        answer.output.append("\r\n\r\n")
-        answer.output.append(body)
+        answer.begin(.ok, closes: false, output)
+        output.append("Content-Length: ")
+        output.append(decimal: Int64(body.count))
+        output.append("\r\n\r\n")
+        output.append(body)
         answer.consumed = end + 1
     }
 
@@ -124,6 +125,160 @@ private func get(_ path: String) -> String { "GET \(path) HTTP/1.1\r\nHost: h\r\
             #expect(last.status == .ok)
             #expect(last.fields["Connection"] == "close")
             await drained
+        }
+    }
+}
+
+/// Answers `GET /quick/part/of/PART` with the part, and how often it was asked for a whole request.
+private final class PartShortcut: Shortcut {
+    let generation = Generation()
+    private let life: Int64
+    private let whole: Counter
+    private var part: [Int: Int] = [:]
+    private var number = 0
+
+    init(life: Int64, whole: Counter) {
+        self.life = life
+        self.whole = whole
+    }
+
+    func clocks() -> (monotonic: MonotonicInstant, milliseconds: Int64) { (.now, WallClock.milliseconds) }
+
+    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {
+        let start = Array("GET /quick/part/of/".utf8)
+        guard bytes.count > start.count, start.indices.allSatisfy({ bytes[$0] == start[$0] }),
+            let end = (3..<bytes.count).first(where: { index in
+                bytes[index] == 10 && bytes[index - 1] == 13 && bytes[index - 2] == 10 && bytes[index - 3] == 13
+            }), let space = (start.count..<bytes.count).first(where: { bytes[$0] == UInt8(ascii: " ") })
+        else { return }
+        number = whole.add()
+        write(bytes.extracting(start.count..<space), number, &answer, output)
+        answer.part = start.count..<space
+        answer.frameLife = life
+        answer.consumed = end + 1
+    }
+
+    func keepFrame(_ frame: Int) { part[frame] = number }
+
+    func answer(part: Span<UInt8>, inFrame frame: Int, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {
+        guard let number = self.part[frame] else { return }
+        write(part, number, &answer, output)
+        answer.consumed = part.count
+    }
+
+    private func write(
+        _ part: Span<UInt8>, _ number: Int, _ answer: inout ShortcutAnswer, _ output: OutputBuffer
+    ) {
+        var body = Array("\(number) ".utf8)
+        for index in part.indices { body.append(part[index]) }
+        answer.begin(.ok, closes: false, output)
+        output.append("Content-Length: ")
+        output.append(decimal: Int64(body.count))
+        output.append("\r\n\r\n")
+        output.append(body)
+    }
+
+    func answered(_ count: Int, kind: Int) {}
+    func turnEnded(answers: Int, nanoseconds: Int64) {}
+}
+
+private final class Counter: Sendable {
+    private let value = Mutex(0)
+
+    func add() -> Int {
+        value.withLock { value in
+            value += 1
+            return value
+        }
+    }
+
+    var current: Int { value.withLock { $0 } }
+}
+
+private struct PartHandler: RequestHandler {
+    let life: Int64
+    let whole = Counter()
+
+    func respond(to request: Request) async -> Response { Response(.ok, body: Array("slow".utf8)) }
+    func response(toFault status: Status, detail: String) -> Response { Response(status) }
+    func makeShortcut() -> (any Shortcut)? { PartShortcut(life: life, whole: whole) }
+}
+
+@Suite struct `A shortcut that knows requests by one part` {
+    private static let long: Int64 = 60_000_000_000
+
+    @Test func `is asked for the part alone where all the rest is as it was`() async throws {
+        let handler = PartHandler(life: Self.long)
+        try await withServer(answering: handler) { server async throws in
+            let client = try HTTPRawClient(server.address)
+            for part in ["a", "bc", "a", String(repeating: "d", count: 600), "e"] {
+                try await client.send(get("/quick/part/of/\(part)"))
+                #expect(try await client.response().text == "1 \(part)")
+            }
+            try await client.send(["f", "gh", "f"].map { get("/quick/part/of/\($0)") }.joined())
+            for part in ["f", "gh", "f"] { #expect(try await client.response().text == "1 \(part)") }
+            // On another connection, its first request is whole.
+            let other = try HTTPRawClient(server.address)
+            for (part, number) in [("a", 2), ("b", 2)] {
+                try await other.send(get("/quick/part/of/\(part)"))
+                #expect(try await other.response().text == "\(number) \(part)")
+            }
+        }
+    }
+
+    /// No byte of the rest may differ unseen, and no part be empty.
+    @Test func `is asked for the whole request where any other byte differs`() async throws {
+        let handler = PartHandler(life: Self.long)
+        try await withServer(answering: handler) { server async throws in
+            func head(_ part: String, _ value: [UInt8]) -> [UInt8] {
+                Array("GET /quick/part/of/\(part) HTTP/1.1\r\nHost: h\r\nValue: ".utf8) + value + Array("\r\n\r\n".utf8)
+            }
+            let value = Array((0..<67).map { UInt8(ascii: "a") + $0 % 26 })
+            let client = try HTTPRawClient(server.address)
+            var whole = 0
+            func answer(_ bytes: [UInt8]) async throws -> Int {
+                try await client.send(bytes)
+                let text = try await client.response().text
+                return try #require(Int(text.prefix { $0 != " " }))
+            }
+            for index in value.indices {
+                // Those before it, so that the frame of this one is the connection's.
+                whole = try await answer(head("before", value))
+                #expect(try await answer(head("x\(index)", value)) == whole)
+                var changed = value
+                changed[index] ^= 1
+                #expect(try await answer(head("y\(index)", changed)) != whole, "\(index)")
+            }
+            #expect(handler.whole.current > value.count)
+        }
+    }
+
+    @Test func `is asked for the whole request when the frame's time is over`() async throws {
+        let handler = PartHandler(life: 1)
+        try await withServer(answering: handler) { server async throws in
+            let client = try HTTPRawClient(server.address)
+            for number in 1...5 {
+                try await client.send(get("/quick/part/of/\(number)"))
+                #expect(try await client.response().text == "\(number) \(number)")
+            }
+        }
+    }
+
+    /// More than there are frames, by turns on one connection: each is answered as its own.
+    @Test func `takes no frame for another, however many there are`() async throws {
+        let handler = PartHandler(life: Self.long)
+        try await withServer(answering: handler) { server async throws in
+            let client = try HTTPRawClient(server.address)
+            for _ in 0..<3 {
+                for number in 0..<2 * ShortcutAnswer.frames {
+                    let fields = "Host: h\r\nValue: \(number)\r\n\r\n"
+                    try await client.send(
+                        "GET /quick/part/of/a\(number) HTTP/1.1\r\n\(fields)GET /quick/part/of/b\(number) HTTP/1.1\r\n\(fields)")
+                    let (one, other) = (try await client.response().text, try await client.response().text)
+                    #expect(one.hasSuffix(" a\(number)"))
+                    #expect(other.hasSuffix(" b\(number)"))
+                }
+            }
         }
     }
 }

@@ -51,6 +51,17 @@ private struct WarmServer {
         return try await answer()
     }
 
+    /// Credentials whose token tells the storage key.
+    func store(_ name: String) async throws {
+        let put = await harness.call(
+            .put, "/credentials", key: key,
+            body: """
+                {"storage_key": "\(name)", "credentials":
+                    {"client_id": "c1", "user_id": "9", "token": "token-of-\(name)", "expires_in": 3600}}
+                """)
+        #expect(put.status == 200)
+    }
+
     func answer() async throws -> BrokerHarness.Answer {
         let response = try await client.response()
         return BrokerHarness.Answer(
@@ -260,6 +271,108 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
             server.harness.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2")))
             server.harness.time.advance(by: .seconds(2))
             #expect(try await server.get().json["token"]?.string == "access-2")
+        }
+    }
+
+    /// Heads that differ in their storage key only are not read whole again.
+    @Test func `of each storage key gets that one's credentials, alone and in batches`() async throws {
+        try await withWarmServer { server async throws in
+            // One byte, as many as a word has and both neighbours, and the most.
+            let names = [
+                "a", "abcdefg", "abcdefgh", "abcdefghi", "user@example.com", String(repeating: "k", count: 200),
+            ]
+            for name in names { try await server.store(name) }
+            let targets = names.map { "/credentials?storage_key=\($0)" }
+            for target in targets + targets.reversed() + ["/credentials"] + targets {
+                #expect(try await server.get(target).status == 200)
+            }
+            let before = server.usual()
+            for _ in 0..<3 {
+                for (name, target) in zip(names, targets) {
+                    #expect(try await server.get(target).json["token"]?.string == "token-of-\(name)")
+                    #expect(try await server.get(target + "&min_ttl=61").json["token"]?.string == "token-of-\(name)")
+                }
+            }
+            try await server.client.send(targets.map { server.head($0) }.joined())
+            for name in names { #expect(try await server.answer().json["token"]?.string == "token-of-\(name)") }
+            #expect(server.usual() == before)
+        }
+    }
+
+    @Test(arguments: [
+        // Nobody's, too long, and what is no storage key or more than one.
+        ("nobody", 200), (String(repeating: "k", count: 201), 400), ("a%62", 200), ("a%20", 400), ("", 400),
+        ("a&min_ttl=0", 200), ("a&storage_key=a", 400), ("a&x=1", 400), ("a#b", 400), ("a?b", 400), ("a/b", 400),
+    ])
+    func `of one storage key leads to no other reading of the next`(part: String, status: Int) async throws {
+        try await withWarmServer { server async throws in
+            for name in ["a", "b"] { try await server.store(name) }
+            for name in ["a", "b", "a", "b"] {
+                #expect(try await server.get("/credentials?storage_key=\(name)").status == 200)
+            }
+            let answer = try await server.get("/credentials?storage_key=\(part)")
+            #expect(answer.status == status)
+            if status == 200, part != "a&min_ttl=0" {
+                #expect(answer.json["token"] == .null || answer.json["token"] == nil)
+            }
+        }
+    }
+
+    /// With each byte of a head changed, every other byte is as it was: none of them is looked at less than the others.
+    @Test func `by a key that is wrong in one byte is refused, whatever was read before`() async throws {
+        try await withWarmServer { server async throws in
+            for name in ["a", "b", "c"] { try await server.store(name) }
+            for index in server.key.utf8.indices {
+                for name in ["a", "b", "a"] {
+                    #expect(try await server.get("/credentials?storage_key=\(name)").status == 200)
+                }
+                var wrong = Array(server.key.utf8)
+                let place = server.key.utf8.distance(from: server.key.utf8.startIndex, to: index)
+                wrong[place] = wrong[place] == UInt8(ascii: "x") ? UInt8(ascii: "y") : UInt8(ascii: "x")
+                try await server.client.send(
+                    server.head("/credentials?storage_key=c", key: String(decoding: wrong, as: UTF8.self)))
+                #expect(try await server.answer().status == 401, "\(place)")
+            }
+        }
+    }
+
+    @Test func `of a storage key that the API key is not for is refused, whatever was read before`() async throws {
+        try await withWarmServer { server async throws in
+            for name in ["a", "b", "c"] { try await server.store(name) }
+            let narrow = await server.harness.makeKey(
+                "t1", #"{"name": "n", "permissions": ["credentials:read"], "storage_keys": ["a", "b"]}"#)
+            for _ in 0..<3 {
+                for (name, status) in [("a", 200), ("b", 200), ("c", 403), ("a", 200), ("default", 403)] {
+                    try await server.client.send(server.head("/credentials?storage_key=\(name)", key: narrow))
+                    #expect(try await server.answer().status == status, "\(name)")
+                }
+            }
+        }
+    }
+
+    @Test func `of changing storage keys ends with the API key, with the tenant, and with their credentials`()
+        async throws
+    {
+        try await withWarmServer { server async throws in
+            for name in ["a", "b", "c"] { try await server.store(name) }
+            let made = await server.harness.call(
+                .post, "/tenants/t1/api-keys", body: #"{"name": "k", "permissions": ["credentials:read"]}"#)
+            let (id, secret) = (try #require(made.json["id"]?.string), try #require(made.json["api_key"]?.string))
+            func read(_ name: String) async throws -> BrokerHarness.Answer {
+                try await server.client.send(server.head("/credentials?storage_key=\(name)", key: secret))
+                return try await server.answer()
+            }
+            for name in ["a", "b", "c"] { #expect(try await read(name).json["level"]?.string == "user") }
+            let logout = await server.harness.call(.delete, "/credentials?storage_key=b", key: server.key)
+            #expect(logout.status == 204)
+            for (name, level) in [("a", "user"), ("b", "basic"), ("c", "user")] {
+                #expect(try await read(name).json["level"]?.string == level)
+            }
+            #expect(await server.harness.call(.delete, "/tenants/t1/api-keys/\(id)").status == 204)
+            for name in ["c", "a"] { #expect(try await read(name).status == 401) }
+            _ = try await server.get("/credentials?storage_key=a")
+            #expect(await server.harness.call(.delete, "/tenants/t1").status == 204)
+            for name in ["c", "a"] { #expect(try await server.get("/credentials?storage_key=\(name)").status == 401) }
         }
     }
 
