@@ -76,6 +76,8 @@ package final class EventFeed: Sendable {
     private let maximumPerTenant: Int
     private let state = Mutex(State())
     private let wakeUps = Signals<Int>()
+    /// How far the log reaches. Whoever listens needs to know, and after an outage all come at once.
+    private let reach: SharedQuestion<Result<LogBounds, StoreError>>
 
     /// - Parameter maximumPerTenant: listeners of one tenant in this process.
     package init(vault: Vault, bus: EventBus, time: any Time, log: Log, maximumPerTenant: Int) {
@@ -84,6 +86,13 @@ package final class EventFeed: Sendable {
         self.log = log
         self.maximumPerTenant = maximumPerTenant
         trust = bus.trust
+        reach = SharedQuestion {
+            do throws(StoreError) {
+                return .success(try await vault.logBounds())
+            } catch {
+                return .failure(error)
+            }
+        }
         bus.onGrowth { [weak self] tenant in
             self?.grew(tenant)
         } orAny: { [weak self] in
@@ -109,7 +118,7 @@ package final class EventFeed: Sendable {
         }
         let place = Place(feed: self, tenant: scope.tenant)
         do throws(StoreError) {
-            return EventListener(self, scope, place, after: position, bounds: try await vault.logBounds())
+            return EventListener(self, scope, place, after: position, bounds: try await bounds())
         } catch {
             throw BrokerError(error)
         }
@@ -170,6 +179,7 @@ package final class EventFeed: Sendable {
     /// Suspends until nothing reads the log any more. Only after `beginDraining`.
     package func idle() async {
         await state.withLock { $0.reader }?.value
+        await reach.idle()
     }
 
     // MARK: Following the log
@@ -251,7 +261,7 @@ package final class EventFeed: Sendable {
         let page = try await vault.entries(after: head, limit: Self.pageLength)
         if page.isEmpty, !checksForLoss { return false }
         // Where trimming has passed the reader, listeners are sent to the store, which tells each what it has missed.
-        let trimmed = try await vault.logBounds().trimmed
+        let trimmed = try await bounds().trimmed
         let entries = page.compactMap { read($0) }
         let last = page.last?.sequence ?? max(head, trimmed)
         let concerned = state.withLock { state -> [Waiter] in
@@ -282,7 +292,14 @@ package final class EventFeed: Sendable {
         after sequence: Int64, _ tenant: TenantName?
     ) async throws(StoreError) -> (entries: [EventEntry], last: Int64, isFull: Bool, bounds: LogBounds) {
         let page = try await vault.page(after: sequence, tenant: tenant, limit: Self.pageLength)
-        return (page.entries.compactMap { read($0) }, page.last, page.isFull, try await vault.logBounds())
+        return (page.entries.compactMap { read($0) }, page.last, page.isFull, try await bounds())
+    }
+
+    /// How far the log reaches, what was committed before this call included.
+    /// - Throws: what the store does; `.unavailable` where the task was cancelled.
+    private func bounds() async throws(StoreError) -> LogBounds {
+        guard let bounds = await reach.answer() else { throw .unavailable }
+        return try bounds.get()
     }
 
     private func read(_ entry: VaultLogEntry) -> EventEntry? {

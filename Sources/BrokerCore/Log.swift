@@ -37,6 +37,7 @@ package struct LogField: Sendable {
     package static func provider(_ preset: ProviderPreset) -> LogField { .init("provider", preset.name) }
     package static func route(_ route: StaticString) -> LogField { .init("route", route.description) }
     package static func outcome(_ outcome: StaticString) -> LogField { .init("outcome", outcome.description) }
+    package static func reason(_ reason: StaticString) -> LogField { .init("reason", reason.description) }
     package static func status(_ status: Status) -> LogField { .init("status", .integer(Int64(status.code))) }
     package static func code(_ code: BrokerError.Code) -> LogField { .init("code", code.rawValue) }
     package static func count(_ count: Int) -> LogField { .init("count", .integer(Int64(count))) }

@@ -10,9 +10,17 @@ package protocol RequestHandler: Sendable {
     /// sending.
     func respond(to request: Request) async -> Response
 
-    /// The answer for a request that never became one: malformed, too large, too slow, or over a limit.
+    /// The answer for a request that never became one: malformed, too large or too slow.
     /// The server has decided on `status` and closes the connection after it. Must return at once.
     func response(toFault status: Status, detail: String) -> Response
+
+    /// The answer, of status 503, to what there is no room for. It is asked for once, and given to all: refusing must
+    /// cost little. Must return at once.
+    func response(to refusal: Refusal) -> Response
+
+    /// Tells that so many were refused since the last call; at most once a second for each loop and kind. Must return at
+    /// once.
+    func refused(_ refusal: Refusal, count: Int)
 
     /// Whether a request is answered even where the server has more to do than it can: a probe, which decides whether the
     /// process is let live. Must return at once.
@@ -23,6 +31,12 @@ package protocol RequestHandler: Sendable {
 }
 
 extension RequestHandler {
+    package func response(to refusal: Refusal) -> Response {
+        response(toFault: .serviceUnavailable, detail: refusal.detail)
+    }
+
+    package func refused(_ refusal: Refusal, count: Int) {}
+
     package func isEssential(_ path: String) -> Bool { false }
 
     package func makeShortcut() -> (any Shortcut)? { nil }

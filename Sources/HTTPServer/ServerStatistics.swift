@@ -6,11 +6,11 @@ package struct ServerStatistics: Sendable, Equatable {
     package var connectionsOpen = 0
     /// Connections accepted since the start, refused ones included.
     package var connectionsAccepted = 0
-    /// Connections beyond the limit: answered 503 or dropped.
-    package var connectionsRefused = 0
     /// Connections reset because the peer did not read its answers.
     package var connectionsStalled = 0
-    /// Requests handed to the handler.
+    /// What there was no room for: answered 503, or dropped.
+    package var refusals: [Refusal: Int] = [:]
+    /// Requests received, refused ones included.
     package var requests = 0
     /// Answers of the server's own, by status: requests that never became one.
     package var faults: [Status: Int] = [:]
@@ -20,9 +20,9 @@ package struct ServerStatistics: Sendable, Equatable {
     mutating func add(_ other: ServerStatistics) {
         connectionsOpen += other.connectionsOpen
         connectionsAccepted += other.connectionsAccepted
-        connectionsRefused += other.connectionsRefused
         connectionsStalled += other.connectionsStalled
         requests += other.requests
+        refusals.merge(other.refusals, uniquingKeysWith: +)
         faults.merge(other.faults, uniquingKeysWith: +)
     }
 }

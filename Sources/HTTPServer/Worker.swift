@@ -29,6 +29,11 @@ actor Worker {
     private var nobodyIdleBefore = MonotonicInstant(nanoseconds: 0)
     private var refusedConnections = 0
     private var isSweeping = false
+    /// What each kind of refusal is answered with, once there was one.
+    private var refusalAnswers = [Response?](repeating: nil, count: Refusal.allCases.count)
+    /// Refusals that the handler has not been told of, and whether it is going to be.
+    private var untoldRefusals = [Int](repeating: 0, count: Refusal.allCases.count)
+    private var willTellOfRefusals = false
 
     private let stamp: ResponseStamp
     /// Where every read lands first. A connection keeps only what it cannot use at once.
@@ -48,6 +53,8 @@ actor Worker {
     /// At most an eighth of the limit: they take descriptors, too.
     private var maximumRefusals: Int { min(64, max(1, configuration.maximumConnections / 8)) }
     private static let acceptPause = Duration.milliseconds(100)
+    /// How often the handler is told of refusals.
+    private static let refusalInterval = Duration.seconds(1)
 
     init(
         loop: EventLoop, listener: consuming OwnedDescriptor, configuration: ServerConfiguration,
@@ -116,7 +123,7 @@ actor Worker {
                 close(idle)
             } else {
                 connectionCount.decrement()
-                counters.refused.add(1, ordering: .relaxed)
+                note(.connections)
                 if refusedConnections >= maximumRefusals { return }
                 isRefused = true
             }
@@ -156,7 +163,7 @@ actor Worker {
     }
 
     private func refuse(_ connection: Connection) {
-        fail(connection, .serviceUnavailable, "The server has too many connections.")
+        end(connection, with: answer(to: .connections))
         serve(connection)
     }
 
@@ -309,7 +316,8 @@ actor Worker {
 
     private func refuseIfTooMuchIsHeld(_ connection: Connection) -> Bool {
         guard connection.phase == .receiving, heldContentBytes > configuration.contentBytes else { return false }
-        fail(connection, .serviceUnavailable, "The server holds too many unfinished requests.")
+        note(.contents)
+        end(connection, with: answer(to: .contents))
         return true
     }
 
@@ -421,18 +429,40 @@ actor Worker {
 
     /// Refuses one request; its connection stays.
     private func shed(_ head: RequestHead, _ connection: Connection) {
-        counters.countFault(.serviceUnavailable)
-        let response = response(
-            toFault: .serviceUnavailable, "There is more to do than this server can. Ask again.")
+        note(.overload)
         let exchange = Connection.Exchange(
             requestID: stamp.nextRequestID(), isHead: head.method == .head, isHTTP10: head.isHTTP10,
             keepsAlive: head.keepsAlive)
         connection.endWait()
         let closes = !head.keepsAlive || isDraining
         let isWritten = write(
-            response, to: connection, requestID: exchange.requestID, isHead: exchange.isHead,
+            answer(to: .overload), to: connection, requestID: exchange.requestID, isHead: exchange.isHead,
             persistence: closes ? .close : head.isHTTP10 ? .keepAlive : .unstated)
         finish(exchange, on: connection, closes: closes || !isWritten, mustLinger: !isWritten)
+    }
+
+    /// Counts a refusal. Whoever has more to do than can be done cannot tell of each.
+    private func note(_ refusal: Refusal) {
+        counters.countRefusal(refusal)
+        untoldRefusals[refusal.rawValue] += 1
+        if willTellOfRefusals { return }
+        willTellOfRefusals = true
+        loop.schedule(at: .after(Self.refusalInterval)) { self.assumeIsolated { $0.tellOfRefusals() } }
+    }
+
+    private func tellOfRefusals() {
+        willTellOfRefusals = false
+        for refusal in Refusal.allCases where untoldRefusals[refusal.rawValue] > 0 {
+            handler.refused(refusal, count: untoldRefusals[refusal.rawValue])
+            untoldRefusals[refusal.rawValue] = 0
+        }
+    }
+
+    private func answer(to refusal: Refusal) -> Response {
+        if let answer = refusalAnswers[refusal.rawValue] { return answer }
+        let answer = withRetryAfter(handler.response(to: refusal))
+        refusalAnswers[refusal.rawValue] = answer
+        return answer
     }
 
     private func respond(to request: Request, on id: ConnectionID) async {
@@ -569,19 +599,23 @@ actor Worker {
     /// Answers what is not a request, and lets the connection end. Nothing that follows on it is looked at.
     private func fail(_ connection: Connection, _ status: Status, _ detail: String) {
         counters.countFault(status)
+        end(connection, with: handler.response(toFault: status, detail: detail))
+    }
+
+    /// Has the connection end behind this answer.
+    private func end(_ connection: Connection, with response: Response) {
         connection.dropInput()
         account(connection)
         connection.exchange = nil
         connection.phase = .closing
         connection.mustLinger = true
         connection.endWait()
-        let response = response(toFault: status, detail)
         _ = write(response, to: connection, requestID: stamp.nextRequestID(), isHead: false, persistence: .close)
     }
 
-    private func response(toFault status: Status, _ detail: String) -> Response {
-        var response = handler.response(toFault: status, detail: detail)
-        if status == .serviceUnavailable, response.fields["Retry-After"] == nil {
+    private func withRetryAfter(_ response: Response) -> Response {
+        var response = response
+        if response.fields["Retry-After"] == nil {
             response.fields.append("Retry-After", String(configuration.retryAfterSeconds))
         }
         return response
@@ -757,6 +791,8 @@ actor Worker {
         stopAccepting()
         listener = nil
         abortAll()
+        // The last one that there is an occasion for.
+        tellOfRefusals()
         if runningHandlers == 0 { return }
         let expiry = loop.schedule(at: deadline) { self.assumeIsolated { $0.becomeQuiet() } }
         await quiet()

@@ -5,20 +5,33 @@ internal import Synchronization
 /// request never waits for another processor's cache.
 final class WorkerCounters: Sendable {
     let accepted = Atomic<Int>(0)
-    let refused = Atomic<Int>(0)
     let stalled = Atomic<Int>(0)
     let requests = Atomic<Int>(0)
+    private let overload = Atomic<Int>(0)
+    private let connections = Atomic<Int>(0)
+    private let contents = Atomic<Int>(0)
     private let faults = Mutex<[Status: Int]>([:])
 
     func countFault(_ status: Status) {
         faults.withLock { $0[status, default: 0] += 1 }
     }
 
+    func countRefusal(_ refusal: Refusal) {
+        switch refusal {
+        case .overload: overload.add(1, ordering: .relaxed)
+        case .connections: connections.add(1, ordering: .relaxed)
+        case .contents: contents.add(1, ordering: .relaxed)
+        }
+    }
+
     /// The counts now, without `connectionsOpen`, which is the server's.
     var snapshot: ServerStatistics {
         var statistics = ServerStatistics()
         statistics.connectionsAccepted = accepted.load(ordering: .relaxed)
-        statistics.connectionsRefused = refused.load(ordering: .relaxed)
+        statistics.refusals = [
+            .overload: overload.load(ordering: .relaxed), .connections: connections.load(ordering: .relaxed),
+            .contents: contents.load(ordering: .relaxed),
+        ]
         statistics.connectionsStalled = stalled.load(ordering: .relaxed)
         statistics.requests = requests.load(ordering: .relaxed)
         statistics.faults = faults.withLock { $0 }

@@ -90,7 +90,12 @@ struct OperationRoutes {
                 ("http_connections_total", "counter", "Connections accepted.", [("", server.connectionsAccepted)]),
                 (
                     "http_connections_refused_total", "counter", "Connections refused over a limit.",
-                    [("", server.connectionsRefused)]
+                    [("", server.refusals[.connections] ?? 0)]
+                ),
+                (
+                    "http_requests_refused_total", "counter",
+                    "Requests answered 503 without a look at what they ask for, by why.",
+                    [Refusal.overload, .contents].map { (#"reason="\#($0.name)""#, server.refusals[$0] ?? 0) }
                 ),
                 (
                     "http_connections_stalled_total", "counter", "Connections reset because their peer did not read.",

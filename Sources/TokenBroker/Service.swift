@@ -59,11 +59,18 @@ package struct Service: RequestHandler {
         broker.settings.logsReads ? nil : WarmReads(broker, limits: limits)
     }
 
+    package func response(to refusal: Refusal) -> Response {
+        BrokerError(.retryableError, refusal.detail).response
+    }
+
+    package func refused(_ refusal: Refusal, count: Int) {
+        broker.log.warning("requests_refused", [.reason(refusal.name), .count(count)])
+    }
+
     package func response(toFault status: Status, detail: String) -> Response {
         let code: BrokerError.Code =
             switch status.code {
             case 413: .payloadTooLarge
-            case 503: .retryableError
             // The request asked for what this server does not do; nothing went wrong in it.
             case 501, 505: .invalidRequest
             case 500...: .internalError

@@ -288,7 +288,7 @@ import Testing
             #expect(refusal.fields["retry-after"] == "1")
             #expect(refusal.fields["connection"] == "close")
             #expect(try await second.rest() == "")
-            #expect(server.statistics.connectionsRefused == 1)
+            #expect(server.statistics.refusals[.connections] == 1)
             #expect(server.statistics.connectionsOpen == 1)
             release.open()
             #expect(try await first.response().status == .ok)
@@ -322,7 +322,7 @@ import Testing
             #expect(try await clients[1].rest() == "")
             try await clients[0].send(get("/"))
             #expect(try await clients[0].response().status == .ok)
-            #expect(server.statistics.connectionsRefused == 0)
+            #expect(server.statistics.refusals[.connections] == 0)
         }
     }
 
@@ -333,19 +333,16 @@ import Testing
             await eventually { server.statistics.connectionsOpen == 1 }
             var crowd: [HTTPRawClient] = []
             for _ in 0..<80 { crowd.append(try HTTPRawClient(server.address)) }
-            await eventually { server.statistics.connectionsRefused == 80 }
+            await eventually { server.statistics.refusals[.connections] == 80 }
             try await first.send("Host: a\r\n\r\n")
             #expect(try await first.response().status == .ok)
         }
     }
 
     @Test func `more than can be done is refused at once, and only for as long`() async throws {
-        let handler: @Sendable (Request) async -> Response = { _ in
-            // Keeps the loop from everything else, as a program does that has too much to compute.
-            usleep(30_000)
-            return Response(.ok)
-        }
-        try await withServer(handler: handler) { server in
+        let handler = OverloadedHandler()
+        let start = MonotonicInstant.now
+        try await withServer(answering: handler) { server in
             var clients: [HTTPRawClient] = []
             for _ in 0..<12 { clients.append(try HTTPRawClient(server.address)) }
             var (answered, refused) = (0, 0)
@@ -365,11 +362,42 @@ import Testing
             }
             // One that comes first in its turn is taken; whoever comes after the budget of the turn is not.
             #expect(answered >= 4 && refused >= 4)
-            #expect(server.statistics.faults[.serviceUnavailable] == refused)
+            #expect(server.statistics.refusals == [.overload: refused, .connections: 0, .contents: 0])
+            #expect(server.statistics.faults == [:])
+            await eventually { handler.told.reduce(0, +) == refused }
+            // Once a second, and not for each; the answer is made once.
+            #expect(handler.told.count <= Int(start.duration(to: .now) / .seconds(1)))
+            #expect(handler.answersMade == 1)
             for client in clients {
                 try await client.send(get("/"))
                 #expect(try await client.response().status == .ok)
             }
         }
+    }
+}
+
+/// Keeps the loop from everything else, as a program does that has too much to compute.
+private final class OverloadedHandler: RequestHandler {
+    private let state = Mutex((told: [Int](), answersMade: 0))
+
+    /// What it was told of refusals.
+    var told: [Int] { state.withLock { $0.told } }
+    /// How often it was asked for the answer to a refusal.
+    var answersMade: Int { state.withLock { $0.answersMade } }
+
+    func respond(to request: Request) async -> Response {
+        usleep(30_000)
+        return Response(.ok)
+    }
+
+    func response(toFault status: Status, detail: String) -> Response { Response(status) }
+
+    func response(to refusal: Refusal) -> Response {
+        state.withLock { $0.answersMade += 1 }
+        return Response(.serviceUnavailable)
+    }
+
+    func refused(_ refusal: Refusal, count: Int) {
+        state.withLock { if refusal == .overload { $0.told.append(count) } }
     }
 }

@@ -518,7 +518,7 @@ private func chunk(_ text: String) -> String {
             #expect(try await idle.rest() == "")
             script.write("a")
             #expect(try await client.receive(through: chunk("a")) == chunk("a"))
-            #expect(server.statistics.connectionsRefused == 0)
+            #expect(server.statistics.refusals[.connections] == 0)
         }
     }
 

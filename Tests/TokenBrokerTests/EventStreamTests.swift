@@ -282,6 +282,74 @@ internal import TokenBroker
         #expect(broker.broker.events.listenerCount == 0)
     }
 
+    @Test func `a thousand listeners that come at once are few questions to the store, one at a time`()
+        async throws
+    {
+        let store = ReachStore()
+        let broker = try await Self.broker(store: store)
+        await broker.makeTenant()
+        await broker.set("a", storageKey: "before")
+        store.hold()
+        let listeners = await withTaskGroup(of: SSEListener.self) { group in
+            for number in 0..<1000 {
+                group.addTask { await broker.listen(tenant: "t1", lastID: number % 2 == 0 ? nil : "1-9999") }
+            }
+            while broker.broker.events.listenerCount < 1000 { await Task.yield() }
+            store.release()
+            return await group.reduce(into: []) { $0.append($1) }
+        }
+        #expect(listeners.allSatisfy { $0.answer.status == 200 })
+        // The first, one for all who came while that was held, and some for those who were counted but had not asked.
+        #expect((2...10).contains(store.questions))
+        await broker.set("a", storageKey: "after")
+        for listener in listeners {
+            #expect(Self.keys(await listener.events(1)) == ["after"])
+            await listener.close()
+        }
+    }
+
+    @Test func `a listener does not begin before what was committed while another one's question was under way`()
+        async throws
+    {
+        let store = ReachStore()
+        let broker = try await Self.broker(store: store)
+        await broker.makeTenant()
+        store.hold()
+        async let first = broker.listen(tenant: "t1")
+        // The store has looked, and its answer is on its way.
+        await store.held()
+        await broker.set("a", storageKey: "between")
+        async let second = broker.listen(tenant: "t1")
+        while broker.broker.events.listenerCount < 2 { await Task.yield() }
+        store.release()
+        let (early, late) = await (first, second)
+        #expect(early.text.hasPrefix("retry: 3000\nid: 0-9999\n\n"))
+        #expect(Self.keys(await early.events(1)) == ["between"])
+        await broker.set("a", storageKey: "after")
+        #expect(Self.keys(await late.events(1)) == ["after"])
+        #expect(late.text.hasPrefix("retry: 3000\nid: 1-9999\n\n"))
+        for listener in [early, late] { await listener.close() }
+    }
+
+    @Test func `a store that is away refuses all who came while it was asked, and their places are free`() async throws
+    {
+        let store = BrokerFaultyStore()
+        let broker = try await Self.broker(store: store) { $0.listenersPerTenant = 50 }
+        await broker.makeTenant()
+        await broker.listen(tenant: "t1").close()
+        store.isAway = true
+        let refused = await withTaskGroup(of: SSEListener.self) { group in
+            for _ in 0..<50 { group.addTask { await broker.listen(tenant: "t1") } }
+            return await group.reduce(into: []) { $0.append($1) }
+        }
+        #expect(refused.allSatisfy { $0.answer.status == 503 && $0.answer.code == "storage_unavailable" })
+        #expect(broker.broker.events.listenerCount == 0)
+        store.isAway = false
+        let listener = await broker.listen(tenant: "t1")
+        #expect(listener.answer.status == 200)
+        await listener.close()
+    }
+
     @Test func `each event is counted by its kind for each listener`() async throws {
         let broker = try await Self.broker()
         await broker.makeTenant()
@@ -468,5 +536,45 @@ private final class PageRecordingStore: ForwardingStore {
     ) async throws(StoreError) -> [PlacedLogEntry] {
         asked.withLock { $0.append((tenant, limit)) }
         return try await inner.entries(after: sequence, tenant: tenant, limit: limit)
+    }
+}
+
+/// Counts how often it is asked how far its log reaches, and refuses to be asked twice at a time, as a pool with one
+/// connection and nobody in its queue does. Its answers can be held back.
+private final class ReachStore: ForwardingStore {
+    let inner: any RecordStore = MemoryRecordStore()
+    private let state = Mutex((gate: Gate?.none, questions: 0, underWay: 0))
+
+    var questions: Int { state.withLock { $0.questions } }
+    var revalidateAfter: Duration? { nil }
+
+    func admit() throws(StoreError) {}
+
+    /// From now on answers wait for `release`.
+    func hold() { state.withLock { $0.gate = Gate() } }
+
+    /// Suspends until an answer is held.
+    func held() async { await state.withLock { $0.gate }?.arrivals() }
+
+    func release() {
+        let gate = state.withLock { state in
+            defer { state.gate = nil }
+            return state.gate
+        }
+        gate?.open()
+    }
+
+    func logBounds() async throws(StoreError) -> LogBounds {
+        let (isFree, gate) = state.withLock { state in
+            state.questions += 1
+            state.underWay += 1
+            return (state.underWay == 1, state.gate)
+        }
+        defer { state.withLock { $0.underWay -= 1 } }
+        guard isFree else { throw .unavailable }
+        let bounds = try await inner.logBounds()
+        gate?.arrive()
+        await gate?.opened()
+        return bounds
     }
 }

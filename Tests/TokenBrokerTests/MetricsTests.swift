@@ -146,6 +146,23 @@ internal import TokenBroker
         #expect(!text.contains("canary") && !text.contains("CANARY") && !text.contains("some-name"))
     }
 
+    @Test(arguments: Refusal.allCases)
+    func `what is refused unread is no malformed request, and a line tells of many`(refusal: Refusal) async throws {
+        let broker = try await BrokerHarness()
+        let service = Service(broker.broker)
+        let before = broker.log.count
+        let response = service.response(to: refusal)
+        #expect(response.status == .serviceUnavailable)
+        #expect(BrokerHarness.Answer(response).code == "retryable_error")
+        #expect(broker.log.count == before)
+        service.refused(refusal, count: 1000)
+        #expect(broker.log.count == before + 1)
+        let line = try #require(broker.log.last)
+        #expect(line.contains(#""level":"warning","event":"requests_refused","#))
+        #expect(line.hasSuffix(#""reason":"\#(refusal.name)","count":1000}"#))
+        #expect(!(await Self.metrics(broker)).contains { $0.contains("malformed") })
+    }
+
     @Test func `logins are counted by how they end`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -161,12 +178,14 @@ internal import TokenBroker
             var statistics = ServerStatistics()
             statistics.connectionsOpen = 3
             statistics.connectionsAccepted = 5
-            statistics.connectionsRefused = 2
+            statistics.refusals = [.connections: 2, .overload: 7]
             return statistics
         }
         let lines = await Self.metrics(broker)
         #expect(lines.contains("token_broker_http_connections 3"))
         #expect(lines.contains("token_broker_http_connections_total 5"))
         #expect(lines.contains("token_broker_http_connections_refused_total 2"))
+        #expect(lines.contains(#"token_broker_http_requests_refused_total{reason="overload"} 7"#))
+        #expect(lines.contains(#"token_broker_http_requests_refused_total{reason="contents"} 0"#))
     }
 }

@@ -1,0 +1,89 @@
+internal import BrokerTesting
+internal import Synchronization
+internal import Testing
+
+@testable internal import BrokerCore
+
+@Suite(.timeLimit(.minutes(1))) struct `One question for many askers` {
+    /// A question whose answers are the numbers of the times that it was asked. The first waits for its gate.
+    private static func question(_ gate: Gate, _ asked: Counter) -> SharedQuestion<Int> {
+        SharedQuestion {
+            asked.increment()
+            let number = asked.count
+            if number == 1 {
+                gate.arrive()
+                await gate.opened()
+            }
+            return number
+        }
+    }
+
+    @Test func `whoever comes while it is under way is answered by the next one, with all others that do`() async {
+        let (gate, asked) = (Gate(), Counter())
+        let question = Self.question(gate, asked)
+        async let first = question.answer()
+        await gate.arrivals()
+        let answers = await withTaskGroup(of: Int?.self) { group in
+            // Each begins its wait before it gives way.
+            for _ in 0..<100 { group.addImmediateTask { await question.answer() } }
+            gate.open()
+            return await group.reduce(into: []) { $0.append($1) }
+        }
+        #expect(answers == [Int?](repeating: 2, count: 100))
+        #expect(await first == 1)
+        #expect(asked.count == 2)
+        await question.idle()
+    }
+
+    @Test func `an answer that was given is not given again`() async {
+        let (gate, asked) = (Gate(), Counter())
+        let question = Self.question(gate, asked)
+        gate.open()
+        for number in 1...3 { #expect(await question.answer() == number) }
+    }
+
+    @Test func `an asker who is cancelled is not waited for, and the others have their answer`() async {
+        let (gate, asked) = (Gate(), Counter())
+        let question = Self.question(gate, asked)
+        let askers = [Task.immediate { await question.answer() }, Task.immediate { await question.answer() }]
+        await gate.arrivals()
+        let late = [Task.immediate { await question.answer() }, Task.immediate { await question.answer() }]
+        askers[0].cancel()
+        late[0].cancel()
+        #expect(await askers[0].value == nil)
+        #expect(await late[0].value == nil)
+        gate.open()
+        #expect(await askers[1].value != nil)
+        #expect(await late[1].value == 2)
+        let start = Gate()
+        let cancelled = Task {
+            await start.opened()
+            return await question.answer()
+        }
+        cancelled.cancel()
+        start.open()
+        #expect(await cancelled.value == nil)
+    }
+
+    @Test func `one that nobody waits for any more is not asked again`() async {
+        let (gate, asked) = (Gate(), Counter())
+        let question = Self.question(gate, asked)
+        let first = Task.immediate { await question.answer() }
+        await gate.arrivals()
+        let late = Task.immediate { await question.answer() }
+        late.cancel()
+        #expect(await late.value == nil)
+        gate.open()
+        #expect(await first.value == 1)
+        await question.idle()
+        #expect(asked.count == 1)
+    }
+}
+
+private final class Counter: Sendable {
+    private let total = Atomic(0)
+
+    var count: Int { total.load(ordering: .relaxed) }
+
+    func increment() { total.add(1, ordering: .relaxed) }
+}
