@@ -273,7 +273,8 @@ private struct PartHandler: RequestHandler {
                 for number in 0..<2 * ShortcutAnswer.frames {
                     let fields = "Host: h\r\nValue: \(number)\r\n\r\n"
                     try await client.send(
-                        "GET /quick/part/of/a\(number) HTTP/1.1\r\n\(fields)GET /quick/part/of/b\(number) HTTP/1.1\r\n\(fields)")
+                        "GET /quick/part/of/a\(number) HTTP/1.1\r\n\(fields)GET /quick/part/of/b\(number) HTTP/1.1\r\n\(fields)"
+                    )
                     let (one, other) = (try await client.response().text, try await client.response().text)
                     #expect(one.hasSuffix(" a\(number)"))
                     #expect(other.hasSuffix(" b\(number)"))
