@@ -116,9 +116,10 @@ package struct RefreshID: Sendable, Hashable {
     let text: String
 
     package init() {
-        // An identifier, not a secret: the system's generator is more than enough.
-        var generator = SystemRandomNumberGenerator()
-        text = Hex.encode((0..<8).map { _ in UInt8.random(in: 0...255, using: &generator) })
+        // An identifier, not a secret: the system's generator is more than enough. It is asked once, since each number
+        // of it is a system call.
+        let number = UInt64.random(in: .min ... .max)
+        text = Hex.encode((0..<8).map { UInt8(truncatingIfNeeded: number >> (8 * $0)) })
     }
 }
 

@@ -23,7 +23,8 @@ package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sen
     private let registry = Mutex(Registry())
     private let executor: (any TaskExecutor)?
 
-    /// - Parameter executor: where the work runs, as far as it does not say so itself; nil for where all tasks do.
+    /// - Parameter executor: where the work and the limits run, as far as they do not say so themselves; nil for where
+    ///   all tasks do.
     package init(on executor: (any TaskExecutor)? = nil) {
         self.executor = executor
     }
@@ -95,7 +96,8 @@ package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sen
             return state.lastWaiter
         }
         let timer = limit.map { limit in
-            Task {
+            // Where the work runs, which this call has just woken or finds awake, and not on one more thread.
+            Task(executorPreference: executor) {
                 await limit()
                 Self.leave(flight, waiter)
             }

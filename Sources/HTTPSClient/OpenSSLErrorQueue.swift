@@ -8,8 +8,13 @@ enum OpenSSLErrorQueue {
     /// by the next on the thread. Its texts can quote the peer, so they go no further; callers read the codes they
     /// need inside `body`.
     static func isolating<R>(_ body: () -> R) -> R {
-        ERR_clear_error()
-        defer { ERR_clear_error() }
+        clear()
+        defer { clear() }
         return body()
+    }
+
+    /// Clearing goes through all that the queue has room for; most often a look shows that it is empty.
+    private static func clear() {
+        if ERR_peek_error() != 0 { ERR_clear_error() }
     }
 }

@@ -130,15 +130,22 @@ package struct JSONWriter {
         bytes.append(contentsOf: text.utf8)
     }
 
+    /// Whether nothing of it may need an escape. The leads are those of all that does.
+    private static func isPlain(_ text: Span<UInt8>) -> Bool {
+        for index in text.indices {
+            switch text[index] {
+            case 0x20...0x21, 0x23...0x5b, 0x5d...0x7e, 0x80...0xc1, 0xc3...0xe1, 0xe3...0xff: continue
+            default: return false
+            }
+        }
+        return true
+    }
+
     private mutating func quote(_ text: String) {
         bytes.append(UInt8(ascii: "\""))
         defer { bytes.append(UInt8(ascii: "\"")) }
-        // Nearly every text is one that needs no escape, and is copied whole. The leads are those of all that does.
-        let isPlain = text.utf8.allSatisfy { byte in
-            byte >= 0x20 && byte != UInt8(ascii: "\"") && byte != UInt8(ascii: "\\") && byte != 0x7f && byte != 0xc2
-                && byte != 0xe2
-        }
-        if isPlain { return bytes.append(contentsOf: text.utf8) }
+        // Nearly every text is one that needs no escape, and is copied whole.
+        if Self.isPlain(text.utf8.span) { return bytes.append(contentsOf: text.utf8) }
         for scalar in text.unicodeScalars {
             switch scalar {
             case "\"", "\\":

@@ -36,13 +36,30 @@ package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertibl
     package var description: String {
         let (days, secondOfDay) = GregorianDate.floorDivide(seconds, by: 86_400)
         let date = GregorianDate(daysSince1970: days)
-        func padded(_ value: Int64, _ width: Int) -> String {
-            let digits = String(value)
-            return String(repeating: "0", count: max(0, width - digits.utf8.count)) + digits
+        // Byte by byte: every event and every line of the log bears a time or two.
+        var text: [UInt8] = []
+        text.reserveCapacity(20)
+        func append(_ value: Int64) {
+            text.append(UInt8(ascii: "0") + UInt8(value / 10))
+            text.append(UInt8(ascii: "0") + UInt8(value % 10))
         }
-        return padded(date.year, 4) + "-" + padded(date.month, 2) + "-" + padded(date.day, 2) + "T"
-            + padded(secondOfDay / 3600, 2)
-            + ":" + padded(secondOfDay / 60 % 60, 2) + ":" + padded(secondOfDay % 60, 2) + "Z"
+        if (0...9999).contains(date.year) {
+            append(date.year / 100)
+            append(date.year % 100)
+        } else {
+            // Beyond what RFC 3339 can write.
+            text.append(contentsOf: String(date.year).utf8)
+        }
+        let parts = [
+            (UInt8(ascii: "-"), date.month), (UInt8(ascii: "-"), date.day), (UInt8(ascii: "T"), secondOfDay / 3600),
+            (UInt8(ascii: ":"), secondOfDay / 60 % 60), (UInt8(ascii: ":"), secondOfDay % 60),
+        ]
+        for (mark, value) in parts {
+            text.append(mark)
+            append(value)
+        }
+        text.append(UInt8(ascii: "Z"))
+        return String(decoding: text, as: UTF8.self)
     }
 
     /// Reads RFC 3339 (§5.6): any offset, fractions cut to milliseconds; nil for anything else, leap seconds included,

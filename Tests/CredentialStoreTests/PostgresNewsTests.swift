@@ -11,6 +11,8 @@ internal import Testing
     private static let alpha = TenantName("alpha")!
     private static let id = RecordID(.credentials, alpha, key: "a.~:@-_Z")
 
+    private static let accented = RecordID(.credentials, alpha, key: "\u{301}e\r")
+
     private static func record(_ version: Int64 = 1, _ id: RecordID = id) -> StoredRecord {
         StoredRecord(id: id, version: version, sealed: [1], lookup: [2], due: Timestamp(seconds: 1))
     }
@@ -20,6 +22,8 @@ internal import Testing
         ([.replace(record(.max), version: 1, fencedFor: "h")], [.written(id, version: .max)]),
         ([.release(id, version: -1, holder: "h", isSettled: false)], [.written(id, version: -1)]),
         ([.remove(id, version: 7)], [.removed(id)]),
+        // A character of its own with the space or the end of line before it, where characters are what is looked for.
+        ([.remove(accented, version: 7), .remove(accented, version: 7)], [.removed(accented), .removed(accented)]),
         ([.removeAll(alpha)], [.tenantRemoved(alpha)]),
         ([.insert(record(1, RecordID(.tenant, alpha)))], [.written(RecordID(.tenant, alpha), version: 1)]),
         (

@@ -23,6 +23,13 @@ import Testing
         #expect(Timestamp(seconds: seconds).description == text)
     }
 
+    @Test func `years that RFC 3339 cannot write are told as they are`() {
+        #expect(Timestamp(seconds: 253_402_300_800).description == "10000-01-01T00:00:00Z")
+        #expect(Timestamp(seconds: -62_167_219_201).description == "-1-12-31T23:59:59Z")
+        // The ends of what can be counted are written, too, and stop nothing.
+        for end in [Int64.min, .max] { #expect(Timestamp(milliseconds: end).description.hasSuffix("Z")) }
+    }
+
     @Test func `the first and last day of every month of 800 years are read and written`() {
         var seconds: Int64 = -11_676_096_000
         for year in 1600..<2400 {

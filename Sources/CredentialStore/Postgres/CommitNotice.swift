@@ -35,9 +35,10 @@ enum CommitNotice {
     /// beyond what it has us read again.
     static func news(_ text: String) -> StoreNews {
         var changes: [StoreChange] = []
-        for line in text.split(separator: "\n", omittingEmptySubsequences: false) {
-            let words = line.split(separator: " ", omittingEmptySubsequences: false)
-            guard let change = change(words) else { return .unknown }
+        // By octets, since characters would be put together first.
+        for line in text.utf8.split(separator: UInt8(ascii: "\n"), omittingEmptySubsequences: false) {
+            let words = line.split(separator: UInt8(ascii: " "), omittingEmptySubsequences: false)
+            guard let change = change(words.map { Substring($0) }) else { return .unknown }
             changes.append(change)
         }
         return .changed(changes)
