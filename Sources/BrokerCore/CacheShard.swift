@@ -23,12 +23,14 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         /// Nil in a slot that is free; `older` is the next free one then.
         var entry: Entry?
         var hash: Int
-        var bytes: Int
         var checked: MonotonicInstant
         /// When it was put in front, by the count of uses.
         var moved: UInt64
+        var bytes: UInt32
         var newer: Int32
         var older: Int32
+        /// How often it may be renewed yet without being used.
+        var renewals: UInt8 = CacheShard.renewalsPerUse
     }
 
     /// What was changed about a key, by the count of changes.
@@ -40,6 +42,10 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         /// The highest version that the store told of.
         var version: Int64 = .min
     }
+
+    /// How often an entry is renewed after it was used last. As many renewals cost less than the one reading that a
+    /// caller has to wait for where it was let run out.
+    static var renewalsPerUse: UInt8 { 6 }
 
     private static var none: Int32 { -1 }
     private static var leastTable: Int { 16 }
@@ -63,6 +69,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     private(set) var count = 0
     private(set) var bytes = 0
     private(set) var evictions = 0
+    private(set) var renewals = 0
 
     /// Rises with every change that somebody made, as against values that somebody read.
     private(set) var changes: UInt64 = 0
@@ -146,6 +153,8 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     /// as there are entries.
     mutating func use(_ slot: Int) {
         uses += 1
+        // What is used all the time is not written to all the time.
+        if slots[slot].renewals != Self.renewalsPerUse { slots[slot].renewals = Self.renewalsPerUse }
         guard uses - slots[slot].moved > UInt64(count / 4) else { return }
         unlink(slot)
         linkInFront(slot)
@@ -156,7 +165,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         _ key: Key, _ hash: Int, to new: (entry: Entry, bytes: Int)?, checked: MonotonicInstant
     ) {
         let present = find(key, hash)
-        guard let new, new.bytes <= limit else {
+        guard let new, new.bytes <= limit, let size = UInt32(exactly: new.bytes) else {
             if let present { remove(present) }
             return
         }
@@ -165,14 +174,15 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         if let present {
             slot = present
             unlink(slot)
-            bytes -= slots[slot].bytes
+            bytes -= Int(slots[slot].bytes)
             // The same version is the same value, checked anew.
             if slots[slot].entry?.version != new.entry.version { advance() }
-            (slots[slot].entry, slots[slot].bytes, slots[slot].checked) = (new.entry, new.bytes, checked)
+            (slots[slot].entry, slots[slot].bytes, slots[slot].checked) = (new.entry, size, checked)
+            slots[slot].renewals = Self.renewalsPerUse
         } else {
             slot = add(
                 Slot(
-                    entry: new.entry, hash: hash, bytes: new.bytes, checked: checked, moved: uses, newer: Self.none,
+                    entry: new.entry, hash: hash, checked: checked, moved: uses, bytes: size, newer: Self.none,
                     older: Self.none))
         }
         bytes += new.bytes
@@ -189,6 +199,32 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         for slot in slots.indices {
             if let entry = slots[slot].entry, matches(entry) { remove(slot) }
         }
+    }
+
+    /// Looks at `limit` slots that are `step` apart, from `slot` on, and names the entries that were checked during that
+    /// time and used not too long ago.
+    /// - Returns: the slot to go on with; nil where the last one has been looked at.
+    func find(
+        from slot: Int, step: Int, limit: Int, checked: Range<MonotonicInstant>, _ found: (Int, Entry) -> Void
+    ) -> Int? {
+        var slot = slot
+        for _ in 0..<limit {
+            if slot >= slots.count { return nil }
+            if let entry = slots[slot].entry, slots[slot].renewals > 0, checked.contains(slots[slot].checked) {
+                found(slot, entry)
+            }
+            slot += step
+        }
+        return slot
+    }
+
+    /// The store was found to hold what the entry was read from, by somebody who asked at that time. An entry that has
+    /// left the slot meanwhile stays away.
+    mutating func renew(_ slot: Int, _ entry: AnyObject, checked: MonotonicInstant) {
+        guard let present = slots[slot].entry, present === entry, slots[slot].renewals > 0 else { return }
+        slots[slot].checked = max(slots[slot].checked, checked)
+        slots[slot].renewals -= 1
+        renewals += 1
     }
 
     private mutating func add(_ new: Slot) -> Int {
@@ -211,7 +247,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         unlink(slot)
         leave(slot)
         count -= 1
-        bytes -= slots[slot].bytes
+        bytes -= Int(slots[slot].bytes)
         slots[slot].entry = nil
         advance()
         slots[slot].older = free

@@ -48,6 +48,8 @@ package final class CredentialsBroker: Sendable {
     package let events: EventFeed
     package let expiryJob: ExpiryJob
     package let bus: EventBus
+    /// What is not of the core can have its caches included, too.
+    package let beliefRenewal: BeliefRenewal
     private let leaseRecovery: LeaseRecovery
     private let settings: Settings
     private let vault: Vault
@@ -82,6 +84,9 @@ package final class CredentialsBroker: Sendable {
             vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,
             budget: settings.providerBudget, time: time, metrics: metrics, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, credentials: credentials, time: time, log: log)
+        beliefRenewal = BeliefRenewal(vault: vault, bus: bus, time: time, log: log)
+        beliefRenewal.include(credentials.records.renewable)
+        beliefRenewal.include(tenants.renewable)
         logins = LoginFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
             publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
@@ -98,10 +103,11 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Begins the work that nobody asks for: removing what has expired, polling for device logins, looking after
-    /// tokens that are about to expire, finishing renewals whose process has died.
+    /// tokens that are about to expire, finishing renewals whose process has died, keeping believed what is in memory.
     package func start() {
         deviceLogins.start()
         leaseRecovery.start()
+        beliefRenewal.start()
         expiryJob.start()
         let task = Task { [settings, vault, time, log] in
             while !Task.isCancelled {
@@ -139,6 +145,7 @@ package final class CredentialsBroker: Sendable {
         housekeeping?.cancel()
         expiryJob.stop()
         leaseRecovery.stop()
+        beliefRenewal.stop()
         let cutOff = limit.map { limit in
             Task {
                 do {
@@ -153,6 +160,7 @@ package final class CredentialsBroker: Sendable {
         await deviceLogins.idle()
         await logins.idle()
         await leaseRecovery.idle()
+        await beliefRenewal.idle()
         await credentials.idle()
         await expiryJob.idle()
         await events.idle()

@@ -45,6 +45,9 @@ final class CredentialsRecords: Sendable {
         cache = .credentials(bytes: cacheBytes, heeding: bus)
     }
 
+    /// The cache, with the records that its entries were read from.
+    var renewable: RenewableCache { RenewableCache(cache) { id, _ in Self.recordID(id) } }
+
     // MARK: Reading
 
     /// What is stored. Does not suspend while what is in memory may be believed.

@@ -1,3 +1,4 @@
+internal import CredentialStore
 package import Reactor
 internal import Synchronization
 
@@ -7,6 +8,8 @@ package struct CacheStatistics: Sendable, Equatable {
     /// What the entries take of memory, by the estimate that bounds them.
     package var bytes = 0
     package var evictions = 0
+    /// Of belief, in entries that were found unchanged in the store.
+    package var renewals = 0
 }
 
 /// What was read from the store, kept in memory for as long as it may be believed.
@@ -145,6 +148,46 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
         }
     }
 
+    // MARK: Renewal of belief
+
+    /// Those entries in the places of `walk` that were checked during that time and used not too long ago, with their
+    /// records. Ends soon after `limit` entries, and at the end of the walk with none.
+    func renewable(
+        _ walk: inout CacheWalk, limit: Int, checked: Range<MonotonicInstant>,
+        record: (Key, Value) -> RecordID
+    ) -> [RenewableEntry] {
+        var entries: [RenewableEntry] = []
+        while walk.shard < shards.count, entries.count < limit {
+            let number = walk.shard
+            // What is made of them is made outside of the lock, which is held for as long as so many slots take.
+            let (found, next) = shards[number].withLock { contents in
+                var found: [(slot: Int, entry: Contents.Entry)] = []
+                let next = contents.find(
+                    from: walk.slot, step: walk.step, limit: Self.slotsAtOnce, checked: checked
+                ) { found.append(($0, $1)) }
+                return (found, next)
+            }
+            for (slot, entry) in found {
+                entries.append(
+                    RenewableEntry(
+                        id: record(entry.key, entry.value), version: entry.version, entry: entry, shard: number,
+                        slot: slot))
+            }
+            walk.goOn(with: next)
+        }
+        return entries
+    }
+
+    private static var slotsAtOnce: Int { 128 }
+
+    /// The store has these entries' versions.
+    /// - Parameter checked: taken before the entries were found, and so before the store was asked.
+    func renew(_ entries: [RenewableEntry], checked: MonotonicInstant) {
+        for entry in entries {
+            shards[entry.shard].withLock { $0.renew(entry.slot, entry.entry, checked: checked) }
+        }
+    }
+
     package var count: Int { statistics.entries }
 
     package var statistics: CacheStatistics {
@@ -154,6 +197,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
                 sum.entries += contents.count
                 sum.bytes += contents.bytes
                 sum.evictions += contents.evictions
+                sum.renewals += contents.renewals
             }
         }
         return sum

@@ -41,6 +41,9 @@ package final class TenantDirectory: Sendable {
         bus.onRemoval { [cache] tenant in cache.remove(tenant) }
     }
 
+    /// The cache, with the records that its entries were read from.
+    var renewable: RenewableCache { RenewableCache(cache) { name, _ in RecordID(.tenant, name) } }
+
     /// What is kept in memory.
     package var statistics: CacheStatistics { cache.statistics }
 

@@ -11,7 +11,7 @@ package final class Trust: Sendable {
     /// is taken to be so: a change that nobody tells of is served no longer than this. Nil where nobody else writes.
     package let validity: Duration?
     /// How long the feed is relied on for one reading: a process that dies with its connection between a commit and the
-    /// word of it leaves a change that nobody tells of.
+    /// word of it leaves a change that nobody tells of. What is in use is looked at again before; see `BeliefRenewal`.
     static let longestBelief: Duration = .seconds(60)
     /// In nanoseconds: since when every change is told of; `.max` while that is not so.
     private let following = Atomic<Int64>(.max)
@@ -87,6 +87,21 @@ package final class Trust: Sendable {
         if checked < start { return MonotonicInstant(nanoseconds: .min) }
         guard feed.aliveUntil > now else { return alone }
         return max(alone, min(checked.advanced(byNanoseconds: spans.longest), feed.aliveUntil))
+    }
+
+    /// When those were checked which the feed vouches for now, and which are believed no longer at `end` unless they are
+    /// checked again; nil where there can be none.
+    ///
+    /// What was read before the feed began, or began again, is not among them, whatever version the store shows now: a
+    /// store that was put back to an earlier state, or has lost its last commits, gives the same versions to other
+    /// contents.
+    func checksRunningOut(at end: MonotonicInstant, _ now: MonotonicInstant) -> Range<MonotonicInstant>? {
+        guard let spans else { return nil }
+        let feed = feed(spans.validity)
+        guard let start = feed.start, feed.aliveUntil > now else { return nil }
+        let first = max(start, now.advanced(byNanoseconds: 1 - spans.longest))
+        let last = end.advanced(byNanoseconds: -spans.longest)
+        return first <= last ? first..<last.advanced(byNanoseconds: 1) : nil
     }
 
     /// Since when the feed tells of every change, nil where it does not, and until when it is taken to be alive.

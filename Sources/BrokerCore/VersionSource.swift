@@ -2,7 +2,8 @@ internal import OAuth
 internal import Synchronization
 
 /// Versions of records that rise even past a record's deletion and return, so that no entity tag comes back and no late
-/// compare-and-set meets the version that it started from.
+/// compare-and-set meets the version that it started from. Whoever finds a version unchanged may take the content for
+/// unchanged, unless the store was put back to an earlier state meanwhile.
 ///
 /// A first version is the time in microseconds, of which the thousandths are drawn by lot: that keeps replicas apart
 /// whose clocks agree. In one process every version is higher than all before it, whatever its clock does.

@@ -25,6 +25,10 @@ package final class MemoryRecordStore: RecordStore {
         }
     }
 
+    package func versions(of ids: [RecordID]) async throws(StoreError) -> [Int64?] {
+        contents.withLock { contents in ids.map { contents.records[$0]?.version } }
+    }
+
     package func list(
         _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
     ) async throws(StoreError) -> [StoredRecord] {

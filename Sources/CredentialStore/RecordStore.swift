@@ -138,6 +138,13 @@ package protocol RecordStore: Sendable {
     /// The record of that kind with that look-up digest, or nil.
     func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord?
 
+    /// The version of each of these records, in their order; nil where there is no such record. Nothing else of them is
+    /// read: it is for many at once, of which hardly any has changed.
+    ///
+    /// What is told of each record was so at some time after the call began; that need not be the same time for all.
+    /// - Parameter ids: of any kinds, 0 to 10,000; one may be named more than once.
+    func versions(of ids: [RecordID]) async throws(StoreError) -> [Int64?]
+
     /// Up to `limit` records in the order of their tenant and key, those after `after` (exclusive) only.
     /// - Parameter tenant: nil for the records of every tenant.
     func list(

@@ -35,6 +35,13 @@ package final class Vault: Sendable {
         return try open(stored)
     }
 
+    /// The version of each of these records, in their order, nil for none, without opening them; see `RecordStore`.
+    package func versions(of ids: [RecordID]) async throws(StoreError) -> [Int64?] {
+        let versions = try await store.versions(of: ids)
+        guard versions.count == ids.count else { throw .damaged("the store gave versions of other records") }
+        return versions
+    }
+
     /// Up to `limit` records in the order of their tenant and key, those after `after` (exclusive) only.
     /// - Parameter tenant: nil for the records of every tenant.
     package func list(

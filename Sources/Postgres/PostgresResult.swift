@@ -73,6 +73,15 @@ package struct PostgresResult: Sendable, Equatable {
             }
         }
 
+        /// A `bigint[]` of one dimension, with nil for each NULL in it; nil where it is NULL itself.
+        package func integers(_ column: Int) throws(PostgresError) -> [Int64?]? {
+            guard let (type, range) = field(column) else { return nil }
+            guard type == PostgresType.integers, let elements = result.integers(range) else {
+                throw .unexpectedResult("a column is not an array of bigint")
+            }
+            return elements
+        }
+
         /// A `boolean`; nil for NULL.
         package func boolean(_ column: Int) throws(PostgresError) -> Bool? {
             guard let (type, range) = field(column) else { return nil }
@@ -86,6 +95,36 @@ package struct PostgresResult: Sendable, Equatable {
             precondition(result.types.indices.contains(column), "the statement has no column \(column)")
             return result.fields[index * result.types.count + column].map { (result.types[column], $0) }
         }
+    }
+}
+
+extension PostgresResult {
+    /// The elements of an array in the form that `PostgresValue.texts` is sent in; nil where it is none of bigint.
+    fileprivate func integers(_ range: Range<Int>) -> [Int64?]? {
+        var place = range.lowerBound
+        func next() -> Int? {
+            guard range.upperBound - place >= 4 else { return nil }
+            defer { place += 4 }
+            return Int(bytes[place..<place + 4].reduce(0 as UInt32) { $0 << 8 | UInt32($1) })
+        }
+        guard let dimensions = next(), next() != nil, next() == Int(PostgresType.integer) else { return nil }
+        if dimensions == 0 { return place == range.upperBound ? [] : nil }
+        guard dimensions == 1, let count = next(), next() != nil, count <= (range.upperBound - place) / 4 else {
+            return nil
+        }
+        var elements: [Int64?] = []
+        elements.reserveCapacity(count)
+        for _ in 0..<count {
+            switch next() {
+            case 0xffff_ffff: elements.append(nil)
+            case 8 where range.upperBound - place >= 8:
+                let element = bytes[place..<place + 8].reduce(0 as UInt64) { $0 << 8 | UInt64($1) }
+                elements.append(Int64(bitPattern: element))
+                place += 8
+            default: return nil
+            }
+        }
+        return place == range.upperBound ? elements : nil
     }
 }
 

@@ -48,6 +48,8 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
     case bytes([UInt8]?)
     /// `bigint`.
     case integer(Int64?)
+    /// `text[]` of one dimension, up to a million elements.
+    case texts([String])
 
     /// Values do not appear in errors and logs, not even by interpolation.
     package var description: String { "an SQL value" }
@@ -58,6 +60,7 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
         case .text: PostgresType.text
         case .bytes: PostgresType.bytes
         case .integer: PostgresType.integer
+        case .texts: PostgresType.texts
         }
     }
 
@@ -68,7 +71,28 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
         case .bytes(let bytes): bytes
         case .integer(let integer):
             integer.map { value in (0..<8).map { UInt8(truncatingIfNeeded: value >> (56 - 8 * $0)) } }
+        case .texts(let texts): Self.binary(texts)
         }
+    }
+
+    /// As `array_recv` in PostgreSQL's `arrayfuncs.c` reads it: how many dimensions, whether there are NULLs, the
+    /// elements' type; of the one dimension its length and its first index; the elements, each after its length.
+    private static func binary(_ texts: [String]) -> [UInt8] {
+        var bytes: [UInt8] = []
+        bytes.reserveCapacity(20 + texts.reduce(0) { $0 + 4 + $1.utf8.count })
+        func append(_ number: UInt32) {
+            for shift in [24, 16, 8, 0] as [UInt32] { bytes.append(UInt8(truncatingIfNeeded: number >> shift)) }
+        }
+        append(1)
+        append(0)
+        append(PostgresType.text)
+        append(UInt32(texts.count))
+        append(1)
+        for text in texts {
+            append(UInt32(text.utf8.count))
+            bytes += text.utf8
+        }
+        return bytes
     }
 }
 
@@ -81,5 +105,7 @@ enum PostgresType {
     static let integer2: UInt32 = 21
     static let integer4: UInt32 = 23
     static let text: UInt32 = 25
+    static let texts: UInt32 = 1009
+    static let integers: UInt32 = 1016
     static let varyingText: UInt32 = 1043
 }

@@ -42,6 +42,7 @@ package final class Broker: Sendable {
         core = CredentialsBroker(
             settings: settings.core, vault: vault, journal: journal, transport: transport, time: time, log: log)
         keys = CallerKeyDirectory(vault: vault, bus: core.bus, time: time)
+        core.beliefRenewal.include(keys.renewable)
         authenticator = CallerAuthenticator(adminKey: settings.adminKey, keys: keys, time: time)
         health = Health(vault: vault, time: time)
     }

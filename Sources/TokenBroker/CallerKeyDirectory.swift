@@ -29,6 +29,11 @@ package final class CallerKeyDirectory: Sendable {
         bus.onRemoval { [cache] tenant in cache.removeAll { _, key in key.tenant == tenant } }
     }
 
+    /// The cache, with the records that its entries were read from: no two keys ever have the same identifier.
+    var renewable: RenewableCache {
+        RenewableCache(cache) { _, key in RecordID(.apiKey, key.tenant, key: key.id) }
+    }
+
     /// What is kept in memory.
     package var statistics: CacheStatistics { cache.statistics }
 

@@ -75,6 +75,10 @@ struct OperationRoutes {
                 "cache_evictions_total", "counter", "What was let go of to make room for something else.",
                 reading(\.evictions)
             ),
+            (
+                "cache_renewals_total", "counter", "Found unchanged in the store before it would have been read again.",
+                reading(\.renewals)
+            ),
         ]
         if broker.core.bus.trust.validity != nil {
             let isFollowing = broker.core.bus.trust.isFollowing(broker.time.monotonic)
@@ -82,6 +86,12 @@ struct OperationRoutes {
                 (
                     "change_feed_following", "gauge", "Whether the store tells of other replicas' commits at present.",
                     [("", isFollowing ? 1 : 0)]
+                ))
+            gauges.append(
+                (
+                    "changes_missed_total", "counter",
+                    "Changes of what is in memory that the store did not tell of before they were looked for.",
+                    [("", broker.core.beliefRenewal.countOfMissedChanges)]
                 ))
         }
         if let server = broker.currentServerStatistics {

@@ -57,12 +57,22 @@ internal import Testing
     private static let values: [PostgresValue] =
         names + [.integer(2), .bytes([1]), .bytes([2]), .integer(nil), .integer(5)]
 
+    /// Of credentials, of which every tenth is not there.
+    private static let manyNames: [PostgresValue] = {
+        let numbers = (1...500).map { $0 * 444 % 222_222 }
+        return [
+            .texts(numbers.map { _ in "credentials" }), .texts(numbers.map { "t\($0 % 2000)" }),
+            .texts(numbers.map { "k\($0)" }),
+        ]
+    }()
+
     static let uses: [Use] = {
         let credentials = PostgresValue.text("credentials")
         let position: [PostgresValue] = [credentials, .text("t1000"), .text("k5000"), .integer(100)]
         var uses = [
             Use(testDescription: "read", statement: Statements.read, parameters: names),
             Use(testDescription: "find", statement: Statements.find, parameters: [credentials, .bytes([1, 2])]),
+            Use(testDescription: "versions", statement: Statements.versions, parameters: manyNames),
             Use(testDescription: "list", statement: Statements.list, parameters: position),
             Use(
                 testDescription: "list of tenant", statement: Statements.listOfTenant,
@@ -135,6 +145,7 @@ internal import Testing
                 return "'\\x\(digits.joined())'"
             } ?? "NULL"
         case .integer(let integer): integer.map { "\($0)" } ?? "NULL"
+        case .texts(let texts): "'{\(texts.joined(separator: ","))}'"
         }
     }
 
@@ -143,6 +154,7 @@ internal import Testing
         case .text: "text"
         case .bytes: "bytea"
         case .integer: "bigint"
+        case .texts: "text[]"
         }
     }
 

@@ -49,6 +49,38 @@ internal import Testing
         await connection.close()
     }
 
+    @Test(arguments: [[], [""], ["a"], ["Grüße '; --", "", "{,}", "NULL", String(repeating: "x", count: 70_000)]])
+    func `an array of text comes back`(texts: [String]) async throws {
+        let connection = try await Self.connect()
+        let result = try await connection.execute(
+            PostgresStatement("SELECT text FROM unnest($1) WITH ORDINALITY AS row (text, place) ORDER BY place"),
+            [.texts(texts)], until: Self.soon)
+        #expect(try result.rows.map { try $0.text(0) } == texts)
+        await connection.close()
+    }
+
+    @Test func `an array of bigint is read, with what is NULL in it`() async throws {
+        let connection = try await Self.connect()
+        let row = try #require(
+            try await connection.execute(
+                PostgresStatement(
+                    """
+                    SELECT '{}'::bigint[], '{1,NULL,-2,9223372036854775807,-9223372036854775808}'::bigint[],
+                        NULL::bigint[], '[5:6]={7,NULL}'::bigint[], '{{1,2},{3,4}}'::bigint[], '{1}'::integer[], 1::bigint
+                    """), until: Self.soon
+            ).first)
+        #expect(try row.integers(0) == [])
+        #expect(try row.integers(1) == [1, nil, -2, .max, .min])
+        #expect(try row.integers(2) == nil)
+        #expect(try row.integers(3) == [7, nil])
+        for column in 4...6 {
+            #expect(throws: PostgresError.unexpectedResult("a column is not an array of bigint")) {
+                try row.integers(column)
+            }
+        }
+        await connection.close()
+    }
+
     @Test func `smaller integers, booleans and other kinds of text are read`() async throws {
         let connection = try await Self.connect()
         let row = try #require(

@@ -21,6 +21,11 @@ extension ForwardingStore {
         return try await inner.find(kind, lookup: lookup)
     }
 
+    package func versions(of ids: [RecordID]) async throws(StoreError) -> [Int64?] {
+        try admit()
+        return try await inner.versions(of: ids)
+    }
+
     package func list(
         _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
     ) async throws(StoreError) -> [StoredRecord] {

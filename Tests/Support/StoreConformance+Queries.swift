@@ -50,6 +50,55 @@ extension StoreConformance {
                 }
             }
         },
+        StoreConformance("versions come in the order of their records, and nil for what is not there") {
+            store async throws in
+            #expect(try await store.versions(of: []) == [])
+            let ids = [
+                RecordID(.credentials, StoreSample.alpha, key: "k"), RecordID(.tenant, StoreSample.alpha),
+                RecordID(.apiKey, StoreSample.alpha, key: "k"), RecordID(.credentials, StoreSample.beta, key: "k"),
+                RecordID(.credentials, StoreSample.alpha, key: "a._~:@-Z"), RecordID(.keyCheck, .broker, key: "k"),
+            ]
+            #expect(try await store.versions(of: ids) == ids.map { _ in nil })
+            let versions: [Int64] = [.max, 0, 7, 1, -3, 255]
+            for (id, version) in zip(ids, versions) {
+                try await store.commit([.insert(StoredRecord(id: id, version: version, sealed: [1]))])
+            }
+            for order in [Array(ids.indices), ids.indices.reversed(), [3, 3, 0, 3]] {
+                #expect(try await store.versions(of: order.map { ids[$0] }) == order.map { versions[$0] })
+            }
+            // Of another kind, another tenant, another key.
+            for absent in [
+                RecordID(.login, StoreSample.alpha, key: "k"), RecordID(.credentials, .broker, key: "k"),
+                RecordID(.credentials, StoreSample.alpha, key: "K"), RecordID(.tenant, StoreSample.beta),
+            ] {
+                #expect(try await store.versions(of: [ids[3], absent, ids[2]]) == [1, nil, 7])
+            }
+        },
+        StoreConformance("versions are those of the last commit") { store async throws in
+            let (record, other) = (StoreSample.record(version: 5), StoreSample.record(.credentials, StoreSample.beta))
+            let ids = [record.id, other.id]
+            try await store.commit([.insert(record), .insert(other)])
+            #expect(try await store.versions(of: ids) == [5, 1])
+            try await store.commit([.claim(record.id, version: 5, holder: "h", replacing: nil, for: .seconds(60))])
+            #expect(try await store.versions(of: ids) == [5, 1])
+            try await store.commit([.replace(StoreSample.record(version: 6), version: 5)])
+            #expect(try await store.versions(of: ids) == [6, 1])
+            #expect(try await store.conflicts([.replace(StoreSample.record(version: 8), version: 5)]))
+            #expect(try await store.versions(of: ids) == [6, 1])
+            try await store.commit([.remove(record.id, version: 6)])
+            #expect(try await store.versions(of: ids) == [nil, 1])
+            try await store.commit([.insert(StoreSample.record(version: 9)), .removeAll(StoreSample.beta)])
+            #expect(try await store.versions(of: ids) == [9, nil])
+        },
+        StoreConformance("versions of thousands of records are told at once") { store async throws in
+            let records = (0..<200).map { number in
+                StoreSample.record(.credentials, StoreSample.alpha, "k\(number)", version: Int64(number))
+            }
+            for record in records { try await store.commit([.insert(record)]) }
+            let numbers = (0..<10_000).map { $0 * 7 % 400 }
+            let ids = numbers.map { RecordID(.credentials, StoreSample.alpha, key: "k\($0)") }
+            #expect(try await store.versions(of: ids) == numbers.map { $0 < 200 ? Int64($0) : nil })
+        },
         StoreConformance("only what expires before the given time is removed") { store async throws in
             let now: Int64 = 1_700_000_000_000
             for (key, expires) in [("early", now - 1), ("now", now), ("late", now + 1), ("first", Int64(-5))] {

@@ -1,3 +1,5 @@
+internal import CredentialStore
+internal import OAuth
 internal import Reactor
 internal import Testing
 
@@ -152,6 +154,7 @@ internal import Testing
         #expect(world.faults == [])
         // It would be easy to be right by never believing anything.
         #expect(world.believed > 500)
+        #expect(world.renewed > 20)
     }
 
     private struct World {
@@ -163,6 +166,14 @@ internal import Testing
             let isWrite: Bool
         }
 
+        /// A renewal of belief that is under way.
+        struct Renewal {
+            let asked: MonotonicInstant
+            let entries: [RenewableEntry]
+            /// Nil before the store was there.
+            var version: Int64?
+        }
+
         let trust = Trust(validity: .seconds(5))
         let cache: Cache
         var random: Steps
@@ -170,6 +181,8 @@ internal import Testing
         /// Every version that the store had, with when it was given it.
         var history: [(version: Int, time: MonotonicInstant)] = [(1, MonotonicInstant(nanoseconds: 0))]
         var work: [Work] = []
+        var renewal: Renewal?
+        var renewed = 0
         /// On its way here.
         var news: [Int] = []
         /// The last version that was told, and whether every one is; nothing is lost before that is known.
@@ -189,7 +202,8 @@ internal import Testing
             now = now.advanced(by: .milliseconds(Int64(random.below(200))))
             // The store notices a broken connection before long.
             if let broken = brokenSince, broken.advanced(by: .seconds(4)) <= now { lose() }
-            switch random.below(16) {
+            switch random.below(19) {
+            case 16...: renew()
             case 0..<3: work.append(Work(ticket: cache.ticket("a", now: now), value: nil, isWrite: false))
             case 3: if work.count < 6 { write() }
             case 4..<8: reachStore()
@@ -206,6 +220,33 @@ internal import Testing
             default: commitElsewhere()
             }
             check()
+        }
+
+        /// One step of it. Everything is renewed that is a second old, and what was found changed is told of.
+        mutating func renew() {
+            guard let current = renewal else {
+                let later = now.advanced(by: .seconds(59))
+                guard let checked = trust.checksRunningOut(at: later, now) else { return }
+                var walk = CacheWalk(part: 0, of: 1)
+                let entries = cache.renewable(&walk, limit: 10, checked: checked) { key, _ in
+                    RecordID(.credentials, TenantName("t")!, key: key)
+                }
+                if !entries.isEmpty { renewal = Renewal(asked: now, entries: entries) }
+                return
+            }
+            guard let version = current.version else {
+                renewal?.version = Int64(history.last!.version)
+                return
+            }
+            renewal = nil
+            for entry in current.entries {
+                if entry.version == version {
+                    cache.renew([entry], checked: current.asked)
+                    renewed += 1
+                } else {
+                    cache.hear("a", version: version > entry.version ? version : nil)
+                }
+            }
         }
 
         mutating func write() {

@@ -43,8 +43,9 @@ internal import TokenBroker
         await broker.time.sleepers(atLeast: Self.atRest)
     }
 
-    /// The housekeeping, the notices of expiry, the search for leases, that for logins, and the login.
-    private static let atRest = 5
+    /// The housekeeping, the notices of expiry, the search for leases, the renewal of belief, the search for logins, and
+    /// the login.
+    private static let atRest = 6
 
     /// The shortest time between two polls.
     private func closest(_ script: DeviceScript) -> Duration? {
@@ -247,11 +248,11 @@ internal import TokenBroker
         let second = try await BrokerHarness.devices(store: store, script: script, tenant: nil).broker
         store.isAway = true
         second.broker.start()
-        await second.time.sleepers(atLeast: 3)
+        await second.time.sleepers(atLeast: revalidateAfter == nil ? 3 : 4)
         store.isAway = false
         script.enqueue(DeviceScript.granted())
         second.time.advance(by: .seconds(5))
-        await second.time.sleepers(atLeast: revalidateAfter == nil ? 3 : 4)
+        await second.time.sleepers(atLeast: revalidateAfter == nil ? 3 : 5)
         second.time.advance(by: .seconds(12))
         #expect(await second.deviceEnd(handle) == #"{"status":"completed"}"#)
     }

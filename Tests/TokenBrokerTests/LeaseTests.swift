@@ -451,7 +451,7 @@ internal import TokenBroker
         time.holdSleeps()
         two.broker.start()
         // Everything that the broker does by itself has been done once.
-        await time.sleepers(atLeast: 4)
+        await time.sleepers(atLeast: 5)
         #expect(try await Self.lease(one) == nil)
         #expect(two.transport.seen.isEmpty)
         two.broker.beginDraining()

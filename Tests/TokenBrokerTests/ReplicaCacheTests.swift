@@ -262,10 +262,12 @@ internal import TokenBroker
         for name in ["credentials", "tenants"] {
             #expect(lines.contains(#"token_broker_cache_entries{cache="\#(name)"} 1"#))
             #expect(lines.contains(#"token_broker_cache_evictions_total{cache="\#(name)"} 0"#))
+            #expect(lines.contains(#"token_broker_cache_renewals_total{cache="\#(name)"} 0"#))
         }
         #expect(lines.contains(#"token_broker_cache_entries{cache="api_keys"} 0"#))
         #expect(lines.contains(#"token_broker_cache_bytes{cache="api_keys"} 0"#))
         #expect(lines.contains("token_broker_change_feed_following 1"))
+        #expect(lines.contains("token_broker_changes_missed_total 0"))
         pair.feed.cut()
         lines = await metrics()
         #expect(lines.contains("token_broker_change_feed_following 0"))

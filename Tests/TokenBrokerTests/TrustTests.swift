@@ -79,6 +79,33 @@ internal import Testing
         #expect(Self.trust(.seconds(2), steps).isFollowing(Self.at(10_500)) == isFollowing)
     }
 
+    /// Each in milliseconds; `end` is the last check that runs out, and so is to be renewed.
+    @Test(
+        arguments: [
+            // Nobody vouches for anything.
+            ([], nil), ([.follow(100_000), .lose], nil), ([.follow(95_000)], nil),
+            ([.follow(10_000), .alive(95_000)], nil),
+            // Whatever is believed yet, but not what was checked a moment ago.
+            ([.follow(10_000), .alive(95_001)], (40_000, 95_000)),
+            ([.follow(10_000), .alive(100_000)], (40_000, 95_000)),
+            // Nothing that was checked before the feed began, or before a change that nobody can name.
+            ([.follow(40_001), .alive(100_000)], (40_001, 95_000)),
+            ([.follow(95_000), .alive(100_000)], (95_000, 95_000)), ([.follow(95_001), .alive(100_000)], nil),
+            ([.follow(10_000), .distrust(60_000), .alive(100_000)], (60_000, 95_000)),
+        ] as [([Step], (start: Int, end: Int)?)])
+    func `is renewed where a feed gives it`(steps: [Step], found: (start: Int, end: Int)?) {
+        let range = Self.trust(.seconds(5), steps).checksRunningOut(at: Self.at(155_000), Self.at(100_000))
+        // What was checked exactly a minute ago is believed no longer.
+        let first = found.map { Self.at($0.start).advanced(byNanoseconds: $0.start == 40_000 ? 1 : 0) }
+        #expect(range?.lowerBound == first)
+        #expect(range?.upperBound == found.map { Self.at($0.end).advanced(byNanoseconds: 1) })
+    }
+
+    @Test func `is not renewed where nobody else writes`() {
+        let trust = Self.trust(nil, [.follow(10_000), .alive(100_000)])
+        #expect(trust.checksRunningOut(at: Self.at(155_000), Self.at(100_000)) == nil)
+    }
+
     @Test func `is never given where the store is to be asked every time`() {
         let trust = Self.trust(.zero, [.follow(10_000)])
         #expect(!trust.believes(Self.at(10_000), Self.at(10_000)))

@@ -54,6 +54,10 @@ package actor FileRecordStore: RecordStore {
         try attempt { files throws(FileStoreError) in try files.find(kind, lookup: lookup) }
     }
 
+    package func versions(of ids: [RecordID]) throws(StoreError) -> [Int64?] {
+        try attempt { files throws(FileStoreError) in try files.versions(of: ids) }
+    }
+
     package func list(
         _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
     ) throws(StoreError) -> [StoredRecord] {

@@ -99,6 +99,14 @@ final class FileRecords {
         return try load(id)
     }
 
+    func versions(of ids: [RecordID]) throws(FileStoreError) -> [Int64?] {
+        try recoverIfNeeded()
+        return try ids.map { id throws(FileStoreError) in
+            if let entry = index.entries[id] { return entry.version }
+            return try load(id)?.version
+        }
+    }
+
     func list(
         _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
     ) throws(FileStoreError) -> [StoredRecord] {

@@ -118,6 +118,20 @@ package struct PostgresRecordStore: RecordStore {
         try await selectOne(kind, Statements.find, [.text(kind.rawValue), .bytes(lookup)])
     }
 
+    /// By itself on a connection: it takes the server as long as hundreds of reads, none of which is to wait for it.
+    package func versions(of ids: [RecordID]) async throws(StoreError) -> [Int64?] {
+        if ids.isEmpty { return [] }
+        let parameters: [PostgresValue] = [
+            .texts(ids.map(\.kind.rawValue)), .texts(ids.map(\.tenant.description)), .texts(ids.map(\.key)),
+        ]
+        return try await query(Statements.versions, parameters) { result throws(PostgresError) in
+            guard let versions = try result.first?.integers(0), versions.count == ids.count else {
+                throw .unexpectedResult("there are not as many versions as records were asked for")
+            }
+            return versions
+        }
+    }
+
     package func list(
         _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
     ) async throws(StoreError) -> [StoredRecord] {

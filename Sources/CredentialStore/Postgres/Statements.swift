@@ -25,6 +25,19 @@ enum Statements {
             WHERE kind = $1 AND lookup = $2
             """, isPrepared: true)
 
+    /// The versions of the records whose kinds, tenants and keys stand at the same places of three arrays. A subquery for
+    /// each is one look-up in the primary key's index each: a join would be planned by a guess of how many there are.
+    static let versions = PostgresStatement(
+        """
+        SELECT ARRAY(
+            SELECT (
+                SELECT record.version FROM token_broker_records AS record
+                WHERE record.kind = named.kind AND record.tenant = named.tenant AND record.key = named.key
+            )
+            FROM unnest($1, $2, $3) WITH ORDINALITY AS named (kind, tenant, key, place) ORDER BY named.place
+        )
+        """, isPrepared: true)
+
     /// The row comparison is a range of the primary key's index, however far the list has got.
     static let list = PostgresStatement(
         trusted: """

@@ -1,0 +1,126 @@
+internal import CredentialStore
+internal import Reactor
+internal import Synchronization
+
+/// Keeps believed what is in use: asks the store for the versions of many records at once, ahead of the time at which
+/// their entries in the caches would run out, so that no caller has to wait for each to be read again.
+///
+/// Only while a change feed vouches for the entries. What it asks for bounds how long a change is served that nobody
+/// tells of, as reading again would; what it finds changed is announced as the feed would have.
+///
+/// A version stands for a record's content, also past the record's removal and return: see `VersionSource`.
+///
+/// It comes by every entry once in a round that is shorter than belief is long, a little at a time: the store's load is
+/// even, though all entries were read in the same second. What was not used for some rounds is not asked for, and runs
+/// out.
+package final class BeliefRenewal: Sendable {
+    /// How often a part of the entries is looked at.
+    static let interval: Duration = .milliseconds(250)
+    /// In how many parts: a round takes 50 s.
+    static let parts = 200
+    /// How much later than a round's length the next one may come by.
+    private static let slack: Duration = .seconds(5)
+    /// How long a store is let alone that did not answer.
+    private static let pause: Duration = .seconds(5)
+    /// For how many records the store is asked at once: bounds the memory for it, and how long others wait for the
+    /// connection.
+    static let batch = 500
+
+    private let vault: Vault
+    private let bus: EventBus
+    private let time: any Time
+    private let log: Log
+    private let caches = Mutex<[RenewableCache]>([])
+    private let worker = Mutex<Task<Void, Never>?>(nil)
+    private let missed = Atomic<Int>(0)
+
+    init(vault: Vault, bus: EventBus, time: any Time, log: Log) {
+        self.vault = vault
+        self.bus = bus
+        self.time = time
+        self.log = log
+    }
+
+    /// Has a cache's entries renewed as well, from the next part on.
+    package func include(_ cache: RenewableCache) {
+        caches.withLock { $0.append(cache) }
+    }
+
+    /// Changes found that nobody had told of by then.
+    package var countOfMissedChanges: Int { missed.load(ordering: .relaxed) }
+
+    /// Begins, where others write to the store; until `stop`.
+    func start() {
+        if bus.trust.validity == nil { return }
+        let worker = Task {
+            var done = part(at: time.monotonic)
+            while true {
+                do {
+                    try await time.sleep(for: Self.interval)
+                    do throws(StoreError) {
+                        try await renew(&done)
+                    } catch {
+                        if Task.isCancelled { return }
+                        log.warning("store_failed", [.store(error)])
+                        try await time.sleep(for: Self.pause)
+                    }
+                } catch {
+                    return
+                }
+            }
+        }
+        self.worker.withLock { $0 = worker }
+    }
+
+    /// Begins nothing more.
+    func stop() {
+        worker.withLock { $0 }?.cancel()
+    }
+
+    /// Suspends until the work is over. Only after `stop`.
+    func idle() async {
+        await worker.withLock { $0 }?.value
+    }
+
+    private func part(at now: MonotonicInstant) -> Int64 { now.nanoseconds / Self.interval.nanoseconds }
+
+    /// Sees to the parts whose time has come since, each once at most.
+    /// - Parameter done: the last part that was seen to, by the count of intervals.
+    private func renew(_ done: inout Int64) async throws(StoreError) {
+        let last = part(at: time.monotonic)
+        done = max(done, last - Int64(Self.parts))
+        while done < last {
+            let part = Int((done + 1) % Int64(Self.parts))
+            for cache in caches.withLock({ $0 }) { try await renew(cache, CacheWalk(part: part, of: Self.parts)) }
+            done += 1
+        }
+    }
+
+    private func renew(_ cache: RenewableCache, _ walk: CacheWalk) async throws(StoreError) {
+        var walk = walk
+        let round = Self.interval * Self.parts + Self.slack
+        while !Task.isCancelled {
+            let now = time.monotonic
+            guard let checked = bus.trust.checksRunningOut(at: now.advanced(by: round), now) else { return }
+            let entries = cache.find(&walk, Self.batch, checked)
+            if entries.isEmpty { return }
+            let versions = try await vault.versions(of: entries.map(\.id))
+            var same: [RenewableEntry] = []
+            for (entry, version) in zip(entries, versions) {
+                // What says that there is nothing is of version 0.
+                if version == entry.version || version == nil && entry.version == 0 {
+                    same.append(entry)
+                } else {
+                    announce(entry, version)
+                }
+            }
+            cache.renew(same, now)
+        }
+    }
+
+    /// A version that is lower is that of another record, which was made after this one had gone.
+    private func announce(_ entry: RenewableEntry, _ version: Int64?) {
+        missed.add(1, ordering: .relaxed)
+        bus.announce(entry.id, version: version.flatMap { $0 > entry.version ? $0 : nil })
+    }
+}
