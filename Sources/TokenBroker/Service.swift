@@ -73,6 +73,7 @@ package struct Service: RequestHandler {
             case 413: .payloadTooLarge
             // The request asked for what this server does not do; nothing went wrong in it.
             case 501, 505: .invalidRequest
+            case 503: .retryableError
             case 500...: .internalError
             default: .invalidRequest
             }
