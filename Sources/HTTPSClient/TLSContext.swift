@@ -1,4 +1,5 @@
 internal import COpenSSL
+internal import Cryptography
 
 /// Owns the `SSL_CTX` with the settings that all connections of one client share.
 ///
@@ -19,7 +20,7 @@ internal import COpenSSL
     init(roots: TrustedRoots) throws(HTTPSClientConfigurationError) {
         guard let context = unsafe SSL_CTX_new(TLS_client_method()) else { throw .tlsUnavailable }
         unsafe self.context = unsafe context
-        let isSet = OpenSSLErrorQueue.isolating {
+        let isSet = withCleanErrorQueue {
             // Level 2: no key below 112 bits of strength, no SHA-1 signatures; distributions differ in their defaults.
             unsafe SSL_CTX_set_security_level(context, 2)
             unsafe copenssl_ctx_forbid_renegotiation_and_compression(context)

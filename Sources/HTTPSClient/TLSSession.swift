@@ -1,4 +1,5 @@
 internal import COpenSSL
+internal import Cryptography
 internal import Reactor
 
 /// Owns one `SSL` between two memory BIOs: bytes of the network go in and come out, and nothing here does I/O.
@@ -49,10 +50,10 @@ internal import Reactor
         unsafe (self.ssl, self.input, self.output) = unsafe (ssl, input, output)
         verifiedUntil = earlier?.verifiedUntil ?? .distantFuture
         // After the stored properties, so that a failure here runs `deinit`.
-        guard OpenSSLErrorQueue.isolating({ unsafe identity.require(of: ssl) }) else { return nil }
+        guard withCleanErrorQueue({ unsafe identity.require(of: ssl) }) else { return nil }
         if let earlier {
             // Where the library does not take it, the handshake is a whole one.
-            _ = OpenSSLErrorQueue.isolating { unsafe SSL_set_session(ssl, earlier.session) }
+            _ = withCleanErrorQueue { unsafe SSL_set_session(ssl, earlier.session) }
         }
     }
 
@@ -62,7 +63,7 @@ internal import Reactor
 
     /// Goes on with the handshake. Returns true when it is complete and the peer is who it should be.
     func handshake(pins: PinSet?) throws(Fault) -> Bool {
-        let (status, verifyResult) = OpenSSLErrorQueue.isolating {
+        let (status, verifyResult) = withCleanErrorQueue {
             let result = unsafe SSL_do_handshake(ssl)
             return unsafe (SSL_get_error(ssl, result), SSL_get_verify_result(ssl))
         }
@@ -80,7 +81,7 @@ internal import Reactor
         isEstablished = true
         // A resumed session has no chain: it was verified, and its pins checked, when the session began.
         if isResumed { return true }
-        guard let peer = OpenSSLErrorQueue.isolating({ unsafe VerifiedPeer(of: ssl) }) else {
+        guard let peer = withCleanErrorQueue({ unsafe VerifiedPeer(of: ssl) }) else {
             throw .untrusted(.chain)
         }
         if let pins, !peer.keyDigests.contains(where: pins.contains) { throw .untrusted(.pin) }
@@ -94,7 +95,7 @@ internal import Reactor
     /// Takes in bytes that the network delivered. To be called only when a step asked for input, so that no more than
     /// one buffer of them is held.
     func receive(_ bytes: Span<UInt8>) throws(Fault) {
-        let written = OpenSSLErrorQueue.isolating {
+        let written = withCleanErrorQueue {
             unsafe bytes.withUnsafeBufferPointer { unsafe BIO_write(input, $0.baseAddress, CInt($0.count)) }
         }
         if written != bytes.count {
@@ -105,7 +106,7 @@ internal import Reactor
 
     /// The next plaintext, into `buffer`.
     func decrypt(into buffer: inout [UInt8]) throws(Fault) -> Decrypted {
-        let (result, status) = OpenSSLErrorQueue.isolating {
+        let (result, status) = withCleanErrorQueue {
             let result = unsafe SSL_read(ssl, &buffer, CInt(clamping: buffer.count))
             return unsafe (result, SSL_get_error(ssl, result))
         }
@@ -121,7 +122,7 @@ internal import Reactor
 
     /// Encrypts `bytes` whole; `takeOutput` then has the records.
     func encrypt(_ bytes: Span<UInt8>) throws(Fault) {
-        let written = OpenSSLErrorQueue.isolating {
+        let written = withCleanErrorQueue {
             unsafe bytes.withUnsafeBufferPointer { unsafe SSL_write(ssl, $0.baseAddress, CInt($0.count)) }
         }
         if written != bytes.count {
@@ -134,12 +135,12 @@ internal import Reactor
     func finish() {
         // SSL_shutdown(3): not during a handshake and not after a fatal error.
         guard isEstablished, !isBroken else { return }
-        _ = OpenSSLErrorQueue.isolating { unsafe SSL_shutdown(ssl) }
+        _ = withCleanErrorQueue { unsafe SSL_shutdown(ssl) }
     }
 
     /// The bytes that are to be sent now, in order.
     func takeOutput() -> [UInt8] {
-        OpenSSLErrorQueue.isolating {
+        withCleanErrorQueue {
             let count = unsafe BIO_ctrl_pending(output)
             if count == 0 { return [] }
             var bytes = [UInt8](repeating: 0, count: count)

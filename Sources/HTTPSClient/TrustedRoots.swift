@@ -1,4 +1,5 @@
 internal import COpenSSL
+internal import Cryptography
 
 /// Owns the `X509_STORE` with the roots that a client's servers are verified against.
 ///
@@ -12,7 +13,7 @@ internal import COpenSSL
         guard let store = unsafe X509_STORE_new() else { throw .tlsUnavailable }
         unsafe self.store = unsafe store
         if let file {
-            let isLoaded = OpenSSLErrorQueue.isolating { unsafe X509_STORE_load_file(store, file) == 1 }
+            let isLoaded = withCleanErrorQueue { unsafe X509_STORE_load_file(store, file) == 1 }
             if !isLoaded { throw .trustedCAFile(file) }
         }
     }
@@ -25,7 +26,7 @@ internal import COpenSSL
     /// parses up to some hundred certificates, so it is nothing for an event loop.
     /// - Returns: false when memory is short. A system without roots is no failure here: then nothing verifies by them.
     func addSystemRoots() -> Bool {
-        OpenSSLErrorQueue.isolating { unsafe X509_STORE_set_default_paths(store) == 1 }
+        withCleanErrorQueue { unsafe X509_STORE_set_default_paths(store) == 1 }
     }
 
     /// Makes the sessions of `context` verify against these roots.

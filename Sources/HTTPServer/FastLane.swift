@@ -75,8 +75,6 @@ internal import Synchronization
         var candidate: UInt64 = 0
         /// The hash of the part that came last.
         var lastPart: UInt64 = 0
-
-        var length: Int { Int(partStart) + Int(restLength) }
     }
 
     @unsafe private struct State {
@@ -500,7 +498,7 @@ internal import Synchronization
         guard
             let found = unsafe memchr(head + start, CInt(behind), range.count - rest - start + 1),
             case let end = unsafe UnsafeRawPointer(found) - UnsafeRawPointer(head), end > start,
-            unsafe Self.equal(head, known, start), unsafe Self.equal(head + end, known + start, rest)
+            unsafe Self.isFramed(head, start, end, rest, known)
         else { return 0 }
         let length = end + rest
         let generation = generation.current
@@ -518,6 +516,14 @@ internal import Synchronization
             unsafe frame.pointee.lastPart = part
         }
         return length
+    }
+
+    /// Whether a request whose part is `start..<end` has before it, and in the `rest` bytes behind it, what a frame has.
+    @inline(__always)
+    private static func isFramed(
+        _ head: UnsafeMutableRawPointer, _ start: Int, _ end: Int, _ rest: Int, _ known: UnsafeMutableRawPointer
+    ) -> Bool {
+        unsafe equal(head, known, start) && equal(head + end, known + start, rest)
     }
 
     @inline(__always)
@@ -582,8 +588,7 @@ internal import Synchronization
         let known = unsafe frameMemory + index * Self.longestHead
         let isSame =
             unsafe frame.pointee.hash == hash && Int(frame.pointee.partStart) == start
-            && Int(frame.pointee.restLength) == rest && Self.equal(head, known, start)
-            && Self.equal(head + end, known + start, rest)
+            && Int(frame.pointee.restLength) == rest && Self.isFramed(head, start, end, rest, known)
         if !isSame {
             // One that is in use stays until another was wanted twice in a row.
             if unsafe frame.pointee.end > state.pointee.monotonic, unsafe frame.pointee.candidate != hash {
