@@ -31,7 +31,20 @@ internal import Synchronization
         var kept: Int32 = -1
         /// The frame of the last request that had one; -1 for none.
         var frame: Int32 = -1
-        var isOpen = false
+        var standing = Standing.closed
+        /// Whether it is in one of the lines; what became ready meanwhile.
+        var isWaiting = false
+        var readiness = Readiness()
+    }
+
+    /// Who is to look at a connection that became ready, and when.
+    private enum Standing: UInt8 {
+        /// The worker, when its turn comes in the slow line.
+        case closed
+        /// The lane, at once.
+        case open
+        /// The lane, too, but in the slow line: it had more to read than its portion.
+        case heavy
     }
 
     /// An answer that is kept, with the request that it answers.
@@ -80,9 +93,11 @@ internal import Synchronization
     @unsafe private struct State {
         var places: UnsafeMutablePointer<Place>
         var placeCount: Int
-        var turn: UInt64 = 0
+        /// Whether the clocks have been read in this turn.
+        var areClocksRead = false
         var monotonic: Int64 = 0
         var milliseconds: Int64 = 0
+        var isPressed = false
         /// Of the turn's answers, by kind, and which kinds there were.
         var counts: UnsafeMutablePointer<Int>
         var kinds: UInt32 = 0
@@ -90,12 +105,18 @@ internal import Synchronization
         var keptCount = 0
         var frameCount = 0
         var isClosed = false
+        /// Those who are served at once, where the loop has had no pause for long; else it is empty.
+        var fast = WaitingLine()
+        /// Those whose turn may take longer.
+        var slow = WaitingLine()
     }
 
     /// How a turn at a connection ended.
     enum Outcome {
         /// Everything was answered, and the answers are with the kernel.
         case done
+        /// So it is, and there may be more to read.
+        case portionTaken
         /// The worker is to go on: see `Remainder`.
         case handOver
     }
@@ -133,6 +154,9 @@ internal import Synchronization
     private let generation: Generation
     private let counters: WorkerCounters
     private let unsentBytes: Int
+    /// In nanoseconds; see `ServerConfiguration`.
+    private let turnBudget: Int64
+    private let overloadTime: Int64
     /// Nobody outside can tell which heads share a place, or make two that have one hash.
     private let seed: UInt64
     private let state: UnsafeMutablePointer<State>
@@ -147,12 +171,16 @@ internal import Synchronization
     /// In bytes; no head is shorter.
     private static let leastCompared = 16
     private static var stride: Int { longestHead + longestAnswer }
+    /// How many of the fast line are served in a turn, before the kernel is asked who else has come.
+    private static let fastInTurn = 128
+    /// For how long the slow line is served in a turn, in nanoseconds: about what ten of the fast take.
+    private static let slowInTurn: Int64 = 100_000
     /// Room for one more answer once as much is unsent as a connection may have.
     private static let outputReserve = 65_536
 
     init(
         loop: EventLoop, input: InputBuffer, stamp: ResponseStamp, shortcut: (any Shortcut)?, counters: WorkerCounters,
-        unsentBytes: Int
+        configuration: ServerConfiguration
     ) {
         let isClosed = shortcut == nil
         let shortcut = shortcut ?? NoShortcut()
@@ -161,7 +189,9 @@ internal import Synchronization
         self.stamp = stamp
         self.shortcut = shortcut
         self.counters = counters
-        self.unsentBytes = unsentBytes
+        unsentBytes = configuration.unsentBytes
+        turnBudget = configuration.turnBudget.nanoseconds
+        overloadTime = configuration.overloadTime.nanoseconds
         var random = SystemRandomNumberGenerator()
         seed = random.next()
         generation = shortcut.generation
@@ -186,6 +216,7 @@ internal import Synchronization
         wipeAll()
         unsafe state.pointee.places.deallocate()
         unsafe state.pointee.counts.deallocate()
+        unsafe state.deinitialize(count: 1)
         unsafe state.deallocate()
         unsafe kept.deallocate()
         unsafe memory.deallocate()
@@ -195,31 +226,40 @@ internal import Synchronization
 
     // MARK: The worker's side
 
-    /// The connection owes nothing, waits for its next request, and may be served here from now on.
-    func open(_ id: ConnectionID, _ descriptor: CInt) {
-        if unsafe state.pointee.isClosed { return }
+    /// A connection begins. What became ready for the slot's last one is not for this one.
+    func begin(_ id: ConnectionID, _ descriptor: CInt) {
         if unsafe id.slot >= state.pointee.placeCount { grow(beyond: id.slot) }
         let place = unsafe state.pointee.places + id.slot
-        if unsafe place.pointee.serial != id.serial { unsafe place.pointee = Place(serial: id.serial) }
-        unsafe place.pointee.descriptor = descriptor
-        unsafe place.pointee.isOpen = true
+        // Its entry in a line stands for this connection now.
+        unsafe place.pointee = Place(
+            serial: id.serial, descriptor: descriptor, isWaiting: place.pointee.isWaiting)
+    }
+
+    /// The connection owes nothing, waits for its next request, and may be served here from now on.
+    func open(_ id: ConnectionID) {
+        if unsafe state.pointee.isClosed { return }
+        unsafe state.pointee.places[id.slot].standing = .open
     }
 
     /// The connection is the worker's alone until it is opened again.
     func close(_ id: ConnectionID) {
-        if unsafe id.slot < state.pointee.placeCount { unsafe state.pointee.places[id.slot].isOpen = false }
+        unsafe state.pointee.places[id.slot].standing = .closed
     }
 
-    /// Serves no connection any more.
+    /// Answers nothing any more. The lines go on.
     func closeForGood() {
         unsafe state.pointee.isClosed = true
-        for index in unsafe 0..<state.pointee.placeCount { unsafe state.pointee.places[index].isOpen = false }
+        for index in unsafe 0..<state.pointee.placeCount { unsafe state.pointee.places[index].standing = .closed }
         wipeAll()
+    }
+
+    /// Has the worker look at the connection again when its turn comes, behind others.
+    func wait(_ id: ConnectionID) {
+        wait(id.slot, [], isFast: false)
     }
 
     /// When a request of the connection was last answered here; nil where none was.
     func lastAnswer(_ id: ConnectionID) -> MonotonicInstant? {
-        guard unsafe id.slot < state.pointee.placeCount else { return nil }
         let place = unsafe state.pointee.places[id.slot]
         guard place.serial == id.serial, place.lastAnswer > 0 else { return nil }
         return MonotonicInstant(nanoseconds: place.lastAnswer)
@@ -274,25 +314,95 @@ internal import Synchronization
         unsafe state.pointee.placeCount = count
     }
 
-    // MARK: Serving
+    // MARK: Turns
+
+    func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant) {
+        unsafe state.pointee.areClocksRead = false
+        unsafe state.pointee.began = time
+        unsafe state.pointee.isPressed = time.nanoseconds &- busySince.nanoseconds > overloadTime
+    }
+
+    /// Whether there had been more to do than could be done when this turn began. One turn that takes long is no overload:
+    /// the process may not have been let run.
+    private var isPressed: Bool { unsafe state.pointee.isPressed }
 
     /// - Parameter tag: the connection's slot.
     func becameReady(_ readiness: Readiness, tag: Int) {
-        if serve(tag, readiness) == .done { return }
-        worker?.assumeIsolated { $0.becameReady(tag, readiness) }
+        let place = unsafe state.pointee.places + tag
+        let isFast = unsafe place.pointee.standing == .open
+        if unsafe isFast && !place.pointee.isWaiting && !isPressed {
+            attend(tag, readiness, isRefused: false)
+        } else {
+            wait(tag, readiness, isFast: isFast)
+        }
     }
+
+    /// A connection was accepted, whose first request has most often come by now.
+    func accepted(_ id: ConnectionID) {
+        attend(id.slot, .readable, isRefused: false)
+    }
+
+    private func wait(_ slot: Int, _ readiness: Readiness, isFast: Bool) {
+        let place = unsafe state.pointee.places + slot
+        unsafe place.pointee.readiness.formUnion(readiness)
+        if unsafe place.pointee.isWaiting { return }
+        unsafe place.pointee.isWaiting = true
+        let entry = unsafe WaitingLine.Entry(slot: slot, since: state.pointee.began)
+        if isFast { unsafe state.pointee.fast.append(entry) } else { unsafe state.pointee.slow.append(entry) }
+        loop.wantTurn()
+    }
+
+    /// Serves those whose turn it is. Many small turns, and not few that are long: whoever becomes ready meanwhile and can
+    /// be served at once waits for no longer than one.
+    private func serveLines() {
+        // Who began to wait before has waited for too long.
+        let limit =
+            unsafe isPressed
+            ? state.pointee.began.advanced(byNanoseconds: -turnBudget) : MonotonicInstant(nanoseconds: .min)
+        var left = Self.fastInTurn
+        while left > 0, let turn = unsafe state.pointee.fast.next(limit: limit) {
+            serve(turn)
+            left -= 1
+        }
+        if unsafe state.pointee.slow.count > 0 {
+            let end = MonotonicInstant.now.advanced(byNanoseconds: Self.slowInTurn)
+            while let turn = unsafe state.pointee.slow.next(limit: limit) {
+                serve(turn)
+                if MonotonicInstant.now >= end { break }
+            }
+        }
+        if unsafe state.pointee.fast.count + state.pointee.slow.count > 0 { loop.wantTurn() }
+    }
+
+    private func serve(_ turn: WaitingLine.Turn) {
+        let place = unsafe state.pointee.places + turn.slot
+        let readiness = unsafe place.pointee.readiness
+        unsafe place.pointee.isWaiting = false
+        unsafe place.pointee.readiness = []
+        // It is the worker who refuses.
+        if turn.isRefused { unsafe place.pointee.standing = .closed }
+        attend(turn.slot, readiness, isRefused: turn.isRefused)
+    }
+
+    private func attend(_ slot: Int, _ readiness: Readiness, isRefused: Bool) {
+        switch serve(slot, readiness) {
+        case .done: break
+        case .portionTaken: wait(slot, .readable, isFast: false)
+        case .handOver: worker?.assumeIsolated { $0.becameReady(slot, readiness, isRefused: isRefused) }
+        }
+    }
+
+    // MARK: Serving
 
     /// Reads from a connection that became ready, answers what can be answered at once, and sends it.
     @inline(__always)
     private func serve(_ slot: Int, _ readiness: Readiness) -> Outcome {
-        guard unsafe slot < state.pointee.placeCount else { return .handOver }
         let place = unsafe state.pointee.places + slot
+        if unsafe place.pointee.standing == .closed { return .handOver }
         // A hang-up or the peer's end is the worker's business, whatever came before it.
-        guard unsafe place.pointee.isOpen,
-            readiness.rawValue & ~Readiness.writable.rawValue == Readiness.readable.rawValue
-        else {
+        guard readiness.rawValue & ~Readiness.writable.rawValue == Readiness.readable.rawValue else {
             // Whoever owes nothing has nothing to write.
-            return unsafe place.pointee.isOpen && readiness == .writable ? .done : .handOver
+            return readiness == .writable ? .done : .handOver
         }
         let descriptor = unsafe place.pointee.descriptor
         let received = Kernel.receive(descriptor, input)
@@ -302,7 +412,7 @@ internal import Synchronization
             if received < 0, number == EAGAIN || number == EWOULDBLOCK { return .done }
             return handOver(Remainder())
         }
-        beginTurn()
+        readClocks()
         if let outcome = unsafe sendKept(place, received) { return outcome }
         var (answered, closes) = (0, false)
         while true {
@@ -325,8 +435,11 @@ internal import Synchronization
                 return handOver(rest)
             }
             output.removeAll()
-            if answered == received, !closes, !rest.mayHaveInput { return .done }
-            if answered == received || closes { return handOver(rest) }
+            if answered == received, !closes {
+                unsafe place.pointee.standing = rest.mayHaveInput ? .heavy : .open
+                return rest.mayHaveInput ? .portionTaken : .done
+            }
+            if closes { return handOver(rest) }
         }
     }
 
@@ -360,14 +473,12 @@ internal import Synchronization
 
     /// Reads the clocks, once in a turn.
     @inline(__always)
-    private func beginTurn() {
-        let turn = loop.turn
-        if unsafe state.pointee.turn == turn { return }
+    private func readClocks() {
+        if unsafe state.pointee.areClocksRead { return }
         let (monotonic, milliseconds) = shortcut.clocks()
-        unsafe state.pointee.turn = turn
+        unsafe state.pointee.areClocksRead = true
         unsafe state.pointee.monotonic = monotonic.nanoseconds
         unsafe state.pointee.milliseconds = milliseconds
-        unsafe state.pointee.began = loop.turnTime
         stamp.update(WallClock.milliseconds / 1000)
     }
 
@@ -675,7 +786,8 @@ internal import Synchronization
 
     // MARK: Counting
 
-    func readinessDealtWith() {
+    func readinessTold() {
+        if unsafe state.pointee.fast.count + state.pointee.slow.count > 0 { serveLines() }
         var kinds = unsafe state.pointee.kinds
         if kinds == 0 { return }
         unsafe state.pointee.kinds = 0

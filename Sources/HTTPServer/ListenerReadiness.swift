@@ -9,6 +9,6 @@ final class ListenerReadiness: ReadinessHandler, Sendable {
     }
 
     func becameReady(_ readiness: Readiness, tag: Int) {
-        worker.assumeIsolated { $0.acceptConnections() }
+        worker.assumeIsolated { _ = $0.acceptConnections() }
     }
 }

@@ -40,18 +40,25 @@ actor Worker {
     private let scratch: InputBuffer
     private let lane: FastLane
 
+    /// Whether the requests of the connection that is being served are refused.
+    private var isRefusing = false
     private var isDraining = false
     private var runningHandlers = 0
     private var waitingForQuiet: [CheckedContinuation<Void, Never>] = []
 
     // How much one connection or listener may do before others have their turn.
-    private static let readsPerTurn = 16
-    private static let requestsPerTurn = 64
-    private static let acceptsPerTurn = 64
+    private static let readsPerTurn = 4
+    private static let requestsPerTurn = 16
+    /// In nanoseconds. The listener reports again what is left.
+    private static let acceptTime: Int64 = 100_000
+    /// For how long connections are taken from the kernel's queue before the listener closes.
+    private static let lastAccepts = Duration.milliseconds(100)
     private static let streamWritesPerTurn = 64
     /// Refused connections that are answered at once; more are dropped without an answer.
     /// At most an eighth of the limit: they take descriptors, too.
     private var maximumRefusals: Int { min(64, max(1, configuration.maximumConnections / 8)) }
+    /// How long nobody else is taken for idle after all were looked at.
+    private static let idlePause = Duration.milliseconds(50)
     private static let acceptPause = Duration.milliseconds(100)
     /// How often the handler is told of refusals.
     private static let refusalInterval = Duration.seconds(1)
@@ -69,7 +76,7 @@ actor Worker {
         scratch = InputBuffer(capacity: 16_384)
         lane = FastLane(
             loop: loop, input: scratch, stamp: stamp, shortcut: handler.makeShortcut(), counters: counters,
-            unsentBytes: configuration.unsentBytes)
+            configuration: configuration)
     }
 
     // MARK: Accepting
@@ -87,19 +94,24 @@ actor Worker {
         }
     }
 
-    func acceptConnections() {
-        guard let number = listener?.rawValue else { return }
-        for _ in 0..<Self.acceptsPerTurn {
+    /// Returns whether there may be more of them.
+    func acceptConnections() -> Bool {
+        guard let number = listener?.rawValue else { return false }
+        let end = MonotonicInstant.now.advanced(byNanoseconds: Self.acceptTime)
+        repeat {
             do throws(SystemError) {
                 admit(try Socket.accept(number))
             } catch {
                 switch Kernel.acceptFailure(error.number) {
-                case .none: return
+                case .none: return false
                 case .skip: continue
-                case .pause: return pauseAccepting()
+                case .pause:
+                    pauseAccepting()
+                    return false
                 }
             }
-        }
+        } while MonotonicInstant.now < end
+        return true
     }
 
     /// Stops listening for a moment. New connections wait in the kernel's queue; an idle one is given up, since what has
@@ -136,8 +148,8 @@ actor Worker {
         } else {
             // Most often the first request has come by now. One that closes its connection is answered without the kernel
             // ever having been asked to watch it.
-            lane.open(connection.id, connection.descriptor)
-            lane.becameReady(.readable, tag: connection.id.slot)
+            lane.open(connection.id)
+            lane.accepted(connection.id)
         }
         if connection.phase == .closed { return }
         do throws(SystemError) {
@@ -157,6 +169,7 @@ actor Worker {
         } else {
             connections[slot] = connection
         }
+        lane.begin(id, connection.descriptor)
         liveConnections += 1
         if isRefused { refusedConnections += 1 }
         return connection
@@ -185,7 +198,8 @@ actor Worker {
         }
         // The last one is the next to go.
         idle.sort { $0.since > $1.since }
-        if idle.isEmpty { nobodyIdleBefore = earliest }
+        // Also where there are some: in a crowd one after the other comes to be idle for long enough.
+        nobodyIdleBefore = max(earliest, now.advanced(by: Self.idlePause))
         return nextIdle(now)
     }
 
@@ -201,8 +215,11 @@ actor Worker {
 
     // MARK: Serving
 
-    /// A descriptor became ready, and the fast lane has left something to do.
-    func becameReady(_ slot: Int, _ readiness: Readiness) {
+    /// A descriptor became ready, and the fast lane has left something to do; or it is the connection's turn again.
+    /// - Parameter isRefused: it has waited for too long, on a loop with more to do than can be done.
+    func becameReady(_ slot: Int, _ readiness: Readiness, isRefused: Bool) {
+        isRefusing = isRefused
+        defer { isRefusing = false }
         guard slot < connections.count, let connection = connections[slot], takeOver(connection, readiness) else {
             return
         }
@@ -213,6 +230,7 @@ actor Worker {
             connection.mayHaveInput = true
         }
         if readiness.contains(.writable) { connection.mayWrite = true }
+        connection.isQueued = false
         serve(connection)
     }
 
@@ -300,7 +318,10 @@ actor Worker {
                 break serving
             }
         }
-        if connection.phase != .closed, connection.unsentBytes > 0, connection.mayWrite { flush(connection) }
+        // One that gives way for a moment goes on soon, and then what it is owed leaves together.
+        if connection.phase != .closed, connection.unsentBytes > 0, connection.mayWrite, !connection.isQueued {
+            flush(connection)
+        }
         connection.isBeingServed = false
         // Its last answer did not say so, since the drain began while that was on its way.
         if isDraining, connection.isIdle, !connection.isQueued { return close(connection) }
@@ -308,7 +329,7 @@ actor Worker {
         if connection.isIdle, !connection.mayHaveInput, connection.mayWrite, !connection.isQueued,
             !connection.peerFinished, !connection.isRefused
         {
-            lane.open(connection.id, connection.descriptor)
+            lane.open(connection.id)
         } else {
             lane.close(connection.id)
         }
@@ -328,17 +349,8 @@ actor Worker {
     }
 
     private func serveLater(_ connection: Connection) {
-        if connection.isQueued { return }
         connection.isQueued = true
-        let id = connection.id
-        // In the next turn, and not as soon as this one's tasks are done: the others are to be looked at before.
-        loop.schedule(at: loop.turnTime.advanced(byNanoseconds: 1)) { self.assumeIsolated { $0.serveQueued(id) } }
-    }
-
-    private func serveQueued(_ id: ConnectionID) {
-        guard let connection = connection(id) else { return }
-        connection.isQueued = false
-        serve(connection)
+        lane.wait(connection.id)
     }
 
     /// What comes of the input at hand, or of the next read. Nil when nothing more can be done now.
@@ -399,7 +411,7 @@ actor Worker {
 
     private func start(_ head: RequestHead, _ body: [UInt8], _ connection: Connection) {
         counters.requests.add(1, ordering: .relaxed)
-        if isOverloaded, !handler.isEssential(head.path) { return shed(head, connection) }
+        if isRefusing, !handler.isEssential(head.path) { return shed(head, connection) }
         let request = Request(
             method: head.method, path: head.path, query: head.query, fields: head.fields, body: body,
             id: stamp.nextRequestID())
@@ -418,13 +430,6 @@ actor Worker {
         case .closed: task.cancel()
         case .receiving, .closing, .lingering: break
         }
-    }
-
-    /// Whether there had been more to do than could be done when this turn began, and this request has waited for long in
-    /// it. One turn that takes long is no overload: the process may not have been let run.
-    private var isOverloaded: Bool {
-        loop.busySince.duration(to: loop.turnTime) > configuration.overloadTime
-            && loop.turnTime.duration(to: .now) > configuration.turnBudget
     }
 
     /// Refuses one request; its connection stays.
@@ -767,7 +772,8 @@ actor Worker {
             isDraining = true
             lane.closeForGood()
             // What the kernel has accepted already would be reset with the listener.
-            acceptConnections()
+            let end = min(deadline, .after(Self.lastAccepts))
+            while acceptConnections(), MonotonicInstant.now < end {}
             stopAccepting()
             listener = nil
             for case let connection? in connections where connection.isIdle { closeIfStillIdle(connection) }

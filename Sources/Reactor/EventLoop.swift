@@ -24,8 +24,12 @@ package protocol ReadinessHandler: AnyObject {
 
 /// Hears of the turns of a loop, on its thread.
 package protocol TurnObserver: AnyObject {
-    /// What the descriptors became ready for in this turn has been dealt with.
-    func readinessDealtWith()
+    /// A turn begins.
+    /// - Parameter busySince: since when the loop has had something to do at every moment.
+    func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant)
+
+    /// What the descriptors became ready for in this turn has been told.
+    func readinessTold()
 }
 
 /// Names a registration: a slot and the generation of its use, so that an event which was already fetched for a
@@ -62,9 +66,9 @@ package struct ScheduledAction: Hashable, Sendable {
     /// What changes with every turn, in memory of its own: see `SlotTable`.
     private struct State: ~Copyable {
         var slots = SlotTable()
-        var turn: UInt64 = 0
         var turnTime = MonotonicInstant.now
         var busySince = MonotonicInstant.now
+        var isTurnWanted = false
     }
 
     package let name: String
@@ -82,6 +86,8 @@ package struct ScheduledAction: Hashable, Sendable {
     private static let wakeUpTag = UInt64.max
     /// In nanoseconds.
     private static let leastWait: Int64 = 50_000
+    /// Where so many are ready, there was no pause: the thread was not let run.
+    private static let mostAfterPause: Int32 = 64
     private static let roundsInTurn = 32
 
     /// Creates the epoll set and starts the thread.
@@ -180,16 +186,16 @@ package struct ScheduledAction: Hashable, Sendable {
         deadlines.remove(action.id)
     }
 
-    /// Rises with each turn.
-    package var turn: UInt64 { unsafe state.pointee.turn }
-
     /// When this turn began: for deadlines of many connections, which need no better time.
     package var turnTime: MonotonicInstant { unsafe state.pointee.turnTime }
 
-    /// Since when the loop has had something to do at every moment.
-    package var busySince: MonotonicInstant { unsafe state.pointee.busySince }
+    /// Has the loop go on to its next turn without waiting for anything, and the observer hear that readiness was told even
+    /// if there was none.
+    package func wantTurn() {
+        unsafe state.pointee.isTurnWanted = true
+    }
 
-    /// Has `observer`, and nobody else, hear when the descriptors' readiness has been dealt with, in every turn.
+    /// Has `observer`, and nobody else, hear when the descriptors' readiness has been told, in every turn that had any.
     package func observe(_ observer: any TurnObserver) {
         checkIsolated()
         turnObserver = observer
@@ -205,26 +211,27 @@ package struct ScheduledAction: Hashable, Sendable {
         var hasMore = false
         while true {
             let end = MonotonicInstant.now
-            let timeout = hasMore ? 0 : millisecondsToEarliestDeadline(end)
+            let isPressed = unsafe hasMore || state.pointee.isTurnWanted
+            unsafe state.pointee.isTurnWanted = false
+            let timeout = isPressed ? 0 : millisecondsToEarliestDeadline(end)
             let count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), timeout)
             if count < 0 {
                 let number = errno
                 precondition(number == EINTR, "epoll_wait failed: \(SystemError("epoll_wait", number: number))")
             }
             let start = MonotonicInstant.now
-            unsafe state.pointee.turn &+= 1
             unsafe state.pointee.turnTime = start
             // Whoever waits for readiness that is there already does not wait that long.
-            if count <= 0 && !hasMore || start.nanoseconds &- end.nanoseconds > Self.leastWait {
+            let tookLong = start.nanoseconds &- end.nanoseconds > Self.leastWait
+            if !isPressed, count <= 0 || tookLong && count < Self.mostAfterPause {
                 unsafe state.pointee.busySince = start
             }
-            if count > 0 {
-                for index in 0..<Int(count) {
-                    let event = unsafe events[index]
-                    dispatch(tag: event.tag, events: event.events)
-                }
-                turnObserver?.readinessDealtWith()
+            turnObserver?.turnBegan(at: start, busySince: unsafe state.pointee.busySince)
+            for index in 0..<max(0, Int(count)) {
+                let event = unsafe events[index]
+                dispatch(tag: event.tag, events: event.events)
             }
+            if count > 0 || isPressed { turnObserver?.readinessTold() }
             while let action = deadlines.popDue(at: start) { action() }
             hasMore = runMailbox()
             if !hasMore, mailbox.withLock({ $0.isStopping && $0.items.isEmpty }) {

@@ -18,6 +18,44 @@ private final class Handler: ReadinessHandler {
     func becameReady(_ readiness: Readiness, tag: Int) { body(readiness) }
 }
 
+/// Wants so many turns more. The loop's thread only.
+private final class Observer: TurnObserver {
+    private let loop: EventLoop
+    private var left: Int
+    private let told: (Int) -> Void
+    private(set) var began = 0
+
+    init(_ loop: EventLoop, wants: Int, told: @escaping (Int) -> Void) {
+        (self.loop, left, self.told) = (loop, wants, told)
+    }
+
+    func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant) { began += 1 }
+
+    func readinessTold() {
+        told(began)
+        left -= 1
+        if left > 0 { loop.wantTurn() }
+    }
+}
+
+@Suite struct `Event loop: turns` {
+    /// Nothing else wakes the loop up.
+    @Test func `who wants another turn has it at once, and no more than that`() async throws {
+        let record = Record<Int>()
+        try await withLoop { actor in
+            let loop = actor.loop
+            await actor.runAtOnce { _ in
+                loop.observe(Observer(loop, wants: 3) { record.add($0) })
+                loop.wantTurn()
+            }
+            let deadline = MonotonicInstant.after(.seconds(10))
+            while record.all.count < 3, MonotonicInstant.now < deadline { await Task.yield() }
+            // Each in a turn of its own.
+            #expect(record.all.count == 3 && Set(record.all).count == 3)
+        }
+    }
+}
+
 @Suite struct `Event loop: jobs` {
     @Test func `actions run in the order they were given`() async throws {
         let record = Record<Int>()

@@ -1,0 +1,150 @@
+import BrokerTesting
+import Glibc
+import HTTPCodec
+import HTTPServer
+import Reactor
+import Synchronization
+import Testing
+
+/// Keeps the loop from everything else with its first request until it is let go, and takes down what it is asked for.
+private final class GatedHandler: RequestHandler {
+    private let state = Mutex((paths: [String](), mayGo: false))
+    private let delay: UInt32
+
+    /// - Parameter delay: for how long the loop is kept after that, in microseconds.
+    init(delay: UInt32 = 0) { self.delay = delay }
+
+    /// What it was asked for, in order.
+    var paths: [String] { state.withLock { $0.paths } }
+
+    func letGo() { state.withLock { $0.mayGo = true } }
+
+    func respond(to request: Request) async -> Response {
+        let isFirst = state.withLock { state in
+            state.paths.append(request.path)
+            return state.paths.count == 1
+        }
+        if isFirst {
+            while !state.withLock({ $0.mayGo }) { usleep(1000) }
+            usleep(delay)
+        }
+        return Response(.ok)
+    }
+
+    func response(toFault status: Status, detail: String) -> Response { Response(status) }
+
+    func makeShortcut() -> (any Shortcut)? { SlowShortcut() }
+}
+
+/// Answers `GET /quick`, and takes its time for it.
+private final class SlowShortcut: Shortcut {
+    static let request = "GET /quick HTTP/1.1\r\nHost: h\r\n\r\n"
+    /// In microseconds.
+    static let time: UInt32 = 300
+    let generation = Generation()
+
+    func clocks() -> (monotonic: MonotonicInstant, milliseconds: Int64) { (.now, WallClock.milliseconds) }
+
+    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {
+        let request = Array(Self.request.utf8)
+        guard bytes.count == request.count, request.indices.allSatisfy({ bytes[$0] == request[$0] }) else { return }
+        usleep(Self.time)
+        answer.begin(.ok, closes: false, output)
+        output.append("Content-Length: 0\r\n\r\n")
+        answer.consumed = request.count
+    }
+
+    func answered(_ count: Int, kind: Int) {}
+    func turnEnded(answers: Int, nanoseconds: Int64) {}
+}
+
+@Suite struct `The turns of a loop` {
+    @Test func `who asks for much at once gives way to who asks for little`() async throws {
+        let handler = GatedHandler()
+        try await withServer(answering: handler) { server in
+            let (first, greedy, modest) = (
+                try HTTPRawClient(server.address), try HTTPRawClient(server.address), try HTTPRawClient(server.address)
+            )
+            for client in [greedy, modest] {
+                try await client.send(SlowShortcut.request)
+                #expect(try await client.response().status == .ok)
+            }
+            try await first.send(get("/first"))
+            await eventually { !handler.paths.isEmpty }
+            let count = 600
+            try await greedy.send(String(repeating: get("/greedy"), count: count))
+            try await modest.send(get("/modest"))
+            handler.letGo()
+            #expect(try await modest.response().status == .ok)
+            for _ in 0..<count { #expect(try await greedy.response().status == .ok) }
+            // A portion, and no more than one.
+            let before = try #require(handler.paths.firstIndex(of: "/modest"))
+            #expect(before <= 1 + 16)
+            #expect(handler.paths.count == count + 2)
+        }
+    }
+
+    @Test func `who is in the middle of a request comes behind who begins one`() async throws {
+        let handler = GatedHandler()
+        try await withServer(answering: handler) { server in
+            let first = try HTTPRawClient(server.address)
+            var slow: [HTTPRawClient] = []
+            for _ in 0..<20 {
+                let client = try HTTPRawClient(server.address)
+                try await client.send(SlowShortcut.request)
+                #expect(try await client.response().status == .ok)
+                try await client.send("GET /slow HTT")
+                slow.append(client)
+            }
+            let modest = try HTTPRawClient(server.address)
+            try await modest.send(SlowShortcut.request)
+            #expect(try await modest.response().status == .ok)
+            try await first.send(get("/first"))
+            await eventually { !handler.paths.isEmpty }
+            for client in slow { try await client.send("P/1.1\r\nHost: a\r\n\r\n") }
+            try await modest.send(get("/modest"))
+            handler.letGo()
+            for client in slow { #expect(try await client.response().status == .ok) }
+            #expect(try await modest.response().status == .ok)
+            #expect(handler.paths[..<2] == ["/first", "/modest"])
+        }
+    }
+
+    /// Long enough without a pause to be more than a burst, and with more than are served in a turn.
+    @Test func `what the shortcut answers is refused, too, where it waited for too long`() async throws {
+        let handler = GatedHandler(delay: 150_000)
+        try await withServer(answering: handler) { server in
+            let first = try HTTPRawClient(server.address)
+            var clients: [HTTPRawClient] = []
+            for _ in 0..<400 {
+                let client = try HTTPRawClient(server.address)
+                try await client.send(SlowShortcut.request)
+                #expect(try await client.response().status == .ok)
+                clients.append(client)
+            }
+            try await first.send(get("/first"))
+            await eventually { !handler.paths.isEmpty }
+            for client in clients { try await client.send(SlowShortcut.request) }
+            handler.letGo()
+            var (answered, refused) = (0, 0)
+            for client in clients {
+                let response = try await client.response()
+                if response.status == .ok {
+                    answered += 1
+                } else {
+                    #expect(response.status == .serviceUnavailable)
+                    #expect(response.fields["Retry-After"] == "1")
+                    refused += 1
+                }
+            }
+            // Those of the first turn are answered at least; a turn takes longer than the budget.
+            #expect(answered >= 128 && refused > 0)
+            #expect(server.statistics.refusals[.overload] == refused)
+            #expect(handler.paths == ["/first"])
+            for client in clients {
+                try await client.send(SlowShortcut.request)
+                #expect(try await client.response().status == .ok)
+            }
+        }
+    }
+}
