@@ -14,17 +14,15 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY . .
-RUN swift build -c release --static-swift-stdlib --product token-broker \
-    && swift build -c release --static-swift-stdlib --product token-broker-provider \
-    && install -t / "$(swift build -c release --static-swift-stdlib --show-bin-path)/token-broker" \
-        "$(swift build -c release --static-swift-stdlib --show-bin-path)/token-broker-provider"
+RUN Deploy/build token-broker token-broker-provider \
+    && install -t / "$(Deploy/build)/token-broker" "$(Deploy/build)/token-broker-provider"
 
 FROM debian:bookworm-slim AS runtime
-# Swift's library is inside the programs; what is left are OpenSSL and the C and C++ runtimes, and libpq, which the
-# broker loads where it is given a database. The user goes by number, so that an orchestrator can see that it is not
-# root (runAsNonRoot).
+# Swift's library and C++'s are inside the programs; what is left are OpenSSL, the C runtime, and libpq, which the broker
+# loads where it is given a database. The user goes by number, so that an orchestrator can see that it is not root
+# (runAsNonRoot).
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates libpq5 libssl3 libstdc++6 \
+    && apt-get install -y --no-install-recommends ca-certificates libpq5 libssl3 \
     && rm -rf /var/lib/apt/lists/*
 USER 10001:10001
 WORKDIR /

@@ -150,6 +150,10 @@ package enum AES256GCM {
         }
     }
 
+    /// Has OpenSSL look for the algorithm, which takes it about a millisecond, once in a process. Without this, whoever
+    /// needs it first does so. From any thread.
+    package static func prepare() { _ = algorithm }
+
     private static let algorithm = Algorithm()
 
     /// Looked up once: each implicit look-up by the older calls takes a lock that all threads share.

@@ -26,6 +26,10 @@ package final class HTTPSClient: Sendable {
         }
     }
 
+    /// Has OpenSSL look for what TLS needs, which takes it about a millisecond, once in a process. Without this the first
+    /// client does so. From any thread.
+    package static func prepare() { TLSContext.prepare() }
+
     private let pool: ConnectionPool
     /// A task that sends requests is spared the way between threads where it prefers this one.
     package let executor: (any TaskExecutor)?

@@ -17,6 +17,11 @@ internal import Cryptography
     /// A length-prefixed protocol name (RFC 7301 §3.1). A server that speaks HTTP/2 only ends the handshake.
     private static let applicationProtocol = [UInt8(8)] + Array("http/1.1".utf8)
 
+    /// Has OpenSSL look for what every context needs, which it then has for all.
+    static func prepare() {
+        unsafe SSL_CTX_free(SSL_CTX_new(TLS_client_method()))
+    }
+
     init(roots: TrustedRoots) throws(HTTPSClientConfigurationError) {
         guard let context = unsafe SSL_CTX_new(TLS_client_method()) else { throw .tlsUnavailable }
         unsafe self.context = unsafe context

@@ -1,4 +1,5 @@
 internal import CredentialStore
+internal import Cryptography
 internal import HTTPCodec
 internal import HTTPSClient
 internal import OAuth
@@ -39,6 +40,7 @@ func loadConfiguration(for command: Command) -> Configuration {
 
 /// Serves until the first SIGTERM or SIGINT and what it leaves time for; a second one ends the process at once.
 func runService() -> Never {
+    prepareCryptography()
     let configuration = loadConfiguration(for: .serve)
     Signals.prepare()
     harden()
@@ -59,6 +61,17 @@ func runService() -> Never {
     }
     Signals.next()
     Console.exit(130)
+}
+
+/// OpenSSL looks for an algorithm among all that it has when it is first asked for one, a good part of what a start takes.
+/// It does so while the configuration is read.
+func prepareCryptography() {
+    // Where there is no thread to be had, whoever needs an algorithm first waits for it.
+    let thread = try? Thread.start(name: "openssl") {
+        AES256GCM.prepare()
+        HTTPSClient.prepare()
+    }
+    thread?.detach()
 }
 
 /// Ends with the migration, or at the first signal: then the server takes back the step that is under way.

@@ -15,8 +15,7 @@ stop() { as "$programs/pg_ctl" -D "$directory/data" -m immediate -w stop > /dev/
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-swift build -c release --static-swift-stdlib --product token-broker >&2
-bin=$(swift build -c release --show-bin-path --static-swift-stdlib)
+bin=$(Deploy/build token-broker)
 modules="Postgres CredentialStore Reactor OAuth Cryptography HTTPCodec JSON"
 objects=
 for module in $modules; do objects="$objects $(echo "$bin/$module.build"/*.o)"; done

@@ -76,7 +76,7 @@ def dockerfile_facts():
     text = read("Dockerfile")
     stages = re.findall(r"^FROM \S+ AS (\w+)$", text, re.MULTILINE)
     copied = re.findall(r"^COPY --from=(\w+) (\S+) (\S+)$", text, re.MULTILINE)
-    built = re.findall(r"--product (\S+)", text)
+    built = re.search(r"^RUN Deploy/build ((?:[\w-]+ )+)", text, re.MULTILINE)[1].split()
     products = re.findall(r'\.executable\(name: "([^"]+)"', read("Package.swift"))
     for product in built:
         expect(product in products, f"Dockerfile: {product} is no product of Package.swift")
@@ -87,9 +87,9 @@ def dockerfile_facts():
         expect(f'ENTRYPOINT ["{target}"]' in text, f"Dockerfile: nothing starts {target}")
     for stage in re.findall(r"^FROM (\w+) AS", text, re.MULTILINE):
         expect(stage in stages, f"Dockerfile: {stage} is no stage")
-    # What the manifest of the package names must get into the image that builds it.
+    # What the manifest of the package names, and what builds it, must get into the image that does.
     let_in = {line[1:] for line in read(".dockerignore").splitlines() if line.startswith("!")}
-    for path in ["Package.swift", "openapi.yaml", "Sources", "Tests"]:
+    for path in ["Package.swift", "openapi.yaml", "Sources", "Tests", "Deploy/build"]:
         expect(path in let_in and (ROOT / path).exists(), f".dockerignore: {path} is not let in")
     return {
         "stages": stages,
