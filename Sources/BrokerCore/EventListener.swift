@@ -74,7 +74,9 @@ package final class EventListener: Sendable {
             var run = Run(self)
             guard await run.begin(send) else { return }
             while !Task.isCancelled, !feed.isDraining {
-                guard await run.review(isAllowed), await run.beat(send), await run.step(send) else { return }
+                if run.isReviewDue { guard await run.review(isAllowed) else { return } }
+                if run.isSilent { guard await run.beat(send) else { return } }
+                guard await run.step(send) else { return }
             }
         }
     }
@@ -129,15 +131,17 @@ package final class EventListener: Sendable {
             return piece
         }
 
+        var isReviewDue: Bool { feed.time.monotonic >= reviewed.advanced(by: EventListener.review) }
+
         mutating func review(_ isAllowed: () async -> Bool) async -> Bool {
-            if feed.time.monotonic < reviewed.advanced(by: EventListener.review) { return true }
             defer { reviewed = feed.time.monotonic }
             return await isAllowed()
         }
 
+        var isSilent: Bool { feed.time.monotonic >= written.advanced(by: EventListener.heartbeat) }
+
         mutating func beat(_ send: (Piece) async -> Bool) async -> Bool {
-            if feed.time.monotonic < written.advanced(by: EventListener.heartbeat) { return true }
-            return await write(Piece(Array(": heartbeat\n\n".utf8)), send)
+            await write(Piece(Array(": heartbeat\n\n".utf8)), send)
         }
 
         /// Sends what there is, or waits for something.
