@@ -78,17 +78,22 @@ internal import TokenBroker
         await listener.close()
     }
 
-    @Test func `what comes while a pause ends waits for nothing else`() async throws {
-        let broker = try await Self.broker()
+    @Test func `what comes in a pause while the look at its end is under way waits for nothing else`() async throws {
+        let store = LookCountingStore()
+        let broker = try await Self.broker(store: store)
+        await broker.makeTenant("t2")
         let listener = await broker.listen(tenant: "t1")
-        for number in 0..<200 {
-            await broker.set("a", storageKey: "k\(number)")
-            _ = await listener.events(number + 1)
-            await broker.time.sleepers(atLeast: 1)
-            // The next one meets the feed on its way.
-            broker.time.advance(by: Self.span)
-        }
-        #expect(Self.writes(listener).count == 200)
+        await broker.set("a", storageKey: "k0")
+        _ = await listener.events(1)
+        await Self.settle(broker)
+        // Nobody listens to this: there is something to look at, and nothing to give out.
+        await broker.set("a", tenant: "t2")
+        let gate = store.hold()
+        broker.time.advance(by: Self.span)
+        await gate.arrivals()
+        await broker.set("a", storageKey: "k1")
+        store.release()
+        #expect(Self.keys(await listener.events(2)) == ["k0", "k1"])
         await listener.close()
     }
 
@@ -264,20 +269,41 @@ internal import TokenBroker
     }
 }
 
-/// Counts how often it is asked for what lies behind a place in its log.
+/// Counts how often it is asked for what lies behind a place in its log. Its answers can be held back.
 private final class LookCountingStore: ForwardingStore {
     let inner: any RecordStore = MemoryRecordStore()
-    private let count = Mutex(0)
+    private let state = Mutex((count: 0, gate: Gate?.none))
 
-    var looks: Int { count.withLock { $0 } }
+    var looks: Int { state.withLock { $0.count } }
     var revalidateAfter: Duration? { nil }
 
     func admit() throws(StoreError) {}
 
+    /// From now on answers wait for `release`. Whoever waits has arrived at the gate.
+    func hold() -> Gate {
+        let gate = Gate()
+        state.withLock { $0.gate = gate }
+        return gate
+    }
+
+    func release() {
+        let gate = state.withLock { state in
+            defer { state.gate = nil }
+            return state.gate
+        }
+        gate?.open()
+    }
+
     func entries(
         after sequence: Int64, tenant: TenantName?, limit: Int
     ) async throws(StoreError) -> [PlacedLogEntry] {
-        count.withLock { $0 += 1 }
-        return try await inner.entries(after: sequence, tenant: tenant, limit: limit)
+        let gate = state.withLock { state in
+            state.count += 1
+            return state.gate
+        }
+        let entries = try await inner.entries(after: sequence, tenant: tenant, limit: limit)
+        gate?.arrive()
+        await gate?.opened()
+        return entries
     }
 }
