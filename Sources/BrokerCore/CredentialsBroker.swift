@@ -20,6 +20,8 @@ package final class CredentialsBroker: Sendable {
         package var eventLimit = 1_000_000
         /// How many may listen to one tenant's events in this process, and as many to those of all tenants.
         package var listenersPerTenant = 2000
+        /// How long events that follow others are kept, to be sent together; see `EventFeed`. Zero keeps none.
+        package var eventSpan: Duration = .zero
         /// What the credentials that are kept in memory may take of it, in bytes.
         package var cacheBytes = 256 << 20
         /// The longest that one call to a provider takes, which the transport must see to. A lease lasts a little longer.
@@ -67,7 +69,8 @@ package final class CredentialsBroker: Sendable {
         metrics = Metrics()
         bus = EventBus(trust: Trust(validity: vault.revalidateAfter))
         events = EventFeed(
-            vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant)
+            vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant,
+            span: settings.eventSpan)
         tenants = TenantDirectory(vault: vault, bus: bus, time: time)
         let schedule = ExpirySchedule(notice: settings.expiryNotice)
         servers = ProviderServers(

@@ -8,6 +8,11 @@ internal import Synchronization
 /// While there are listeners, one task reads the log's new end, once for all of them, and keeps the newest entries as
 /// they are sent. A listener has nothing but its position: it takes from here what lies behind that, and reads the store
 /// itself where it stands further back. So no listener costs memory by being slow, and none holds up another.
+///
+/// What is to be sent is put together once for all who stand at the same place, and given out in batches: the first entry
+/// after quiet at once, and what comes within `span` after that together at its end. A message to a thousand listeners is
+/// a thousand writes, and without this each entry would be a message of its own, however fast they follow each other.
+/// Quiet is a tenant's own: what others' listeners are given holds up nobody.
 package final class EventFeed: Sendable {
     /// Whose events somebody listens to.
     package struct Scope: Sendable {
@@ -28,18 +33,38 @@ package final class EventFeed: Sendable {
 
     /// What the feed has for a listener.
     enum Next {
-        /// Entries of the scope; everything up to `through` is among them or concerns others.
-        case entries([EventEntry], through: Int64)
-        /// Nothing up to `through`, which is all that the feed knows.
+        /// Events of the scope; every one up to `through` is in the piece or concerns others.
+        case piece(EventListener.Piece, through: Int64)
+        /// Nothing up to `through`, which is as far as entries are given out by now.
         case nothing(through: Int64)
         /// The listener stands before what is kept here.
         case behind
     }
 
     private struct Waiter {
-        let tenant: TenantName?
         let deadline: MonotonicInstant
         let continuation: CheckedContinuation<Int64, Never>
+    }
+
+    /// The end of a wait: what it is over with.
+    private struct Wake {
+        let continuation: CheckedContinuation<Int64, Never>
+        let through: Int64
+
+        func callAsFunction() { continuation.resume(returning: through) }
+    }
+
+    /// The span after something was given out to a tenant's listeners, or to those of every tenant.
+    private struct Pause {
+        let end: MonotonicInstant
+        /// Where there is more for them by now: the place in the log up to which there is not.
+        var held: Int64?
+    }
+
+    /// A piece that was put together for all who stand at one place.
+    private struct PieceKey: Hashable {
+        let tenant: TenantName?
+        let sequence: Int64
     }
 
     private struct State {
@@ -50,7 +75,15 @@ package final class EventFeed: Sendable {
         var floor: Int64 = 0
         var head: Int64 = 0
         var hasGrown = false
-        var waiters: [UInt64: Waiter] = [:]
+        /// Whether it has by something that somebody listens to.
+        var hasGrownHere = false
+        /// By whose events they wait for.
+        var waiters: [TenantName?: [UInt64: Waiter]] = [:]
+        /// By whose listeners were given something a moment ago.
+        var pauses: [TenantName?: Pause] = [:]
+        /// What listeners at these places are sent. The log does not change, so that a piece is right for as long as it
+        /// is kept.
+        var pieces: [PieceKey: (piece: EventListener.Piece, through: Int64)] = [:]
         var lastWaiter: UInt64 = 0
         /// Waits that were cancelled before they began.
         var left: Set<UInt64> = []
@@ -59,13 +92,70 @@ package final class EventFeed: Sendable {
         var isDraining = false
         var reader: Task<Void, Never>?
         var run: UInt64 = 0
+
+        /// How far entries are given out to those who listen to that tenant, or to every one.
+        func limit(_ tenant: TenantName?) -> Int64 { pauses[tenant]?.held ?? head }
+
+        /// Where in the tail what lies behind `sequence` begins. In order, so it is found by halving.
+        func place(behind sequence: Int64) -> Int {
+            var (low, high) = (0, tail.count)
+            while low < high {
+                let middle = (low + high) / 2
+                if tail[middle].sequence <= sequence { low = middle + 1 } else { high = middle }
+            }
+            return low
+        }
+
+        /// Something has come for these listeners, and up to `sequence` there was nothing.
+        mutating func hold(_ tenant: TenantName?, behind sequence: Int64, at now: MonotonicInstant) {
+            guard listeners[tenant] != nil else { return }
+            // Without a pause, one that is over.
+            var pause = pauses[tenant] ?? Pause(end: now)
+            pause.held = pause.held ?? sequence
+            pauses[tenant] = pause
+        }
+
+        /// Gives out what is held to all whose pause is over, and has them pause again. Returns whom that wakes.
+        mutating func giveOut(at now: MonotonicInstant, span: Duration) -> [Wake] {
+            var wakes: [Wake] = []
+            for (tenant, pause) in pauses {
+                let isOver = pause.end <= now
+                guard let held = pause.held else {
+                    if isOver { pauses[tenant] = nil }
+                    continue
+                }
+                // The tail must not lose what was not given out.
+                let isLong = tail.count - place(behind: held) >= EventFeed.tailLength / 4
+                guard isOver || isLong else { continue }
+                pauses[tenant] = span > .zero ? Pause(end: now.advanced(by: span)) : nil
+                wakes += wake(tenant, through: held)
+            }
+            return wakes
+        }
+
+        /// Ends the waits for that tenant's events.
+        mutating func wake(_ tenant: TenantName?, through sequence: Int64) -> [Wake] {
+            (waiters.removeValue(forKey: tenant) ?? [:]).values.map {
+                Wake(continuation: $0.continuation, through: sequence)
+            }
+        }
+
+        mutating func removeWaiter(_ id: UInt64, _ tenant: TenantName?) -> Waiter? {
+            let waiter = waiters[tenant]?.removeValue(forKey: id)
+            if waiters[tenant]?.isEmpty == true { waiters[tenant] = nil }
+            return waiter
+        }
+
+        mutating func forget() {
+            (tail, pauses, pieces) = ([], [:], [:])
+        }
     }
 
     /// How many entries are kept in memory; half of them go when there are more.
     package static let tailLength = 4096
     package static let pageLength = 256
-    /// How many entries a listener is given at a time.
-    private static let portion = 64
+    /// How many pieces are kept: about 2 MiB at most, unless single events are larger than a piece is to be.
+    private static let keptPieces = 64
     /// How often a store is looked at that others write to as well, and how often the waits of listeners are.
     private static let interval: Duration = .seconds(1)
 
@@ -74,17 +164,25 @@ package final class EventFeed: Sendable {
     private let vault: Vault
     private let trust: Trust
     private let maximumPerTenant: Int
+    private let span: Duration
     private let state = Mutex(State())
     private let wakeUps = Signals<Int>()
     /// How far the log reaches. Whoever listens needs to know, and after an outage all come at once.
     private let reach: SharedQuestion<Result<LogBounds, StoreError>>
 
-    /// - Parameter maximumPerTenant: listeners of one tenant in this process.
-    package init(vault: Vault, bus: EventBus, time: any Time, log: Log, maximumPerTenant: Int) {
+    /// - Parameters:
+    ///   - maximumPerTenant: listeners of one tenant in this process.
+    ///   - span: how long what follows something that was given out is kept, to be given out together: the longest that
+    ///     an event is delayed by that, and the least between two writes to one listener, but for what is more than a
+    ///     piece. Zero for nothing of the kind.
+    package init(
+        vault: Vault, bus: EventBus, time: any Time, log: Log, maximumPerTenant: Int, span: Duration
+    ) {
         self.vault = vault
         self.time = time
         self.log = log
         self.maximumPerTenant = maximumPerTenant
+        self.span = span
         trust = bus.trust
         reach = SharedQuestion {
             do throws(StoreError) {
@@ -155,9 +253,9 @@ package final class EventFeed: Sendable {
         Array(zip(BrokerEvent.Kind.allCases, state.withLock { $0.sent }))
     }
 
-    func count(_ kinds: [BrokerEvent.Kind]) {
+    func count(_ piece: EventListener.Piece) {
         state.withLock { state in
-            for kind in kinds { state.sent[BrokerEvent.Kind.allCases.firstIndex(of: kind)!] += 1 }
+            for (index, count) in piece.counts.enumerated() { state.sent[index] += count }
         }
     }
 
@@ -167,12 +265,11 @@ package final class EventFeed: Sendable {
 
     /// Has every listener come to its end: whoever goes on listening does so elsewhere.
     package func beginDraining() {
-        let waiters = state.withLock { state in
+        let wakes = state.withLock { state in
             state.isDraining = true
-            defer { state.waiters = [:] }
-            return state.waiters.values
+            return state.waiters.keys.flatMap { state.wake($0, through: 0) }
         }
-        for waiter in waiters { waiter.continuation.resume(returning: 0) }
+        for wake in wakes { wake() }
         wakeUps.close()
     }
 
@@ -188,13 +285,15 @@ package final class EventFeed: Sendable {
     /// one. Without it, those of other replicas are found by looking.
     /// - Parameter tenant: nil where it may be anybody's.
     private func grew(_ tenant: TenantName?) {
-        let isHeard = state.withLock { state in
+        let isUrgent = state.withLock { state in
             guard state.following > 0 else { return false }
             state.hasGrown = true
-            // What nobody listens to can wait for the next look.
-            return tenant == nil || state.listeners[tenant] != nil || state.listeners[nil] != nil
+            // What nobody listens to can wait for the next look, and what would be held, for the end of the pause.
+            let groups = [tenant, nil].filter { state.listeners[$0] != nil }
+            if tenant == nil || !groups.isEmpty { state.hasGrownHere = true }
+            return tenant == nil || groups.contains { state.pauses[$0] == nil }
         }
-        if isHeard { wakeUps.signal(0) }
+        if isUrgent { wakeUps.signal(0) }
     }
 
     /// Keeps the log followed while `body` runs.
@@ -205,7 +304,7 @@ package final class EventFeed: Sendable {
             guard state.following == 1, !state.isDraining else { return }
             // Whatever was committed since `last` may have been announced to nobody.
             state.hasGrown = true
-            state.tail = []
+            state.forget()
             (state.floor, state.head) = (last, last)
             state.run += 1
             let (run, previous) = (state.run, state.reader)
@@ -232,11 +331,11 @@ package final class EventFeed: Sendable {
             let work = state.withLock { state -> (head: Int64, isDue: Bool)? in
                 guard state.following > 0, state.run == run, !state.isDraining else {
                     // A later run has begun with a tail of its own.
-                    if state.run == run { state.tail = [] }
+                    if state.run == run { state.forget() }
                     return nil
                 }
                 let isDue = mayHaveMore || state.hasGrown || isAway || !hearsEverything
-                state.hasGrown = false
+                (state.hasGrown, state.hasGrownHere) = (false, false)
                 return (state.head, isDue)
             }
             guard let work else { return }
@@ -250,9 +349,9 @@ package final class EventFeed: Sendable {
                     isAway = true
                 }
             }
-            wakeOverdue()
+            let rest = wakeDue(run)
             if mayHaveMore { continue }
-            await wakeUps.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: Self.interval) }
+            await wakeUps.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: rest) }
         }
     }
 
@@ -264,26 +363,27 @@ package final class EventFeed: Sendable {
         let trimmed = try await bounds().trimmed
         let entries = page.compactMap { read($0) }
         let last = page.last?.sequence ?? max(head, trimmed)
-        let concerned = state.withLock { state -> [Waiter] in
+        let now = time.monotonic
+        let wakes = state.withLock { state -> [Wake] in
             guard state.run == run else { return [] }
-            if trimmed > head {
-                state.tail = []
-                state.floor = last
-            } else {
-                state.tail += entries
-                if state.tail.count > Self.tailLength {
-                    let surplus = state.tail.count - Self.tailLength / 2
-                    state.floor = state.tail[surplus - 1].sequence
-                    state.tail.removeFirst(surplus)
-                }
-            }
             state.head = last
-            let tenants = Set(entries.map(\.tenant))
-            let isLoss = trimmed > head
-            let ids = state.waiters.filter { isLoss || $0.value.tenant.map(tenants.contains) ?? true }.keys
-            return ids.compactMap { state.waiters.removeValue(forKey: $0) }
+            if trimmed > head {
+                state.forget()
+                state.floor = last
+                return state.waiters.keys.flatMap { state.wake($0, through: head) }
+            }
+            state.tail += entries
+            for tenant in Set(entries.map(\.tenant)) { state.hold(tenant, behind: head, at: now) }
+            if !entries.isEmpty { state.hold(nil, behind: head, at: now) }
+            let wakes = state.giveOut(at: now, span: span)
+            if state.tail.count > Self.tailLength {
+                let surplus = state.tail.count - Self.tailLength / 2
+                state.floor = state.tail[surplus - 1].sequence
+                state.tail.removeFirst(surplus)
+            }
+            return wakes
         }
-        for waiter in concerned { waiter.continuation.resume(returning: head) }
+        for wake in wakes { wake() }
         return page.count == Self.pageLength
     }
 
@@ -316,22 +416,33 @@ package final class EventFeed: Sendable {
     // MARK: Giving out
 
     /// What lies behind `sequence` for a listener of that scope.
-    func next(after sequence: Int64, _ scope: Scope) -> Next {
+    /// - Parameter resumed: the event behind which the stream goes on, where that is in the middle of an entry.
+    func next(after sequence: Int64, _ scope: Scope, behind resumed: EventPosition?) -> Next {
         state.withLock { state in
             if sequence < state.floor { return .behind }
-            if sequence >= state.head { return .nothing(through: sequence) }
-            var found: [EventEntry] = []
-            // In order, so the first one of interest is found by halving.
-            var (low, high) = (0, state.tail.count)
-            while low < high {
-                let middle = (low + high) / 2
-                if state.tail[middle].sequence <= sequence { low = middle + 1 } else { high = middle }
+            let limit = state.limit(scope.tenant)
+            if sequence >= limit { return .nothing(through: sequence) }
+            // One who listens alone, or to some storage keys only, is sent what nobody else is.
+            let isShared =
+                scope.storageKeys == nil && resumed == nil && state.listeners[scope.tenant, default: 0] > 1
+            let key = PieceKey(tenant: scope.tenant, sequence: sequence)
+            if isShared, let kept = state.pieces[key] { return .piece(kept.piece, through: kept.through) }
+            var (piece, through) = (EventListener.Piece(), limit)
+            for entry in state.tail[state.place(behind: sequence)...] {
+                if entry.sequence > limit { break }
+                guard scope.includes(entry) else { continue }
+                piece.append(entry, behind: resumed)
+                if piece.isFull {
+                    through = entry.sequence
+                    break
+                }
             }
-            for entry in state.tail[low...] where scope.includes(entry) {
-                found.append(entry)
-                if found.count == Self.portion { return .entries(found, through: entry.sequence) }
+            if piece.bytes.isEmpty { return .nothing(through: through) }
+            if isShared {
+                if state.pieces.count >= Self.keptPieces { state.pieces.removeAll(keepingCapacity: true) }
+                state.pieces[key] = (piece, through)
             }
-            return found.isEmpty ? .nothing(through: state.head) : .entries(found, through: state.head)
+            return .piece(piece, through: through)
         }
     }
 
@@ -348,15 +459,16 @@ package final class EventFeed: Sendable {
             await withCheckedContinuation { continuation in
                 let isOver = state.withLock { state in
                     if state.left.remove(waiter) != nil || state.isDraining { return true }
-                    if state.head > sequence || deadline <= time.monotonic { return true }
-                    state.waiters[waiter] = Waiter(tenant: tenant, deadline: deadline, continuation: continuation)
+                    if state.limit(tenant) > sequence || deadline <= time.monotonic { return true }
+                    state.waiters[tenant, default: [:]][waiter] = Waiter(
+                        deadline: deadline, continuation: continuation)
                     return false
                 }
                 if isOver { continuation.resume(returning: sequence) }
             }
         } onCancel: {
             let found = state.withLock { state in
-                let found = state.waiters.removeValue(forKey: waiter)
+                let found = state.removeWaiter(waiter, tenant)
                 if found == nil { state.left.insert(waiter) }
                 return found
             }
@@ -367,12 +479,26 @@ package final class EventFeed: Sendable {
         return max(sequence, through)
     }
 
-    private func wakeOverdue() {
+    /// Ends the waits whose time has come, and gives out what was held long enough. Returns for how long there is nothing
+    /// of that kind to do.
+    private func wakeDue(_ run: UInt64) -> Duration {
         let now = time.monotonic
-        let (overdue, head) = state.withLock { state in
-            let ids = state.waiters.filter { $0.value.deadline <= now }.keys
-            return (ids.compactMap { state.waiters.removeValue(forKey: $0) }, state.head)
+        let (wakes, next) = state.withLock { state -> ([Wake], MonotonicInstant) in
+            guard state.run == run else { return ([], now) }
+            var wakes = state.giveOut(at: now, span: span)
+            for (tenant, waiters) in state.waiters {
+                let through = state.limit(tenant)
+                for (id, waiter) in waiters where waiter.deadline <= now {
+                    _ = state.removeWaiter(id, tenant)
+                    wakes.append(Wake(continuation: waiter.continuation, through: through))
+                }
+            }
+            // What came during a pause that has ended since has woken nobody.
+            let look = state.hasGrownHere ? now : now.advanced(by: Self.interval)
+            let pauseEnd = state.pauses.values.lazy.map(\.end).min()
+            return (wakes, pauseEnd.map { min($0, now.advanced(by: Self.interval)) } ?? look)
         }
-        for waiter in overdue { waiter.continuation.resume(returning: head) }
+        for wake in wakes { wake() }
+        return now.duration(to: next)
     }
 }

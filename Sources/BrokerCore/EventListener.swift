@@ -16,9 +16,34 @@ package final class EventListener: Sendable {
     /// What is sent at a time.
     package struct Piece: Sendable {
         /// In the stream's format, whole events only.
-        package let bytes: [UInt8]
+        package private(set) var bytes: [UInt8]
         /// Those of the events in it, in order; none in a heartbeat.
-        package let kinds: [BrokerEvent.Kind]
+        package private(set) var kinds: [BrokerEvent.Kind] = []
+        /// How many there are of each kind, in the order of `allKinds`; nothing for none.
+        private(set) var counts: [Int] = []
+
+        private static let allKinds = BrokerEvent.Kind.allCases
+
+        init(_ bytes: [UInt8] = []) {
+            self.bytes = bytes
+        }
+
+        var isFull: Bool { bytes.count >= EventListener.pieceBytes }
+
+        mutating func append(_ bytes: [UInt8], _ kind: BrokerEvent.Kind) {
+            if counts.isEmpty { counts = [Int](repeating: 0, count: Self.allKinds.count) }
+            self.bytes += bytes
+            kinds.append(kind)
+            if let index = Self.allKinds.firstIndex(of: kind) { counts[index] += 1 }
+        }
+
+        /// Appends the entry's events, of that of `resumed` those behind it only.
+        mutating func append(_ entry: EventEntry, behind resumed: EventPosition?) {
+            for event in entry.events {
+                if let resumed, resumed.sequence == entry.sequence, event.index <= resumed.index { continue }
+                append(event.bytes, event.kind)
+            }
+        }
     }
 
     private let feed: EventFeed
@@ -49,7 +74,9 @@ package final class EventListener: Sendable {
             var run = Run(self)
             guard await run.begin(send) else { return }
             while !Task.isCancelled, !feed.isDraining {
-                guard await run.review(isAllowed), await run.beat(send), await run.step(send) else { return }
+                if run.isReviewDue { guard await run.review(isAllowed) else { return } }
+                if run.isSilent { guard await run.beat(send) else { return } }
+                guard await run.step(send) else { return }
             }
         }
     }
@@ -92,34 +119,39 @@ package final class EventListener: Sendable {
         /// nothing by coming back either.
         mutating func begin(_ send: (Piece) async -> Bool) async -> Bool {
             guard let opening else {
-                return await write(Array("retry: 3000\n\n".utf8) + reset(), [.streamReset], send)
+                return await write(reset(behind: "retry: 3000\n\n"), send)
             }
-            return await write(Array("retry: 3000\nid: \(opening.description)\n\n".utf8), [], send)
+            return await write(Piece(Array("retry: 3000\nid: \(opening.description)\n\n".utf8)), send)
         }
 
-        private func reset() -> [UInt8] {
-            EventEntry.encode(.reset(scope.tenant, at: feed.time.now), EventPosition(after: sequence))
+        private func reset(behind text: String = "") -> Piece {
+            var piece = Piece(Array(text.utf8))
+            let event = BrokerEvent.reset(scope.tenant, at: feed.time.now)
+            piece.append(EventEntry.encode(event, EventPosition(after: sequence)), event.kind)
+            return piece
         }
+
+        var isReviewDue: Bool { feed.time.monotonic >= reviewed.advanced(by: EventListener.review) }
 
         mutating func review(_ isAllowed: () async -> Bool) async -> Bool {
-            if feed.time.monotonic < reviewed.advanced(by: EventListener.review) { return true }
             defer { reviewed = feed.time.monotonic }
             return await isAllowed()
         }
 
+        var isSilent: Bool { feed.time.monotonic >= written.advanced(by: EventListener.heartbeat) }
+
         mutating func beat(_ send: (Piece) async -> Bool) async -> Bool {
-            if feed.time.monotonic < written.advanced(by: EventListener.heartbeat) { return true }
-            return await write(Array(": heartbeat\n\n".utf8), [], send)
+            await write(Piece(Array(": heartbeat\n\n".utf8)), send)
         }
 
         /// Sends what there is, or waits for something.
         mutating func step(_ send: (Piece) async -> Bool) async -> Bool {
-            switch feed.next(after: sequence, scope) {
-            case .entries(let entries, let through):
-                guard await write(entries, send) else { return false }
-                sequence = through
+            switch feed.next(after: sequence, scope, behind: resumed) {
+            case .piece(let piece, let through):
+                guard await write(piece, send) else { return false }
+                advance(to: through)
             case .nothing(let through):
-                sequence = await feed.wait(after: through, scope.tenant, until: deadline)
+                advance(to: await feed.wait(after: through, scope.tenant, until: deadline))
             case .behind:
                 do throws(StoreError) {
                     return try await catchUp(send)
@@ -132,6 +164,11 @@ package final class EventListener: Sendable {
             return true
         }
 
+        private mutating func advance(to through: Int64) {
+            sequence = through
+            if let entry = resumed?.sequence, entry <= through { resumed = nil }
+        }
+
         private var deadline: MonotonicInstant {
             min(written.advanced(by: EventListener.heartbeat), reviewed.advanced(by: EventListener.review))
         }
@@ -141,37 +178,30 @@ package final class EventListener: Sendable {
             let page = try await feed.page(after: sequence, scope.tenant)
             bounds = page.bounds
             if bounds.trimmed > sequence {
-                sequence = bounds.trimmed
-                resumed = nil
-                return await write(reset(), [.streamReset], send)
+                advance(to: bounds.trimmed)
+                return await write(reset(), send)
             }
             guard await write(page.entries.filter(scope.includes), send) else { return false }
             // Where the page is not full, everything was read that was told of before.
-            sequence = page.isFull ? page.last : max(page.last, reach)
+            advance(to: page.isFull ? page.last : max(page.last, reach))
             return true
         }
 
         private mutating func write(_ entries: [EventEntry], _ send: (Piece) async -> Bool) async -> Bool {
-            var (bytes, kinds): ([UInt8], [BrokerEvent.Kind]) = ([], [])
+            var piece = Piece()
             for entry in entries {
-                for event in entry.events {
-                    if let resumed, resumed.sequence == entry.sequence, event.index <= resumed.index { continue }
-                    bytes += event.bytes
-                    kinds.append(event.kind)
-                }
-                if bytes.count < EventListener.pieceBytes { continue }
-                guard await write(bytes, kinds, send), !feed.isDraining else { return false }
-                (bytes, kinds) = ([], [])
+                piece.append(entry, behind: resumed)
+                if !piece.isFull { continue }
+                guard await write(piece, send), !feed.isDraining else { return false }
+                piece = Piece()
             }
-            return bytes.isEmpty ? true : await write(bytes, kinds, send)
+            return piece.bytes.isEmpty ? true : await write(piece, send)
         }
 
-        private mutating func write(
-            _ bytes: [UInt8], _ kinds: [BrokerEvent.Kind], _ send: (Piece) async -> Bool
-        ) async -> Bool {
-            guard await send(Piece(bytes: bytes, kinds: kinds)) else { return false }
+        private mutating func write(_ piece: Piece, _ send: (Piece) async -> Bool) async -> Bool {
+            guard await send(piece) else { return false }
             written = feed.time.monotonic
-            if !kinds.isEmpty { feed.count(kinds) }
+            if !piece.kinds.isEmpty { feed.count(piece) }
             return true
         }
     }

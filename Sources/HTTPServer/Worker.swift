@@ -545,7 +545,8 @@ actor Worker {
     private func write(_ bytes: [UInt8], to id: ConnectionID, stream serial: UInt64) async throws(StreamEnded) {
         // Of several writers that waited, only those may go on for which there is room again: what one connection holds
         // stays below the limit and one piece.
-        let (connection, stream) = try await roomToWrite(id, serial)
+        let (connection, stream) =
+            if let place = placeWithRoom(id, serial) { place } else { try await roomToWrite(id, serial) }
         switch stream.framing {
         case .chunked: ResponseEncoder.appendChunk(bytes, to: &connection.output)
         case .close, .length: connection.output.append(contentsOf: bytes)
@@ -553,9 +554,17 @@ actor Worker {
         // In the middle of serving, whoever serves flushes: the head and what a stream begins with leave together.
         if !connection.isBeingServed { flush(connection) }
         stream.writes += 1
-        _ = try await roomToWrite(id, serial)
+        if placeWithRoom(id, serial) == nil { _ = try await roomToWrite(id, serial) }
         // A stream whose client takes everything at once would never give way.
         if stream.writes.isMultiple(of: Self.streamWritesPerTurn) { await Task.yield() }
+    }
+
+    /// The stream, where fewer bytes than the limit are unsent: mostly there is nothing to wait for.
+    private func placeWithRoom(_ id: ConnectionID, _ serial: UInt64) -> (Connection, Connection.Stream)? {
+        guard !Task.isCancelled, let connection = connection(id), let stream = connection.stream,
+            stream.serial == serial, connection.unsentBytes < configuration.unsentBytes
+        else { return nil }
+        return (connection, stream)
     }
 
     /// The stream, once fewer bytes than the limit are unsent.
@@ -563,10 +572,10 @@ actor Worker {
         _ id: ConnectionID, _ serial: UInt64
     ) async throws(StreamEnded) -> (Connection, Connection.Stream) {
         while true {
+            if let place = placeWithRoom(id, serial) { return place }
             guard !Task.isCancelled, let connection = connection(id), let stream = connection.stream,
                 stream.serial == serial
             else { throw StreamEnded() }
-            if connection.unsentBytes < configuration.unsentBytes { return (connection, stream) }
             flush(connection)
             if connection.stream == nil || connection.unsentBytes < configuration.unsentBytes { continue }
             await withTaskCancellationHandler {

@@ -63,6 +63,9 @@ struct RunningService {
         settings.expiryNotice = configuration.expiryNotice
         settings.eventRetention = configuration.eventRetention
         settings.eventLimit = configuration.eventLimit
+        // Ten writes a second for each listener at most, and a delay that nobody notices who is told that something
+        // happened, not what: those at other replicas wait longer for the word of it.
+        settings.eventSpan = .milliseconds(100)
         settings.cacheBytes = configuration.cacheBytes
         settings.core.providerBudget.places = configuration.providerConcurrency
         settings.providerTimeout = configuration.providerTimeout

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -153,6 +154,8 @@ def _bound(entry):
 def _number(value):
     if isinstance(value, str):
         return value
+    if value == math.inf:
+        return "not to be told"
     if value == int(value) and abs(value) < 1e9:
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"

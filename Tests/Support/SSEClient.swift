@@ -11,6 +11,7 @@ package final class SSEClient: Sendable {
     private actor Stream {
         private let client: HTTPRawClient
         private var parser = SSEParser()
+        private(set) var chunks = 0
 
         init(_ client: HTTPRawClient) {
             self.client = client
@@ -28,6 +29,7 @@ package final class SSEClient: Sendable {
             guard let size = Int(line.dropLast(), radix: 16) else { throw Refused(head: line) }
             let bytes = try await client.receive(exactly: size + 2)
             parser.consume(Array(bytes.prefix(size)))
+            chunks += 1
             return size > 0
         }
 
@@ -68,6 +70,9 @@ package final class SSEClient: Sendable {
     /// The first `count` events, once they are there; fewer where the stream ended in good order.
     /// - Throws: where it ended otherwise, or nothing came in time.
     package func events(_ count: Int) async throws -> [SSEParser.Event] { try await stream.events(count) }
+
+    /// In how many chunks everything came so far.
+    package var chunks: Int { get async { await stream.chunks } }
 
     /// All events up to the end of the stream, which is in good order.
     package func toEnd() async throws -> [SSEParser.Event] { try await stream.toEnd() }

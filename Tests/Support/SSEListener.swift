@@ -14,6 +14,7 @@ package final class SSEListener: Sendable {
         struct State {
             var parser = SSEParser()
             var text = ""
+            var writes: [String] = []
             var isOver = false
             var watchers: [CheckedContinuation<Void, Never>] = []
         }
@@ -62,8 +63,10 @@ package final class SSEListener: Sendable {
                 ResponseStream { bytes throws(StreamEnded) in
                     if Task.isCancelled { throw StreamEnded() }
                     reader.change { state in
+                        let text = String(decoding: bytes, as: UTF8.self)
                         state.parser.consume(bytes)
-                        state.text += String(decoding: bytes, as: UTF8.self)
+                        state.text += text
+                        state.writes.append(text)
                     }
                 })
             reader.change { $0.isOver = true }
@@ -91,6 +94,8 @@ package final class SSEListener: Sendable {
 
     package var events: [SSEParser.Event] { reader.state.withLock { $0.parser.events } }
     package var text: String { reader.state.withLock { $0.text } }
+    /// What came at a time.
+    package var writes: [String] { reader.state.withLock { $0.writes } }
     package var lastID: String? { reader.state.withLock { $0.parser.lastID } }
     package var faults: [String] { reader.state.withLock { $0.parser.faults } }
     package var isOver: Bool { reader.state.withLock { $0.isOver } }

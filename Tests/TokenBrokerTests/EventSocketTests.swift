@@ -130,6 +130,28 @@ internal import TokenBroker
         await broker.close()
     }
 
+    @Test func `a process sends each listener ten times a second at most, however many events there are`() async throws
+    {
+        let (port, directory) = (try PostgresServer.freePort(), StoreFixtureDirectory())
+        let process = try await BrokerProcess.start(
+            port: port, ["DATA_DIR": directory.path, "MASTER_KEYS": BrokerHarness.masterKeys])
+        let broker = try BrokerClient(port: port)
+        #expect(try await broker.call(.put, "/tenants/t1", body: #"{"client_id": "c1"}"#).status == 201)
+        let address = SocketAddress(ip: .v4([127, 0, 0, 1]), port: port)
+        let listeners = [try await SSEClient(address, tenant: "t1"), try await SSEClient(address)]
+        let begin = MonotonicInstant.now
+        for number in 0..<200 { try await Self.set(broker, "k\(number)") }
+        for listener in listeners {
+            #expect(try await listener.events(200).map(\.storageKey) == (0..<200).map { "k\($0)" })
+            let spans = begin.duration(to: .now).milliseconds / 100
+            // The beginning of the stream, the first event, and what the last span has begun with.
+            #expect(await listener.chunks <= Int(spans) + 3)
+            await listener.close()
+        }
+        #expect(await process.terminate() == 0)
+        await broker.close()
+    }
+
     private static func set(_ broker: BrokerClient, _ storageKey: String) async throws {
         let answer = try await broker.call(
             .put, "/credentials", tenant: "t1",
