@@ -82,6 +82,9 @@ package struct ScheduledAction: Hashable, Sendable {
     private let state: UnsafeMutablePointer<State>
     private var deadlines = DeadlineHeap()
     private var turnObserver: (any TurnObserver)?
+    /// What was taken out of the mailbox and has not run, from `firstTaken` on.
+    private var taken: [Item] = []
+    private var firstTaken = 0
 
     private static let wakeUpTag = UInt64.max
     /// In nanoseconds.
@@ -89,6 +92,10 @@ package struct ScheduledAction: Hashable, Sendable {
     /// Where so many are ready, there was no pause: the thread was not let run.
     private static let mostAfterPause: Int32 = 64
     private static let roundsInTurn = 32
+    /// In nanoseconds.
+    private static let leastJobTime: Int64 = 200_000
+    /// What a crowd of items has taken is given back.
+    private static let keptCapacity = 256
 
     /// Creates the epoll set and starts the thread.
     package init(name: String) throws(SystemError) {
@@ -233,7 +240,7 @@ package struct ScheduledAction: Hashable, Sendable {
             }
             if count > 0 || isPressed { turnObserver?.readinessTold() }
             while let action = deadlines.popDue(at: start) { action() }
-            hasMore = runMailbox()
+            hasMore = runMailbox(turnBegan: start)
             if !hasMore, mailbox.withLock({ $0.isStopping && $0.items.isEmpty }) {
                 // It holds the loop in its turn.
                 turnObserver = nil
@@ -259,29 +266,46 @@ package struct ScheduledAction: Hashable, Sendable {
     }
 
     /// Runs what is in the mailbox, and for some rounds the jobs that those put into it: what a task does in a few steps
-    /// needs no look at the descriptors after each. Actions that are put in meanwhile wait for the next turn. Returns
-    /// whether there is more, so that work which enqueues work cannot keep the loop from its descriptors.
-    private func runMailbox() -> Bool {
+    /// needs no look at the descriptors after each. Actions that are put in meanwhile wait for the next turn. Ends with
+    /// the time that jobs have in a turn: as much as the descriptors have taken in this one, and `leastJobTime` at least.
+    /// Returns whether there is more, so that neither work which enqueues work nor a thousand tasks that are woken at once
+    /// keep the loop from its descriptors.
+    private func runMailbox(turnBegan: MonotonicInstant) -> Bool {
+        if taken.isEmpty, !takeMail() { return false }
         var later: [Item] = []
-        for round in 0..<Self.roundsInTurn {
-            let items = mailbox.withLock { mailbox in
-                let items = mailbox.items
-                mailbox.items = []
-                return items
-            }
-            if items.isEmpty { break }
-            for item in items {
+        let now = MonotonicInstant.now.nanoseconds
+        let end = now &+ max(Self.leastJobTime, now &- turnBegan.nanoseconds)
+        var round = 0
+        repeat {
+            while firstTaken < taken.count {
+                let item = taken[firstTaken]
+                firstTaken += 1
                 switch item {
                 case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
                 case .action(let action) where round == 0: action()
-                case .action: later.append(item)
+                case .action:
+                    later.append(item)
+                    continue
+                }
+                if MonotonicInstant.now.nanoseconds > end, firstTaken < taken.count {
+                    // What waits for the next turn was there before what is left.
+                    taken.replaceSubrange(..<firstTaken, with: later)
+                    firstTaken = 0
+                    return true
                 }
             }
-        }
-        return mailbox.withLock { mailbox in
-            if !later.isEmpty { mailbox.items.insert(contentsOf: later, at: 0) }
-            return !mailbox.items.isEmpty
-        }
+            taken.removeAll(keepingCapacity: taken.capacity <= Self.keptCapacity)
+            firstTaken = 0
+            round += 1
+        } while round < Self.roundsInTurn && takeMail()
+        taken = later
+        return !taken.isEmpty || mailbox.withLock { !$0.items.isEmpty }
+    }
+
+    /// Takes what is in the mailbox. False where there is nothing.
+    private func takeMail() -> Bool {
+        mailbox.withLock { swap(&$0.items, &taken) }
+        return !taken.isEmpty
     }
 
     private func post(_ item: Item) {

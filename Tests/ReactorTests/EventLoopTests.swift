@@ -228,6 +228,29 @@ private final class Observer: TurnObserver {
 }
 
 @Suite struct `Event loop: readiness` {
+    /// Each of them takes longer than all may in a turn.
+    @Test func `a crowd of jobs does not keep descriptors waiting, and all run in order`() async throws {
+        let pair = try SocketPair()
+        let record = Record<Int>()
+        let count = 100
+        try await withLoop { actor in
+            try await actor.runAtOnce { loop in
+                _ = try loop.register(
+                    pair.near, Handler { if $0.contains(.readable) { record.add(-1) } })
+                for index in 0..<count {
+                    loop.execute {
+                        if index == 0 { pair.say() }
+                        usleep(1000)
+                        record.add(index)
+                    }
+                }
+            }
+            await actor.run { _ in }
+        }
+        #expect(record.all.filter { $0 >= 0 } == Array(0..<count))
+        #expect(try #require(record.all.firstIndex(of: -1)) < 5)
+    }
+
     @Test func `a wait ends when the descriptor becomes readable, again and again`() async throws {
         let pair = try SocketPair()
         try await withLoop { actor in
