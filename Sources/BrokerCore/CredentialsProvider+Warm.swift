@@ -39,11 +39,10 @@ extension CredentialsProvider {
         if records.countOfUnpublished > 0 { return nil }
         guard
             let holding = records.cache.holding(
-                hash: reader.hashing.hashValue(storageKey: storageKey), now: now,
-                where: { $0.isNamed(tenant: reader.tenant, storageKey: storageKey) })
+                tenant: reader.tenant, storageKey: storageKey, reader.hashing, now: now)
         else { return nil }
         let snapshot = holding.value
-        guard snapshot.encoded?.isPlain == true else { return nil }
+        guard snapshot.isPlain else { return nil }
         // What the policy has said once need not be asked again for each of a thousand reads a second.
         if let query {
             guard serves(snapshot, reader.terms, query, at: later) else { return nil }
@@ -56,11 +55,11 @@ extension CredentialsProvider {
     @inline(never)
     private func servesAny(_ snapshot: CredentialsSnapshot, _ reader: Reader, until later: Timestamp) -> Bool {
         let query = CredentialsQuery()
-        guard serves(snapshot, reader.terms, query, at: later) else { return false }
         let muchLater = later.advanced(by: Self.reuse)
-        if serves(snapshot, reader.terms, query, at: muchLater) {
-            snapshot.noteServed(reader.configuration, until: muchLater)
+        guard serves(snapshot, reader.terms, query, at: muchLater) else {
+            return serves(snapshot, reader.terms, query, at: later)
         }
+        snapshot.noteServed(reader.configuration, until: muchLater)
         return true
     }
 
