@@ -38,18 +38,16 @@ extension CredentialsProvider {
         // What could not be stored yet goes before what is in the cache, and is not found by text.
         if records.countOfUnpublished > 0 { return nil }
         guard
-            let holding = records.cache.holding(
-                tenant: reader.tenant, storageKey: storageKey, reader.hashing, now: now)
+            let holding = cache.holding(tenant: reader.tenant, storageKey: storageKey, reader.hashing, now: now),
+            holding.value.isPlain
         else { return nil }
-        let snapshot = holding.value
-        guard snapshot.isPlain else { return nil }
         // What the policy has said once need not be asked again for each of a thousand reads a second.
         if let query {
-            guard serves(snapshot, reader.terms, query, at: later) else { return nil }
-        } else if !snapshot.isServed(reader.configuration, until: later) {
-            guard servesAny(snapshot, reader, until: later) else { return nil }
+            guard serves(holding.value, reader.terms, query, at: later) else { return nil }
+        } else if !holding.value.isServed(reader.configuration, until: later) {
+            guard servesAny(holding.value, reader, until: later) else { return nil }
         }
-        return Warm(snapshot: snapshot, end: holding.end)
+        return Warm(snapshot: holding.value, end: holding.end)
     }
 
     @inline(never)

@@ -68,8 +68,6 @@ package final class CredentialsSnapshot: Sendable {
     }
 
     /// Whether it was noted that a query without conditions is answered by these at that time.
-    // Not part of its caller, which would count a reference for the access to what is atomic.
-    @inline(never)
     func isServed(_ configuration: Int, until time: Timestamp) -> Bool {
         let word = served.load(ordering: .relaxed)
         return word >> 32 == UInt64(UInt32(truncatingIfNeeded: configuration))

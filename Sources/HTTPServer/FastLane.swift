@@ -79,7 +79,7 @@ internal import Synchronization
         var hash: UInt64 = 0
         /// As in `Kept`.
         var candidate: UInt64 = 0
-        /// The hash of the part and the secret that came last.
+        /// The mark of the part and the secret that came last.
         var last: UInt64 = 0
     }
 
@@ -593,13 +593,21 @@ internal import Synchronization
         if answer.consumed == 0 { return 0 }
         note(answer, &closes)
         // Kept is what comes again, as in `make`; most that come in a frame do not.
-        let hash = unsafe hashOf(head + start, end - start) &+ UInt64(truncatingIfNeeded: number)
-        if unsafe frame.pointee.last == hash {
+        let mark = unsafe Self.mark(head, start, end, number)
+        if unsafe frame.pointee.last == mark {
             unsafe keep(head, length, hashOf(head, length), answer, generation, place)
         } else {
-            unsafe frame.pointee.last = hash
+            unsafe frame.pointee.last = mark
         }
         return length
+    }
+
+    /// What most parts differ in: their ends, with what stands around them, which a frame's have in common.
+    @inline(__always)
+    private static func mark(_ head: UnsafeMutableRawPointer, _ start: Int, _ end: Int, _ number: Int) -> UInt64 {
+        let first = unsafe head.loadUnaligned(fromByteOffset: start, as: UInt64.self)
+        let last = unsafe head.loadUnaligned(fromByteOffset: end &- 8, as: UInt64.self)
+        return first &* 0x9e37_79b9_7f4a_7c15 ^ last &+ UInt64(truncatingIfNeeded: end &<< 32 &+ number)
     }
 
     /// Of all that stands behind the part.

@@ -46,6 +46,7 @@
 
     /// The same, with the digits of a number that is not negative in place of the bytes up to `end`, which are at least as
     /// many, 19 at most.
+    @inline(__always)
     package func append(_ bytes: Span<UInt8>, writing number: Int64, upTo end: Int) {
         precondition(end >= 19 && end <= bytes.count)
         let target = unsafe extend(by: bytes.count)
