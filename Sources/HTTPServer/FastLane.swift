@@ -446,8 +446,9 @@ internal import Synchronization
         let index = unsafe Int(place.pointee.kept)
         if index >= 0 {
             let length = unsafe Int(kept[index].headLength)
-            if length > 0, length <= range.count, unsafe isKept(input.base + range.lowerBound, length, at: index),
-                repeatAnswer(index, &closes)
+            // One that came alone has been compared already: see `sendKept`.
+            if length > 0, length <= range.count, range.lowerBound > 0 || length < range.count,
+                unsafe isKept(input.base + range.lowerBound, length, at: index), repeatAnswer(index, &closes)
             {
                 return length
             }
