@@ -130,15 +130,16 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     // MARK: Entries
 
     /// The slot of the key's entry.
-    func find(_ key: Key, _ hash: Int) -> Int? { find(hash) { $0 == key } }
+    func find(_ key: Key, _ hash: Int) -> Int? { find(hash) { $0 == key }?.slot }
 
-    /// The slot of the entry whose key has that hash and matches.
+    /// The entry whose key has that hash and matches, and its slot.
     @inline(__always)
-    func find(_ hash: Int, where matches: (Key) -> Bool) -> Int? {
+    func find(_ hash: Int, where matches: (Key) -> Bool) -> (slot: Int, entry: Entry)? {
+        let (table, slots) = (table.span, slots.span)
         var place = hash & (table.count - 1)
         while table[place] != Self.none {
             let slot = Int(table[place])
-            if slots[slot].hash == hash, let entry = slots[slot].entry, matches(entry.key) { return slot }
+            if slots[slot].hash == hash, let entry = slots[slot].entry, matches(entry.key) { return (slot, entry) }
             place = (place + 1) & (table.count - 1)
         }
         return nil
@@ -152,10 +153,11 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     /// again and again moves nothing, and whatever goes was not used during the last uses that are three quarters as many
     /// as there are entries.
     mutating func use(_ slot: Int) {
-        uses += 1
+        uses &+= 1
+        let (moved, renewals) = (slots[slot].moved, slots[slot].renewals)
         // What is used all the time is not written to all the time.
-        if slots[slot].renewals != Self.renewalsPerUse { slots[slot].renewals = Self.renewalsPerUse }
-        guard uses - slots[slot].moved > UInt64(count / 4) else { return }
+        if renewals != Self.renewalsPerUse { slots[slot].renewals = Self.renewalsPerUse }
+        guard uses &- moved > UInt64(truncatingIfNeeded: count / 4) else { return }
         unlink(slot)
         linkInFront(slot)
     }
@@ -292,17 +294,26 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
 
     // MARK: The order of use
 
+    // By spans: an array asks at each change whether it is shared.
+    @inline(__always)
     private mutating func linkInFront(_ slot: Int) {
-        slots[slot].moved = uses
-        slots[slot].newer = Self.none
-        slots[slot].older = newest
-        if newest == Self.none { oldest = Int32(slot) } else { slots[Int(newest)].newer = Int32(slot) }
+        let (next, now) = (newest, uses)
         newest = Int32(slot)
+        if next == Self.none { oldest = Int32(slot) }
+        var slots = slots.mutableSpan
+        slots[slot].moved = now
+        slots[slot].newer = Self.none
+        slots[slot].older = next
+        if next != Self.none { slots[Int(next)].newer = Int32(slot) }
     }
 
+    @inline(__always)
     private mutating func unlink(_ slot: Int) {
         let (newer, older) = (slots[slot].newer, slots[slot].older)
-        if newer == Self.none { newest = older } else { slots[Int(newer)].older = older }
-        if older == Self.none { oldest = newer } else { slots[Int(older)].newer = newer }
+        if newer == Self.none { newest = older }
+        if older == Self.none { oldest = newer }
+        var slots = slots.mutableSpan
+        if newer != Self.none { slots[Int(newer)].older = older }
+        if older != Self.none { slots[Int(older)].newer = newer }
     }
 }

@@ -38,29 +38,26 @@ extension CredentialsProvider {
         // What could not be stored yet goes before what is in the cache, and is not found by text.
         if records.countOfUnpublished > 0 { return nil }
         guard
-            let holding = records.cache.holding(
-                hash: reader.hashing.hashValue(storageKey: storageKey), now: now,
-                where: { $0.isNamed(tenant: reader.tenant, storageKey: storageKey) })
+            let holding = cache.holding(tenant: reader.tenant, storageKey: storageKey, reader.hashing, now: now),
+            holding.value.isPlain
         else { return nil }
-        let snapshot = holding.value
-        guard snapshot.encoded?.isPlain == true else { return nil }
         // What the policy has said once need not be asked again for each of a thousand reads a second.
         if let query {
-            guard serves(snapshot, reader.terms, query, at: later) else { return nil }
-        } else if !snapshot.isServed(reader.configuration, until: later) {
-            guard servesAny(snapshot, reader, until: later) else { return nil }
+            guard serves(holding.value, reader.terms, query, at: later) else { return nil }
+        } else if !holding.value.isServed(reader.configuration, until: later) {
+            guard servesAny(holding.value, reader, until: later) else { return nil }
         }
-        return Warm(snapshot: snapshot, end: holding.end)
+        return Warm(snapshot: holding.value, end: holding.end)
     }
 
     @inline(never)
     private func servesAny(_ snapshot: CredentialsSnapshot, _ reader: Reader, until later: Timestamp) -> Bool {
         let query = CredentialsQuery()
-        guard serves(snapshot, reader.terms, query, at: later) else { return false }
         let muchLater = later.advanced(by: Self.reuse)
-        if serves(snapshot, reader.terms, query, at: muchLater) {
-            snapshot.noteServed(reader.configuration, until: muchLater)
+        guard serves(snapshot, reader.terms, query, at: muchLater) else {
+            return serves(snapshot, reader.terms, query, at: later)
         }
+        snapshot.noteServed(reader.configuration, until: muchLater)
         return true
     }
 

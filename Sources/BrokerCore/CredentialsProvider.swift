@@ -19,6 +19,8 @@ package final class CredentialsProvider: Sendable {
     }
 
     let records: CredentialsRecords
+    /// The records', so that a warm read has it at hand.
+    let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     let tenants: TenantDirectory
     let servers: ProviderServers
     let endpoint: TokenEndpoint
@@ -64,6 +66,7 @@ package final class CredentialsProvider: Sendable {
     ) {
         records = CredentialsRecords(
             vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule, cacheBytes: cacheBytes)
+        cache = records.cache
         self.tenants = tenants
         self.servers = servers
         self.endpoint = endpoint

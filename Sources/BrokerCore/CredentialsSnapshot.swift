@@ -9,8 +9,19 @@ package final class CredentialsSnapshot: Sendable {
     package let record: CredentialRecord
     /// The stored record's version; 0 where nothing is stored.
     package let version: Int64
-    /// The answer of `GET /credentials`, encoded once: the bytes around the number of seconds that are left.
-    package let encoded: EncodedCredentials?
+    /// The answer of `GET /credentials`, encoded once, from the Content-Type field on, with spaces in place of the seconds
+    /// that are left. Without its end where the token is not plain, and empty where nothing is stored.
+    package let answer: SecretBytes
+    /// Where the body begins in the answer, and where the digits of the seconds end.
+    private let bodyStart: Int
+    package let secondsEnd: Int
+    /// The digits of the seconds are filled up with spaces in front, so that the length of the body does not change
+    /// while the token grows older: enough for any lifetime.
+    package static var secondsWidth: Int { 12 }
+    /// Until when the token is good, in milliseconds since 1970.
+    package let expires: Int64
+    /// Whether there is a token that stands in JSON as it is, as every one does that a provider has made so far.
+    package let isPlain: Bool
     /// Until when a query without conditions is answered by these, by the terms of one generation of the configuration:
     /// that above, the second since 1970 below. 0 where nobody has asked yet.
     private let served = Atomic<UInt64>(0)
@@ -18,9 +29,42 @@ package final class CredentialsSnapshot: Sendable {
     package static let nothing = CredentialsSnapshot(record: CredentialRecord(held: nil), version: 0)
 
     package init(record: CredentialRecord, version: Int64) {
-        self.record = record
+        var record = record
         self.version = version
-        encoded = record.held.map { EncodedCredentials($0, version: version) }
+        expires = record.held?.expires.milliseconds ?? 0
+        if let encoded = record.held.map({ EncodedCredentials($0, version: version) }) {
+            answer = encoded.answer
+            bodyStart = encoded.bodyStart
+            secondsEnd = encoded.secondsEnd
+            isPlain = encoded.isPlain
+            // In memory once.
+            record.held?.accessToken = encoded.token
+        } else {
+            answer = SecretBytes([])
+            (bodyStart, secondsEnd, isPlain) = (0, 0, false)
+        }
+        self.record = record
+    }
+
+    /// The body of the answer at `now`; nil where nothing is stored.
+    package func body(at now: Timestamp) -> [UInt8]? {
+        guard let held = record.held else { return nil }
+        let seconds = Array("\(max(0, (expires - now.milliseconds) / 1000))".utf8)
+        var body: [UInt8] = []
+        answer.withRevealed { answer in
+            body.reserveCapacity(answer.count)
+            for index in bodyStart..<answer.count { body.append(answer[index]) }
+        }
+        let end = secondsEnd - bodyStart
+        body.replaceSubrange(end - seconds.count..<end, with: seconds)
+        if !isPlain {
+            body.append(UInt8(ascii: ","))
+            body += JSONWriter.object { json in
+                json.member("token_type", "Bearer")
+                json.member("token", held.accessToken.revealedText)
+            }.dropFirst()
+        }
+        return body
     }
 
     /// Whether it was noted that a query without conditions is answered by these at that time.
@@ -37,32 +81,18 @@ package final class CredentialsSnapshot: Sendable {
     }
 }
 
-/// The body of an answer, encoded up to the number of seconds; what follows is the token, which is not kept twice. An
-/// object for the same reason.
-package final class EncodedCredentials: Sendable {
-    /// From the entity tag, behind its first quote, to the seconds in the body: the content's length is the only field
-    /// between the two.
-    package let opening: [UInt8]
-    /// Where the body begins in that.
-    private let bodyStart: Int
-    /// What comes between the seconds and a token that is plain, and after that.
-    package static let beforeToken: StaticString = #","token_type":"Bearer","token":""#
-    package static let afterToken: StaticString = "\"}"
-    /// The digits of the seconds are filled up with spaces in front, so that the length of the body does not change
-    /// while the token grows older: enough for any lifetime.
-    package static let secondsWidth = 12
-    package let token: SecretBytes
-    package let expires: Timestamp
-    /// Whether the token stands in JSON as it is, as every one does that a provider has made so far.
-    package let isPlain: Bool
-    /// The length of a body whose token is plain.
-    package let count: Int
+/// The answer of `GET /credentials` to a set of credentials, encoded once: the fields that are its own, and its body.
+private struct EncodedCredentials {
+    let answer: SecretBytes
+    let bodyStart: Int
+    let secondsEnd: Int
+    let isPlain: Bool
+    /// In the answer's memory, where it is plain.
+    let token: SecretBytes
 
-    package init(_ held: HeldCredentials, version: Int64) {
+    init(_ held: HeldCredentials, version: Int64) {
         let client = held.obtainedWith
-        expires = held.expires
-        token = held.accessToken
-        isPlain = token.withRevealed { bytes in
+        isPlain = held.accessToken.withRevealed { bytes in
             bytes.indices.allSatisfy { index in
                 let byte = bytes[index]
                 return byte > 0x20 && byte < 0x7f && byte != UInt8(ascii: "\"") && byte != UInt8(ascii: "\\")
@@ -79,43 +109,24 @@ package final class EncodedCredentials: Sendable {
         }
         head.removeLast()
         head += Array(#","expires_in":"#.utf8)
-        count =
-            head.count + Self.secondsWidth + Self.beforeToken.utf8CodeUnitCount + token.count
-            + Self.afterToken.utf8CodeUnitCount
-        let fields = Array("\(version)\"\r\nContent-Length: \(count)\r\n\r\n".utf8)
-        opening = fields + head
+        head += repeatElement(UInt8(ascii: " "), count: CredentialsSnapshot.secondsWidth)
+        let beforeToken = Array(#","token_type":"Bearer","token":""#.utf8)
+        let afterToken = Array("\"}".utf8)
+        let count = head.count + beforeToken.count + held.accessToken.count + afterToken.count
+        let fields = Array(
+            """
+            Content-Type: application/json\r\nCache-Control: no-store\r\nETag: "\(version)"\r\n\
+            Content-Length: \(count)\r\n\r\n
+            """.utf8)
         bodyStart = fields.count
-    }
-
-    /// What it takes of memory, in bytes.
-    var footprint: Int {
-        Footprint.allocation(16 + 48) + Footprint.bytes(opening.capacity)
-    }
-
-    /// The whole seconds that are left at `now`; 0 once it is over.
-    private func seconds(at now: Timestamp) -> Int64 {
-        max(0, (expires.milliseconds - now.milliseconds) / 1000)
-    }
-
-    /// The whole body at `now`.
-    package func body(at now: Timestamp) -> [UInt8] {
-        let seconds = String(seconds(at: now))
-        var body: [UInt8] = []
-        body.reserveCapacity(count)
-        body += opening[bodyStart...]
-        body += repeatElement(UInt8(ascii: " "), count: max(0, Self.secondsWidth - seconds.utf8.count))
-        body += seconds.utf8
+        secondsEnd = fields.count + head.count
         if isPlain {
-            body += Self.beforeToken.description.utf8
-            token.withRevealed { token in for index in token.indices { body.append(token[index]) } }
-            body += Self.afterToken.description.utf8
+            let before = fields + head + beforeToken
+            answer = SecretBytes(before, held.accessToken, afterToken)
+            token = answer.extracting(before.count..<before.count + held.accessToken.count)
         } else {
-            body.append(UInt8(ascii: ","))
-            body += JSONWriter.object { json in
-                json.member("token_type", "Bearer")
-                json.member("token", token.revealedText)
-            }.dropFirst()
+            answer = SecretBytes(fields + head)
+            token = held.accessToken
         }
-        return body
     }
 }

@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import OAuth
+internal import Reactor
 
 extension RevalidatingCache where Key == CredentialsID, Value == CredentialsSnapshot {
     /// The cache of credentials, with every change taken out of it that the bus tells of.
@@ -8,6 +9,8 @@ extension RevalidatingCache where Key == CredentialsID, Value == CredentialsSnap
             Footprint.text(id.tenant.description) + Footprint.text(id.storageKey.description) + snapshot.footprint
         } version: {
             $0.version
+        } hash: {
+            CredentialsID.Hashing($0.tenant).hashValue(storageKey: $0.storageKey)
         }
         bus.onChange(of: .credentials) { id, version in
             guard let id = CredentialsID(id) else { return }
@@ -16,16 +19,27 @@ extension RevalidatingCache where Key == CredentialsID, Value == CredentialsSnap
         bus.onRemoval { tenant in cache.removeAll { id, _ in id.tenant == tenant } }
         return cache
     }
+
+    /// The holding of the credentials that a text names. Not part of its caller, which would count a reference to the cache.
+    @inline(never)
+    func holding(
+        tenant: TenantName, storageKey: Span<UInt8>, _ hashing: CredentialsID.Hashing, now: MonotonicInstant
+    ) -> Holding? {
+        holding(hash: hashing.hashValue(storageKey: storageKey), now: now) {
+            $0.isNamed(tenant: tenant, storageKey: storageKey)
+        }
+    }
 }
 
 extension CredentialsSnapshot {
     /// What it takes of memory, in bytes.
     fileprivate var footprint: Int {
-        let fields = MemoryLayout.size(ofValue: record) + MemoryLayout.size(ofValue: encoded) + 8
+        let fields = MemoryLayout.size(ofValue: record) + MemoryLayout.size(ofValue: answer) + 6 * 8
         var sum = Footprint.allocation(16 + fields)
-        sum += Footprint.bytes(record.ended?.count ?? 0) + (encoded?.footprint ?? 0)
+        sum += Footprint.bytes(record.ended?.count ?? 0) + Footprint.secret(answer)
         if let held = record.held {
-            sum += Footprint.secret(held.accessToken) + Footprint.secret(held.refreshToken)
+            if !isPlain { sum += Footprint.secret(held.accessToken) }
+            sum += Footprint.secret(held.refreshToken)
             sum += Footprint.texts(held.grantedScopes.values) + Footprint.text(held.userID)
             sum += Footprint.client(held.obtainedWith)
         }

@@ -34,6 +34,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     private let trust: Trust
     private let cost: @Sendable (Key, Value) -> Int
     private let version: @Sendable (Value) -> Int64
+    private let hash: @Sendable (Key) -> Int
 
     /// - Parameters:
     ///   - bytes: what the entries may take of memory. A 64th of it is any one entry's limit: a larger one is not kept.
@@ -41,9 +42,10 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     ///   - holdsConfiguration: whether what is kept changes only when somebody configures something.
     ///   - cost: what the key and the value take of memory beside their own fields; 0 or more.
     ///   - version: the version of the record that the value was read from.
+    ///   - hash: of the same key always the same, of which all bits count, and that nobody outside can foretell.
     package init(
         bytes: Int, trust: Trust, holdsConfiguration: Bool = false, cost: @escaping @Sendable (Key, Value) -> Int,
-        version: @escaping @Sendable (Value) -> Int64
+        version: @escaping @Sendable (Value) -> Int64, hash: @escaping @Sendable (Key) -> Int = { $0.hashValue }
     ) {
         // In this order: see `Trust.configurations`.
         let generations = holdsConfiguration ? [trust.configurations, trust.generation] : [trust.generation]
@@ -51,6 +53,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
         self.trust = trust
         self.cost = cost
         self.version = version
+        self.hash = hash
     }
 
     /// What an entry takes of memory beside what `cost` says.
@@ -67,36 +70,36 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
 
     /// The value that `fresh` gives, for somebody who makes something of it.
     package func holding(_ key: Key, now: MonotonicInstant) -> Holding? {
-        holding(hash: key.hashValue, now: now) { $0 == key }
+        holding(hash: hash(key), now: now) { $0 == key }
     }
 
     /// The same of the entry whose key has that hash and matches.
     @inline(__always)
     package func holding(hash: Int, now: MonotonicInstant, where matches: (Key) -> Bool) -> Holding? {
         shards[shard(hash)].withLock { contents in
-            guard let slot = contents.find(hash, where: matches) else { return nil }
+            guard let (slot, entry) = contents.find(hash, where: matches) else { return nil }
             let end = trust.end(of: contents.checked(slot), now)
             guard end.nanoseconds > now.nanoseconds else { return nil }
             contents.use(slot)
-            return Holding(value: contents.entry(slot).value, end: end)
+            return Holding(value: entry.value, end: end)
         }
     }
 
     /// The value however old it is: for when the store cannot be asked.
     package func any(_ key: Key) -> Value? {
-        let hash = key.hashValue
+        let hash = hash(key)
         return shards[shard(hash)].withLock { contents in contents.find(key, hash).map { contents.entry($0) } }?.value
     }
 
     /// To be taken before a value is read from the store or written to it.
     package func ticket(_ key: Key, now: MonotonicInstant) -> Ticket {
-        shards[shard(key.hashValue)].withLock { Ticket(changes: $0.changes, taken: now) }
+        shards[shard(hash(key))].withLock { Ticket(changes: $0.changes, taken: now) }
     }
 
     /// Takes in what was read, nil for nothing, unless the key was changed since the ticket was taken. A change that
     /// the store told of, and that the value has seen, is none.
     package func fill(_ key: Key, _ value: Value?, _ ticket: Ticket) {
-        let hash = key.hashValue
+        let hash = hash(key)
         let made = value.map { entry(key, $0) }
         shards[shard(hash)].withLock { contents in
             if contents.hasChanged(hash, since: ticket.changes, asSeenBy: made?.entry.version) { return }
@@ -108,7 +111,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     /// knows which of the two the store took last, so neither is kept; a change that the store told of has its version,
     /// so that one which is not newer than this stands in nobody's way: it is this one, or was overwritten by it.
     package func put(_ key: Key, _ value: Value, _ ticket: Ticket) {
-        let hash = key.hashValue
+        let hash = hash(key)
         let made = entry(key, value)
         shards[shard(hash)].withLock { contents in
             let isLast = !contents.hasChanged(hash, since: ticket.changes, asSeenBy: made.entry.version)
@@ -119,7 +122,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
 
     /// Forgets what was removed, or what a write may have replaced whose outcome is not known.
     package func remove(_ key: Key) {
-        let hash = key.hashValue
+        let hash = hash(key)
         shards[shard(hash)].withLock { contents in
             contents.noteChange(of: hash)
             contents.set(key, hash, to: nil, checked: MonotonicInstant(nanoseconds: 0))
@@ -130,7 +133,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
     /// newer one stays: what we write ourselves is told of as well.
     package func hear(_ key: Key, version: Int64?) {
         guard let version else { return remove(key) }
-        let hash = key.hashValue
+        let hash = hash(key)
         shards[shard(hash)].withLock { contents in
             contents.noteNews(of: hash, version: version)
             guard let slot = contents.find(key, hash), contents.entry(slot).version < version else { return }

@@ -2,9 +2,9 @@ internal import COpenSSL
 
 /// Bytes that must not be seen: a key, a token, a client secret.
 ///
-/// Copies share one buffer, which is overwritten when the last of them goes. Nothing that prints a value shows its
-/// content; whoever needs it says so by a name that contains `revealed`.
-package struct SecretBytes: Sendable {
+/// Copies and parts share one buffer, which is overwritten when the last of them goes. Nothing that prints a value shows
+/// its content; whoever needs it says so by a name that contains `revealed`.
+@safe package struct SecretBytes: @unchecked Sendable {
     /// Never written to after `init`, so that any number of threads may read it.
     @safe fileprivate final class Storage: @unchecked Sendable {
         let bytes: UnsafeMutableBufferPointer<UInt8>
@@ -23,10 +23,27 @@ package struct SecretBytes: Sendable {
     }
 
     private let storage: Storage
+    /// Within the storage's, so that a reader need not look there.
+    private let bytes: UnsafeBufferPointer<UInt8>
 
     /// Copies `bytes`; the array that was given is the caller's to forget.
     package init(_ bytes: [UInt8]) {
-        storage = unsafe Storage(count: bytes.count) { _ = unsafe $0.update(from: bytes) }
+        unsafe self.init(count: bytes.count) { _ = unsafe $0.update(from: bytes) }
+    }
+
+    /// Copies a secret together with what stands before it and behind it.
+    package init(_ before: [UInt8], _ secret: SecretBytes, _ behind: [UInt8]) {
+        unsafe self.init(count: before.count + secret.count + behind.count) { bytes in
+            _ = unsafe bytes.update(fromContentsOf: before)
+            _ = unsafe bytes[before.count...].update(fromContentsOf: secret.bytes)
+            _ = unsafe bytes[(before.count + secret.count)...].update(fromContentsOf: behind)
+        }
+        extendLifetime(secret)
+    }
+
+    private init(_ storage: Storage, _ bytes: UnsafeBufferPointer<UInt8>) {
+        self.storage = storage
+        unsafe self.bytes = unsafe bytes
     }
 
     /// The UTF-8 form of `text`.
@@ -37,28 +54,34 @@ package struct SecretBytes: Sendable {
     /// Lets `fill` write the content in place, so that no other copy of it ever exists.
     @unsafe init<E: Error>(count: Int, _ fill: (UnsafeMutableBufferPointer<UInt8>) throws(E) -> Void) throws(E) {
         storage = unsafe try Storage(count: count, fill)
+        unsafe bytes = UnsafeBufferPointer(storage.bytes)
     }
 
-    package var count: Int { unsafe storage.bytes.count }
+    /// A part of these, in the same memory, which stays until the last of both goes.
+    package func extracting(_ range: Range<Int>) -> SecretBytes {
+        unsafe SecretBytes(storage, bytes.extracting(range))
+    }
+
+    package var count: Int { unsafe bytes.count }
 
     package var isEmpty: Bool { count == 0 }
 
     /// Lends the content to `body`.
     package func withRevealed<R: ~Copyable, E: Error>(_ body: (Span<UInt8>) throws(E) -> R) throws(E) -> R {
         defer { extendLifetime(storage) }
-        return try body(unsafe UnsafeBufferPointer(storage.bytes).span)
+        return try body(unsafe bytes.span)
     }
 
     /// A copy of the content, which nobody overwrites.
     package var revealedBytes: [UInt8] {
         defer { extendLifetime(storage) }
-        return unsafe Array(storage.bytes)
+        return unsafe Array(bytes)
     }
 
     /// The content read as UTF-8, repaired where it is not.
     package var revealedText: String {
         defer { extendLifetime(storage) }
-        return unsafe String(decoding: storage.bytes, as: UTF8.self)
+        return unsafe String(decoding: bytes, as: UTF8.self)
     }
 }
 

@@ -1,4 +1,5 @@
 internal import Glibc
+internal import HTTPCodec
 internal import Reactor
 internal import Synchronization
 
@@ -31,6 +32,8 @@ internal import Synchronization
         var kept: Int32 = -1
         /// The frame of the last request that had one; -1 for none.
         var frame: Int32 = -1
+        /// Likewise the number of its secret.
+        var secret: Int32 = -1
         var standing = Standing.closed
         /// Whether it is in one of the lines; what became ready meanwhile.
         var isWaiting = false
@@ -74,20 +77,43 @@ internal import Synchronization
         var candidate: UInt64 = 0
     }
 
-    /// A request of which one part may be others, as the shortcut said: what stands before it and behind it is kept.
+    /// A request of which one part and a secret may be others, as the shortcut said: what stands before the part, between
+    /// both and behind them is kept.
     private struct Frame {
         /// In nanoseconds of the shortcut's clock.
         var end: Int64 = .min
         /// 0 in a place that is free.
         var partStart: UInt32 = 0
-        /// Of what stands behind the part.
-        var restLength: UInt32 = 0
-        /// The hash of both.
+        /// Of what stands between the part and the secret, of the secret, and of what stands behind it.
+        var middleLength: UInt16 = 0
+        var secretLength: UInt16 = 0
+        var restLength: UInt16 = 0
+        /// The hash of what is kept.
         var hash: UInt64 = 0
         /// As in `Kept`.
         var candidate: UInt64 = 0
-        /// The hash of the part that came last.
-        var lastPart: UInt64 = 0
+        /// The mark of the part and the secret that came last.
+        var last: UInt64 = 0
+    }
+
+    /// What tells whether a secret may be the one that is kept in a place. Four of them lie together, for the secrets whose
+    /// hash leads there.
+    private struct Tag {
+        var hash: UInt64 = 0
+        /// In nanoseconds of the shortcut's clock; 0 in a place that is free.
+        var end: Int64 = 0
+    }
+
+    /// A secret that is kept, and whose it is.
+    @unsafe private struct Secret {
+        /// Counted once.
+        var holder: Unmanaged<AnyObject>
+        var length: Int
+        var bytes: (UInt64, UInt64, UInt64, UInt64, UInt64, UInt64) = (0, 0, 0, 0, 0, 0)
+
+        static func bytes(_ secret: UnsafeMutablePointer<Secret>) -> UnsafeMutableRawPointer {
+            unsafe UnsafeMutableRawPointer(secret) + 16
+        }
     }
 
     @unsafe private struct State {
@@ -104,6 +130,8 @@ internal import Synchronization
         var began = MonotonicInstant(nanoseconds: 0)
         var keptCount = 0
         var frameCount = 0
+        var secretCount = 0
+        var isMemoryTaken = false
         var isClosed = false
         /// Those who are served at once, where the loop has had no pause for long; else it is empty.
         var fast = WaitingLine()
@@ -164,11 +192,20 @@ internal import Synchronization
     private let memory: UnsafeMutableRawPointer
     private let frames: UnsafeMutablePointer<Frame>
     private let frameMemory: UnsafeMutableRawPointer
+    private let tags: UnsafeMutablePointer<Tag>
+    private let secrets: UnsafeMutablePointer<Secret>
+    /// A bit for each place of a secret that is taken.
+    private let takenSecrets: UnsafeMutablePointer<UInt64>
 
     private static let keptPlaces = 512
+    /// A power of two, of which so many lie together.
+    private static let secretPlaces = 32_768
+    private static let tagsTogether = 4
+    /// In bytes, which `Secret` has: an API key has 46.
+    private static let longestSecret = 48
     private static let longestHead = 640
     private static let longestAnswer = 2432
-    /// In bytes; no head is shorter.
+    /// In bytes; no head is shorter, and nothing that tells one apart from others.
     private static let leastCompared = 16
     private static var stride: Int { longestHead + longestAnswer }
     /// How many of the fast line are served in a turn, before the kernel is asked who else has come.
@@ -210,6 +247,14 @@ internal import Synchronization
         unsafe frames = .allocate(capacity: ShortcutAnswer.frames)
         unsafe frames.initialize(repeating: Frame(), count: ShortcutAnswer.frames)
         unsafe frameMemory = .allocate(byteCount: ShortcutAnswer.frames * Self.longestHead, alignment: 4096)
+        // Zeros are free places, and pages that nobody has written to take no memory.
+        guard let zeros = unsafe calloc(Self.secretPlaces, MemoryLayout<Tag>.stride) else {
+            preconditionFailure("no memory for the fast lane")
+        }
+        unsafe tags = zeros.bindMemory(to: Tag.self, capacity: Self.secretPlaces)
+        unsafe secrets = .allocate(capacity: Self.secretPlaces)
+        unsafe takenSecrets = .allocate(capacity: Self.secretPlaces / 64)
+        unsafe takenSecrets.initialize(repeating: 0, count: Self.secretPlaces / 64)
     }
 
     deinit {
@@ -222,6 +267,9 @@ internal import Synchronization
         unsafe memory.deallocate()
         unsafe frames.deallocate()
         unsafe frameMemory.deallocate()
+        unsafe free(tags)
+        unsafe secrets.deallocate()
+        unsafe takenSecrets.deallocate()
     }
 
     // MARK: The worker's side
@@ -274,16 +322,18 @@ internal import Synchronization
     /// Overwrites what is kept and does not hold any more: it has API keys and tokens in it. Returns whether anything is
     /// left.
     func tidy() -> Bool {
-        if unsafe state.pointee.keptCount + state.pointee.frameCount == 0 { return false }
+        if unsafe state.pointee.keptCount + state.pointee.frameCount + state.pointee.secretCount == 0 { return false }
         let now = shortcut.clocks().monotonic.nanoseconds
         for index in 0..<Self.keptPlaces where unsafe kept[index].end <= now { wipe(index) }
         for index in 0..<ShortcutAnswer.frames where unsafe frames[index].end <= now { wipeFrame(index) }
-        return unsafe state.pointee.keptCount + state.pointee.frameCount > 0
+        wipeSecrets(endedAt: now)
+        return unsafe state.pointee.keptCount + state.pointee.frameCount + state.pointee.secretCount > 0
     }
 
     private func wipeAll() {
         for index in 0..<Self.keptPlaces { wipe(index) }
         for index in 0..<ShortcutAnswer.frames { wipeFrame(index) }
+        wipeSecrets(endedAt: .max)
     }
 
     private func wipe(_ index: Int) {
@@ -302,6 +352,26 @@ internal import Synchronization
         unsafe frames[index] = Frame()
         unsafe frames[index].candidate = candidate
         unsafe state.pointee.frameCount -= 1
+    }
+
+    private func wipeSecrets(endedAt now: Int64) {
+        for group in 0..<Self.secretPlaces / 64 {
+            var taken = unsafe takenSecrets[group]
+            while taken != 0 {
+                let index = group * 64 + taken.trailingZeroBitCount
+                taken &= taken - 1
+                if unsafe tags[index].end <= now { wipeSecret(index) }
+            }
+        }
+    }
+
+    private func wipeSecret(_ index: Int) {
+        guard unsafe tags[index].end != 0 else { return }
+        unsafe secrets[index].holder.release()
+        unsafe explicit_bzero(secrets + index, MemoryLayout<Secret>.stride)
+        unsafe tags[index] = Tag()
+        unsafe takenSecrets[index / 64] &= ~(1 << UInt64(index % 64))
+        unsafe state.pointee.secretCount -= 1
     }
 
     private func grow(beyond slot: Int) {
@@ -488,8 +558,9 @@ internal import Synchronization
         let index = unsafe Int(place.pointee.kept)
         if index >= 0 {
             let length = unsafe Int(kept[index].headLength)
-            if length > 0, length <= range.count, unsafe isKept(input.base + range.lowerBound, length, at: index),
-                repeatAnswer(index, &closes)
+            // One that came alone has been compared already: see `sendKept`.
+            if length > 0, length <= range.count, range.lowerBound > 0 || length < range.count,
+                unsafe isKept(input.base + range.lowerBound, length, at: index), repeatAnswer(index, &closes)
             {
                 return length
             }
@@ -512,31 +583,36 @@ internal import Synchronization
     private static func equal(
         _ one: UnsafeMutableRawPointer, _ other: UnsafeMutableRawPointer, _ length: Int
     ) -> Bool {
-        var one = UnsafeRawPointer(one)
-        var other = UnsafeRawPointer(other)
-        typealias Word = SIMD2<UInt64>
-        // The last bytes first, of which some are compared twice.
-        let last = length &- leastCompared
-        var difference =
-            unsafe one.loadUnaligned(fromByteOffset: last, as: Word.self)
-            ^ other.loadUnaligned(fromByteOffset: last, as: Word.self)
-        var left = last
-        while left >= 32 {
-            difference |= unsafe one.loadUnaligned(as: Word.self) ^ other.loadUnaligned(as: Word.self)
-            difference |=
-                unsafe one.loadUnaligned(fromByteOffset: 16, as: Word.self)
-                ^ other.loadUnaligned(fromByteOffset: 16, as: Word.self)
-            unsafe one += 32
-            unsafe other += 32
-            left &-= 32
+        let (one, other) = (UnsafeRawPointer(one), UnsafeRawPointer(other))
+        // Words that overlap, the last bytes' among them: some bytes are compared twice.
+        if length >= 16 {
+            typealias Word = SIMD2<UInt64>
+            @inline(__always)
+            func difference(_ offset: Int) -> Word {
+                unsafe one.loadUnaligned(fromByteOffset: offset, as: Word.self)
+                    ^ other.loadUnaligned(fromByteOffset: offset, as: Word.self)
+            }
+            var sum = difference(0) | difference(length &- 16)
+            if length > 32 {
+                sum |= difference(16) | difference(length &- 32)
+                var offset = 32
+                while offset < length &- 32 {
+                    sum |= difference(offset) | difference(offset &+ 16)
+                    offset &+= 32
+                }
+            }
+            return sum[0] | sum[1] == 0
         }
-        while left > 0 {
-            difference |= unsafe one.loadUnaligned(as: Word.self) ^ other.loadUnaligned(as: Word.self)
-            unsafe one += 16
-            unsafe other += 16
-            left &-= 16
+        @inline(__always)
+        func difference<Word: FixedWidthInteger & BitwiseCopyable>(_ offset: Int, _: Word.Type) -> Word {
+            unsafe one.loadUnaligned(fromByteOffset: offset, as: Word.self)
+                ^ other.loadUnaligned(fromByteOffset: offset, as: Word.self)
         }
-        return difference[0] | difference[1] == 0
+        if length >= 8 { return difference(0, UInt64.self) | difference(length &- 8, UInt64.self) == 0 }
+        if length >= 4 { return difference(0, UInt32.self) | difference(length &- 4, UInt32.self) == 0 }
+        var sum: UInt8 = 0
+        for offset in 0..<length { sum |= difference(offset, UInt8.self) }
+        return sum == 0
     }
 
     /// Appends the answer that is kept there, if it still holds.
@@ -592,49 +668,132 @@ internal import Synchronization
         seconds == 0 ? .max : end - seconds * 1000
     }
 
-    /// Has the shortcut find the answer by the part alone, where all the rest is as it was in the connection's last
-    /// request.
+    /// Has the shortcut find the answer by the part and the secret alone, where all the rest is as it was in the connection's
+    /// last request.
     private func answerInFrame(
         _ range: Range<Int>, _ place: UnsafeMutablePointer<Place>, _ closes: inout Bool
     ) -> Int {
         let index = unsafe Int(place.pointee.frame)
         let frame = unsafe frames + index
-        let (start, rest) = unsafe (Int(frame.pointee.partStart), Int(frame.pointee.restLength))
-        guard start > 0, range.count > start + rest, unsafe frame.pointee.end > state.pointee.monotonic
+        let (start, behind) = unsafe (Int(frame.pointee.partStart), Self.lengthBehind(frame))
+        guard start > 0, range.count > start + behind, unsafe frame.pointee.end > state.pointee.monotonic
         else { return 0 }
         let head = unsafe input.base + range.lowerBound
         let known = unsafe frameMemory + index &* Self.longestHead
         // The part ends where the byte stands that is the first one behind it in the frame.
-        let behind = unsafe known.load(fromByteOffset: start, as: UInt8.self)
+        let next = unsafe known.load(fromByteOffset: start, as: UInt8.self)
         guard
-            let found = unsafe memchr(head + start, CInt(behind), range.count - rest - start + 1),
+            let found = unsafe memchr(head + start, CInt(next), range.count - behind - start + 1),
             case let end = unsafe UnsafeRawPointer(found) - UnsafeRawPointer(head), end > start,
-            unsafe Self.isFramed(head, start, end, rest, known)
+            unsafe Self.isFramed(head, end, frame, known)
         else { return 0 }
-        let length = end + rest
+        var number = -1
+        if unsafe frame.pointee.secretLength > 0 {
+            number = unsafe secretNumber(
+                head + end + Int(frame.pointee.middleLength), Int(frame.pointee.secretLength), place)
+            if number < 0 { return 0 }
+        }
+        let length = end + behind
         let generation = generation.current
         var answer = newAnswer()
-        input.withBytes(range.lowerBound + start..<range.lowerBound + end) {
-            shortcut.answer(part: $0, inFrame: index, &answer, output)
+        input.withBytes(range.lowerBound + start..<range.lowerBound + end) { part in
+            if number < 0 { return shortcut.answer(part: part, inFrame: index, of: nil, &answer, output) }
+            // Nobody but us lets go of it.
+            unsafe secrets[number].holder._withUnsafeGuaranteedRef {
+                shortcut.answer(part: part, inFrame: index, of: $0, &answer, output)
+            }
         }
         if answer.consumed == 0 { return 0 }
         note(answer, &closes)
         // Kept is what comes again, as in `make`; most that come in a frame do not.
-        let part = unsafe hashOf(head + start, end - start)
-        if unsafe frame.pointee.lastPart == part {
+        let mark = unsafe Self.mark(head, start, end, number)
+        if unsafe frame.pointee.last == mark {
             unsafe keep(head, length, hashOf(head, length), answer, generation, place)
         } else {
-            unsafe frame.pointee.lastPart = part
+            unsafe frame.pointee.last = mark
         }
         return length
     }
 
-    /// Whether a request whose part is `start..<end` has before it, and in the `rest` bytes behind it, what a frame has.
+    /// What most parts differ in: their ends, with what stands around them, which a frame's have in common.
+    @inline(__always)
+    private static func mark(_ head: UnsafeMutableRawPointer, _ start: Int, _ end: Int, _ number: Int) -> UInt64 {
+        let first = unsafe head.loadUnaligned(fromByteOffset: start, as: UInt64.self)
+        let last = unsafe head.loadUnaligned(fromByteOffset: end &- 8, as: UInt64.self)
+        return first &* 0x9e37_79b9_7f4a_7c15 ^ last &+ UInt64(truncatingIfNeeded: end &<< 32 &+ number)
+    }
+
+    /// Of all that stands behind the part.
+    @inline(__always)
+    private static func lengthBehind(_ frame: UnsafeMutablePointer<Frame>) -> Int {
+        unsafe Int(frame.pointee.middleLength) + Int(frame.pointee.secretLength) + Int(frame.pointee.restLength)
+    }
+
+    /// Whether a request whose part ends there has what a frame has before it, behind it, and behind the secret.
     @inline(__always)
     private static func isFramed(
-        _ head: UnsafeMutableRawPointer, _ start: Int, _ end: Int, _ rest: Int, _ known: UnsafeMutableRawPointer
+        _ head: UnsafeMutableRawPointer, _ end: Int, _ frame: UnsafeMutablePointer<Frame>,
+        _ known: UnsafeMutableRawPointer
     ) -> Bool {
-        unsafe equal(head, known, start) && equal(head + end, known + start, rest)
+        let (start, middle) = unsafe (Int(frame.pointee.partStart), Int(frame.pointee.middleLength))
+        let (secret, rest) = unsafe (Int(frame.pointee.secretLength), Int(frame.pointee.restLength))
+        return unsafe equal(head, known, start) && equal(head + end, known + start, middle)
+            && equal(head + end + middle + secret, known + start + middle, rest)
+    }
+
+    /// The number of a secret that is known; -1 for any other. First it is compared with the connection's last one.
+    @inline(__always)
+    private func secretNumber(
+        _ secret: UnsafeMutableRawPointer, _ length: Int, _ place: UnsafeMutablePointer<Place>
+    ) -> Int {
+        let last = unsafe Int(place.pointee.secret)
+        if last >= 0, unsafe isKept(secret, length, asNumber: last) { return last }
+        let hash = unsafe hashOf(secret, length)
+        let first = Self.firstTag(hash)
+        for index in first..<first + Self.tagsTogether where unsafe tags[index].hash == hash {
+            if unsafe isKept(secret, length, asNumber: index) {
+                unsafe place.pointee.secret = Int32(index)
+                return index
+            }
+        }
+        return -1
+    }
+
+    @inline(__always)
+    private func isKept(_ secret: UnsafeMutableRawPointer, _ length: Int, asNumber index: Int) -> Bool {
+        let known = unsafe secrets + index
+        return unsafe tags[index].end > state.pointee.monotonic && known.pointee.length == length
+            && Self.equal(secret, Secret.bytes(known), length)
+    }
+
+    @inline(__always)
+    private static func firstTag(_ hash: UInt64) -> Int {
+        Int(truncatingIfNeeded: hash >> 8) & (Self.secretPlaces - tagsTogether)
+    }
+
+    /// Has the request's secret be known by its bytes.
+    private func keepSecret(
+        _ head: UnsafeMutableRawPointer, _ answer: borrowing ShortcutAnswer, _ place: UnsafeMutablePointer<Place>
+    ) {
+        let (start, length) = (answer.secret.lowerBound, answer.secret.count)
+        guard answer.secretLife > 0, length >= Self.leastCompared, length <= Self.longestSecret,
+            let holder = shortcut.lastHolder
+        else { return }
+        let hash = unsafe hashOf(head + start, length)
+        let first = Self.firstTag(hash)
+        let places = first..<first + Self.tagsTogether
+        // In its own place or one that nobody needs: what is in use stays.
+        guard
+            let index = places.first(where: { unsafe tags[$0].hash == hash })
+                ?? places.first(where: { unsafe tags[$0].end <= state.pointee.monotonic })
+        else { return }
+        wipeSecret(index)
+        unsafe state.pointee.secretCount += 1
+        unsafe takenSecrets[index / 64] |= 1 << UInt64(index % 64)
+        unsafe (secrets + index).initialize(to: Secret(holder: .passRetained(holder), length: length))
+        unsafe Secret.bytes(secrets + index).copyMemory(from: head + start, byteCount: length)
+        unsafe tags[index] = Tag(hash: hash, end: state.pointee.monotonic + answer.secretLife)
+        unsafe place.pointee.secret = Int32(index)
     }
 
     @inline(__always)
@@ -679,6 +838,7 @@ internal import Synchronization
         note(answer, &closes)
         if length != range.count { hash = nil }
         unsafe keep(head, length, hash ?? hashOf(head, length), answer, generation, place)
+        unsafe keepSecret(head, answer, place)
         unsafe keepFrame(head, length, answer, place)
         return length
     }
@@ -689,17 +849,22 @@ internal import Synchronization
         _ place: UnsafeMutablePointer<Place>
     ) {
         let (start, end) = (answer.part.lowerBound, answer.part.upperBound)
-        let rest = length - end
-        guard answer.frameLife > 0, start < end, min(start, rest) >= Self.leastCompared,
-            start + rest <= Self.longestHead
+        // Without a secret, all that stands behind the part is between it and nothing.
+        let secret = answer.secret.isEmpty ? length..<length : answer.secret
+        let (middle, rest) = (secret.lowerBound - end, length - secret.upperBound)
+        guard answer.frameLife > 0, start < end, min(start, middle) >= Self.leastCompared,
+            start + middle + rest <= Self.longestHead
         else { return }
-        let hash = unsafe hashOf(head, start) ^ hashOf(head + end, rest) &* 0x9e37_79b9_7f4a_7c15
+        let hash =
+            unsafe hashOf(head, start) ^ hashOf(head + end, middle) &* 0x9e37_79b9_7f4a_7c15
+            ^ hashOf(head + secret.upperBound, rest).byteSwapped ^ UInt64(secret.count)
         let index = Int(truncatingIfNeeded: hash >> 8) & (ShortcutAnswer.frames - 1)
         let frame = unsafe frames + index
         let known = unsafe frameMemory + index * Self.longestHead
         let isSame =
             unsafe frame.pointee.hash == hash && Int(frame.pointee.partStart) == start
-            && Int(frame.pointee.restLength) == rest && Self.isFramed(head, start, end, rest, known)
+            && Int(frame.pointee.middleLength) == middle && Int(frame.pointee.secretLength) == secret.count
+            && Int(frame.pointee.restLength) == rest && Self.isFramed(head, end, frame, known)
         if !isSame {
             // One that is in use stays until another was wanted twice in a row.
             if unsafe frame.pointee.end > state.pointee.monotonic, unsafe frame.pointee.candidate != hash {
@@ -708,13 +873,14 @@ internal import Synchronization
             }
             wipeFrame(index)
             unsafe known.copyMemory(from: head, byteCount: start)
-            unsafe (known + start).copyMemory(from: head + end, byteCount: rest)
+            unsafe (known + start).copyMemory(from: head + end, byteCount: middle)
+            unsafe (known + start + middle).copyMemory(from: head + secret.upperBound, byteCount: rest)
             unsafe frame.pointee = Frame(
-                partStart: UInt32(start), restLength: UInt32(rest), hash: hash, candidate: hash)
+                partStart: UInt32(start), middleLength: UInt16(middle), secretLength: UInt16(secret.count),
+                restLength: UInt16(rest), hash: hash, candidate: hash)
             unsafe state.pointee.frameCount += 1
         }
         unsafe frame.pointee.end = state.pointee.monotonic + answer.frameLife
-        unsafe frame.pointee.lastPart = hashOf(head + start, end - start)
         shortcut.keepFrame(index)
         unsafe place.pointee.frame = Int32(index)
     }
@@ -733,6 +899,7 @@ internal import Synchronization
             return
         }
         if unsafe entry.pointee.headLength == 0 { unsafe state.pointee.keptCount += 1 }
+        if unsafe !state.pointee.isMemoryTaken { takeMemory() }
         let target = unsafe memory + index * Self.stride
         unsafe target.copyMemory(from: head, byteCount: length)
         unsafe (target + Self.longestHead).copyMemory(
@@ -750,36 +917,17 @@ internal import Synchronization
         unsafe place.pointee.kept = Int32(index)
     }
 
-    /// By 16 bytes at a time: each half of their product depends on all of them.
+    /// Takes the memory of all answers that are kept when the first one is: what came page by page, for as long as requests
+    /// come that have not come before, would look like a leak.
+    private func takeMemory() {
+        unsafe state.pointee.isMemoryTaken = true
+        // Linux 5.14 and later; before, it does come page by page.
+        _ = unsafe madvise(memory, Self.keptPlaces * Self.stride, MADV_POPULATE_WRITE)
+    }
+
+    @inline(__always)
     private func hashOf(_ head: UnsafeMutableRawPointer, _ length: Int) -> UInt64 {
-        var position = UnsafeRawPointer(head)
-        var hash = seed ^ UInt64(length)
-        var left = length
-        func mix(_ one: UInt64, _ two: UInt64) {
-            let (high, low) = (one ^ hash ^ 0x9e37_79b9_7f4a_7c15).multipliedFullWidth(by: two ^ 0xff51_afd7_ed55_8ccd)
-            hash ^= high ^ low
-        }
-        while left >= 16 {
-            unsafe mix(
-                position.loadUnaligned(as: UInt64.self), position.loadUnaligned(fromByteOffset: 8, as: UInt64.self))
-            unsafe position += 16
-            left &-= 16
-        }
-        if left >= 8 {
-            // Overlapping: what is read twice does no harm.
-            unsafe mix(
-                position.loadUnaligned(as: UInt64.self),
-                position.loadUnaligned(fromByteOffset: left &- 8, as: UInt64.self))
-        } else if left > 0 {
-            var word: UInt64 = 0
-            while left > 0 {
-                word = unsafe word << 8 | UInt64(position.load(as: UInt8.self))
-                unsafe position += 1
-                left &-= 1
-            }
-            mix(word, 0)
-        }
-        return hash
+        unsafe ByteRun.hash(head, length, seed: seed)
     }
 
     private static func index(_ hash: UInt64) -> Int { Int(truncatingIfNeeded: hash >> 8) & (keptPlaces - 1) }

@@ -29,12 +29,31 @@
 
     func removeAll() { unsafe length.pointee = 0 }
 
+    /// Takes back so many bytes.
+    @inline(__always)
+    func drop(_ removed: Int) {
+        precondition(removed >= 0 && removed <= count)
+        unsafe length.pointee &-= removed
+    }
+
     package func append(_ bytes: [UInt8]) {
         unsafe bytes.withUnsafeBytes { unsafe append($0.baseAddress, $0.count) }
     }
 
     package func append(_ bytes: Span<UInt8>) {
         unsafe bytes.withUnsafeBytes { unsafe append($0.baseAddress, $0.count) }
+    }
+
+    /// The same, with the digits of a number that is not negative in place of the bytes up to `end`, which are at least as
+    /// many, 19 at most.
+    @inline(__always)
+    package func append(_ bytes: Span<UInt8>, writing number: Int64, upTo end: Int) {
+        precondition(end >= 19 && end <= bytes.count)
+        let target = unsafe extend(by: bytes.count)
+        unsafe bytes.withUnsafeBytes { bytes in
+            if let source = bytes.baseAddress { unsafe target.copyMemory(from: source, byteCount: bytes.count) }
+        }
+        _ = unsafe Self.write(decimal: number, before: target + end)
     }
 
     package func append(_ text: StaticString) {
@@ -85,6 +104,15 @@
     func withBytes<R>(from start: Int = 0, _ body: (UnsafeRawBufferPointer) -> R) -> R {
         precondition(start <= count)
         return unsafe body(UnsafeRawBufferPointer(start: base + start, count: count - start))
+    }
+
+    /// Room for so many bytes more, to be written at once.
+    @inline(__always)
+    func extend(by added: Int) -> UnsafeMutableRawPointer {
+        let count = unsafe length.pointee
+        precondition(added <= capacity &- count)
+        unsafe length.pointee = count &+ added
+        return unsafe base + count
     }
 
     @inline(__always)

@@ -13,8 +13,9 @@ internal import HTTPCodec
         static let dateName: StaticString = "\r\nDate: "
         static let requestIDName: StaticString = "\r\nX-Request-ID: "
         static let prefixLength = 16
-        /// Of both, one behind the other.
-        static let room = 256
+        /// Of each, with what follows it. A multiple of 16.
+        static let room = 128
+        static let lineEnd = UInt16(littleEndian: 0x0a0d)
     }
 
     /// In memory of its own, which nobody checks at each access.
@@ -36,11 +37,12 @@ internal import HTTPCodec
         unsafe contents = .allocate(capacity: 1)
         unsafe contents.initialize(to: Contents(second: second, word: random.next()))
         prefix = Self.digits(random.next())
-        unsafe openings = .allocate(byteCount: Opening.room, alignment: 16)
+        unsafe openings = .allocate(byteCount: 2 * Opening.room, alignment: 16)
+        unsafe openings.initializeMemory(as: UInt8.self, repeating: 0, count: 2 * Opening.room)
         date = HTTPDate.format(secondsSince1970: second)
         let ok = makeOpening("HTTP/1.1 200 OK", at: 0)
         unsafe contents.pointee.ok = ok
-        unsafe contents.pointee.notModified = makeOpening("HTTP/1.1 304 Not Modified", at: ok.upperBound)
+        unsafe contents.pointee.notModified = makeOpening("HTTP/1.1 304 Not Modified", at: Opening.room)
     }
 
     deinit {
@@ -51,7 +53,7 @@ internal import HTTPCodec
     private func makeOpening(_ statusLine: StaticString, at start: Int) -> Range<Int> {
         var text = Array("\(statusLine)\(Opening.dateName)".utf8) + date + Array("\(Opening.requestIDName)".utf8)
         unsafe withUnsafeBytes(of: prefix) { unsafe text.append(contentsOf: $0) }
-        precondition(start + text.count <= Opening.room)
+        precondition(text.count + Opening.prefixLength + 2 <= Opening.room)
         unsafe UnsafeMutableRawBufferPointer(start: openings + start, count: text.count).copyBytes(from: text)
         return start..<start + text.count
     }
@@ -87,15 +89,19 @@ internal import HTTPCodec
         unsafe target.storeBytes(of: low, toByteOffset: 8, as: UInt64.self)
     }
 
-    /// Appends an answer's status line, date and name, without the line's end. Returns how far in front of the end of it
-    /// the date begins, and the second half of the name.
+    /// Appends an answer's status line, date and name, with the line's end. Returns where the date begins in that, and the
+    /// second half of the name.
     @inline(__always)
     func appendOpening(isNotModified: Bool, to output: OutputBuffer) -> (date: Int, suffix: Int) {
         let opening = unsafe isNotModified ? contents.pointee.notModified : contents.pointee.ok
-        unsafe output.append(openings + opening.lowerBound, opening.count)
-        let suffix = Self.digits(next())
-        unsafe withUnsafeBytes(of: suffix) { unsafe output.append($0.baseAddress, $0.count) }
-        return (Self.dateFromEnd + Opening.prefixLength, Opening.prefixLength)
+        let count = opening.count
+        let target = unsafe output.extend(by: Opening.room)
+        // Of a length that the compiler knows: no call, and what is too much is written over.
+        unsafe target.copyMemory(from: openings + opening.lowerBound, byteCount: Opening.room)
+        unsafe writeNextSuffix(to: target + count)
+        unsafe target.storeBytes(of: Opening.lineEnd, toByteOffset: count + Opening.prefixLength, as: UInt16.self)
+        output.drop(Opening.room - count - Opening.prefixLength - 2)
+        return (count - Self.dateFromEnd, count)
     }
 
     func nextRequestID() -> String {

@@ -22,10 +22,18 @@ package protocol Shortcut: AnyObject {
     /// `ShortcutAnswer.frames`: whatever that number meant before is over.
     func keepFrame(_ frame: Int)
 
-    /// Answers a request that is as a frame's but for its part, or leaves it alone.
+    /// Whose secret stood in the request that was answered last. It may be held for two seconds longer than the secret's
+    /// life.
+    var lastHolder: AnyObject? { get }
+
+    /// Answers a request that is as a frame's but for its part and its secret, or leaves it alone.
     ///
-    /// - Parameter part: what stands there in this one: at least one byte, and none that is the one behind the part.
-    func answer(part: Span<UInt8>, inFrame frame: Int, _ answer: inout ShortcutAnswer, _ output: OutputBuffer)
+    /// - Parameters:
+    ///   - part: what stands there in this one: at least one byte, and none that is the one behind the part.
+    ///   - holder: the last holder when a request with the same secret was answered; nil where the frame has no secret.
+    func answer(
+        part: Span<UInt8>, inFrame frame: Int, of holder: AnyObject?, _ answer: inout ShortcutAnswer,
+        _ output: OutputBuffer)
 
     /// So many answers of a kind were given in a turn.
     func answered(_ count: Int, kind: Int)
@@ -37,8 +45,10 @@ package protocol Shortcut: AnyObject {
 extension Shortcut {
     /// For those that never name a part.
     package func keepFrame(_ frame: Int) {}
+    package var lastHolder: AnyObject? { nil }
     package func answer(
-        part: Span<UInt8>, inFrame frame: Int, _ answer: inout ShortcutAnswer, _ output: OutputBuffer
+        part: Span<UInt8>, inFrame frame: Int, of holder: AnyObject?, _ answer: inout ShortcutAnswer,
+        _ output: OutputBuffer
     ) {}
 }
 
@@ -61,8 +71,13 @@ package struct ShortcutAnswer: ~Copyable {
     /// The bytes of the request that another one may have otherwise and be found in the same way, if all its other bytes
     /// are the same; empty where there are none.
     package var part = 0..<0
+    /// The bytes of the request that say who asks, behind the part: those of another one may be another secret that was in
+    /// their place before. Empty where there are none.
+    package var secret = 0..<0
     /// For how long a frame may be made of the request, in nanoseconds.
     package var frameLife: Int64 = 0
+    /// For how long the secret may be known by its bytes, in nanoseconds.
+    package var secretLife: Int64 = 0
     /// Whether the connection ends with this answer.
     package var closes = false
     /// What the answer counts as, 0 to `kinds` - 1.
@@ -89,20 +104,25 @@ package struct ShortcutAnswer: ~Copyable {
     @inline(__always)
     package mutating func begin(_ status: Status, closes: Bool, _ output: OutputBuffer) {
         self.closes = closes
+        let before = output.count - start
         let (date, suffix) = output.stamp.appendOpening(isNotModified: status == .notModified, to: output)
-        let end = output.count - start
-        dateOffset = end - date
-        suffixOffset = end - suffix
-        output.append(closes ? "\r\nConnection: close\r\n" : "\r\n")
+        dateOffset = before + date
+        suffixOffset = before + suffix
+        if closes { output.append("Connection: close\r\n") }
     }
 
-    /// Appends how many whole seconds are left until a time of day, 0 after it, with spaces in front up to `width`, 24 at
-    /// most; they are kept right in an answer that is given again.
-    package mutating func append(secondsUntil milliseconds: Int64, width: Int, _ output: OutputBuffer) {
-        secondsOffset = output.count - start
+    /// Appends fields and content that have room in them for how many whole seconds are left until a time of day, 0 after
+    /// it: spaces, and the last digit's place is before `end`. They are kept right in an answer that is given again.
+    ///
+    /// - Parameter width: of the room, 19 at most, and `end` at least 19.
+    @inline(__always)
+    package mutating func append(
+        _ bytes: Span<UInt8>, secondsUntil milliseconds: Int64, upTo end: Int, width: Int, _ output: OutputBuffer
+    ) {
+        secondsOffset = output.count - start + end - width
         secondsEnd = milliseconds
         secondsWidth = width
-        output.append(decimal: Self.seconds(until: milliseconds, at: self.milliseconds), width: width)
+        output.append(bytes, writing: Self.seconds(until: milliseconds, at: self.milliseconds), upTo: end)
     }
 
     static func seconds(until end: Int64, at milliseconds: Int64) -> Int64 { max(0, end - milliseconds) / 1000 }

@@ -68,25 +68,22 @@ package struct CredentialsID: Hashable, Sendable {
         self.storageKey = storageKey
     }
 
-    package func hash(into hasher: inout Hasher) {
-        hasher.combine(tenant)
-        ByteRun.hash(storageKey.description.utf8.span, into: &hasher)
-    }
-
-    /// Hashes of sets of credentials of one tenant that texts name, for look-ups that make no `StorageKey` of them.
+    /// Hashes of sets of credentials of one tenant, also of those that texts name, for look-ups that make no `StorageKey` of
+    /// them. The same within one process, and nobody outside of it can tell which have one hash.
     package struct Hashing: Sendable {
-        private let ofTenant: Hasher
+        private static let seed = UInt64.random(in: .min ... .max)
+        private let ofTenant: UInt64
 
         package init(_ tenant: TenantName) {
-            var hasher = Hasher()
-            hasher.combine(tenant)
-            ofTenant = hasher
+            ofTenant = ByteRun.hash(tenant.description.utf8.span, seed: Self.seed)
         }
 
         package func hashValue(storageKey: Span<UInt8>) -> Int {
-            var hasher = ofTenant
-            ByteRun.hash(storageKey, into: &hasher)
-            return hasher.finalize()
+            Int(truncatingIfNeeded: ByteRun.hash(storageKey, seed: ofTenant))
+        }
+
+        package func hashValue(storageKey: StorageKey) -> Int {
+            hashValue(storageKey: storageKey.description.utf8.span)
         }
     }
 

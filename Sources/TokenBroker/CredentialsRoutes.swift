@@ -61,7 +61,7 @@ struct CredentialsRoutes {
         let body =
             answer.level == .basic
             ? Self.basic(answer.tenant)
-            : answer.snapshot.encoded?.body(at: broker.time.now) ?? Self.basic(answer.tenant)
+            : answer.snapshot.body(at: broker.time.now) ?? Self.basic(answer.tenant)
         return Response(
             .ok, fields: ["Content-Type": "application/json", "Cache-Control": "no-store", "ETag": tag], body: body)
     }

@@ -36,12 +36,11 @@ final class WarmReads: Shortcut {
         }
     }
 
-    /// A plain read without its storage key.
+    /// A plain read without its storage key and its API key.
     private struct Frame {
-        let caller: Caller
         /// Nil for one without conditions.
-        let query: CredentialsQuery?
-        let closes: Bool
+        var query: CredentialsQuery?
+        var closes = false
     }
 
     let generation: Generation
@@ -52,9 +51,11 @@ final class WarmReads: Shortcut {
     private let counts: WarmReadCounts
     private let limits: RequestLimits
     private let defaultKey = StorageKey.default.description
-    private var frames = [Frame?](repeating: nil, count: ShortcutAnswer.frames)
+    /// In place, so that looking one up is a load.
+    private var frames = InlineArray<256, Frame>(repeating: Frame())
     /// Of what was answered last.
-    private var lastFrame: Frame?
+    private var lastFrame = Frame()
+    private var lastCaller: Caller?
     private var callers = [Caller?](repeating: nil, count: callerPlaces)
 
     /// A power of two.
@@ -95,12 +96,12 @@ final class WarmReads: Shortcut {
             let parameters = Parameters(bytes, head.query)
         else { return }
         guard let caller = caller(SHA256.words(bytes.extracting(secret)), answer) else { return }
-        let frame = Frame(caller: caller, query: parameters.query, closes: head.closes)
+        let frame = Frame(query: parameters.query, closes: head.closes)
         let found: CredentialsProvider.Warm?
         if parameters.storageKey.isEmpty {
-            found = warm(defaultKey.utf8.span, frame, answer)
+            found = warm(defaultKey.utf8.span, frame, caller, answer)
         } else {
-            found = warm(bytes.extracting(parameters.storageKey), frame, answer)
+            found = warm(bytes.extracting(parameters.storageKey), frame, caller, answer)
         }
         guard let found else { return }
         var isNotModified = false
@@ -111,21 +112,31 @@ final class WarmReads: Shortcut {
         } else if head.requestLineLength + StorageKey.longest <= limits.requestLineBytes,
             head.length + StorageKey.longest <= limits.headBytes
         {
-            // With whatever storage key, a request of these bytes is read in the same way.
+            // With whatever storage key, and whatever API key of that length, a request of these bytes is read in the same
+            // way.
             answer.part = parameters.storageKey
-            answer.frameLife = min(Self.span, caller.end.nanoseconds - answer.monotonic.nanoseconds)
+            answer.secret = secret
+            answer.frameLife = Self.span
+            answer.secretLife = min(Self.span, caller.end.nanoseconds - answer.monotonic.nanoseconds)
             lastFrame = frame
+            lastCaller = caller
         }
-        guard write(found, isNotModified, frame, &answer, output) else { return }
+        guard write(found, isNotModified, frame, caller, &answer, output) else { return }
         answer.consumed = head.length
     }
 
     func keepFrame(_ index: Int) { frames[index] = lastFrame }
 
-    func answer(part: Span<UInt8>, inFrame index: Int, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {
+    var lastHolder: AnyObject? { lastCaller }
+
+    func answer(
+        part: Span<UInt8>, inFrame index: Int, of holder: AnyObject?, _ answer: inout ShortcutAnswer,
+        _ output: OutputBuffer
+    ) {
+        let frame = frames[index]
         // What is no storage key is not found.
-        guard let frame = frames[index], isKnown(frame.caller, answer), let found = warm(part, frame, answer),
-            write(found, false, frame, &answer, output)
+        guard let caller = holder as? Caller, isKnown(caller, answer),
+            let found = warm(part, frame, caller, answer), write(found, false, frame, caller, &answer, output)
         else { return }
         answer.consumed = part.count
     }
@@ -133,38 +144,36 @@ final class WarmReads: Shortcut {
     /// False where there is no room for it.
     @inline(__always)
     private func write(
-        _ found: CredentialsProvider.Warm, _ isNotModified: Bool, _ frame: Frame, _ answer: inout ShortcutAnswer,
-        _ output: OutputBuffer
+        _ found: CredentialsProvider.Warm, _ isNotModified: Bool, _ frame: Frame, _ caller: Caller,
+        _ answer: inout ShortcutAnswer, _ output: OutputBuffer
     ) -> Bool {
-        guard let encoded = found.snapshot.encoded, output.room >= Self.longestHead + encoded.count else {
-            return false
-        }
+        let snapshot = found.snapshot
+        guard output.room >= Self.longestHead + snapshot.answer.count else { return false }
         answer.begin(isNotModified ? .notModified : .ok, closes: frame.closes, output)
         if isNotModified {
             output.append("Cache-Control: no-store\r\nETag: \"")
-            output.append(decimal: found.snapshot.version)
+            output.append(decimal: snapshot.version)
             output.append("\"\r\n\r\n")
         } else {
-            output.append("Content-Type: application/json\r\nCache-Control: no-store\r\nETag: \"")
-            output.append(encoded.opening)
-            answer.append(secondsUntil: encoded.expires.milliseconds, width: EncodedCredentials.secondsWidth, output)
-            output.append(EncodedCredentials.beforeToken)
-            encoded.token.withRevealed { output.append($0) }
-            output.append(EncodedCredentials.afterToken)
+            snapshot.answer.withRevealed {
+                answer.append(
+                    $0, secondsUntil: snapshot.expires, upTo: snapshot.secondsEnd,
+                    width: CredentialsSnapshot.secondsWidth, output)
+            }
         }
-        answer.kind = 2 * frame.caller.provider + (isNotModified ? 1 : 0)
-        let end = min(frame.caller.end.nanoseconds, found.end.nanoseconds)
+        answer.kind = 2 * caller.provider + (isNotModified ? 1 : 0)
+        let end = min(caller.end.nanoseconds, found.end.nanoseconds)
         answer.life = min(Self.span, end - answer.monotonic.nanoseconds)
         return true
     }
 
     @inline(__always)
     private func warm(
-        _ storageKey: Span<UInt8>, _ frame: Frame, _ answer: borrowing ShortcutAnswer
+        _ storageKey: Span<UInt8>, _ frame: Frame, _ caller: Caller, _ answer: borrowing ShortcutAnswer
     ) -> CredentialsProvider.Warm? {
-        guard frame.caller.mayRead(storageKey) else { return nil }
+        guard caller.mayRead(storageKey) else { return nil }
         return credentials.warm(
-            frame.caller.reader, storageKey, frame.query,
+            caller.reader, storageKey, frame.query,
             until: Timestamp(milliseconds: answer.milliseconds + Self.span / 1_000_000), now: answer.monotonic)
     }
 

@@ -160,7 +160,10 @@ private final class PartShortcut: Shortcut {
 
     func keepFrame(_ frame: Int) { part[frame] = number }
 
-    func answer(part: Span<UInt8>, inFrame frame: Int, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {
+    func answer(
+        part: Span<UInt8>, inFrame frame: Int, of holder: AnyObject?, _ answer: inout ShortcutAnswer,
+        _ output: OutputBuffer
+    ) {
         guard let number = self.part[frame] else { return }
         write(part, number, &answer, output)
         answer.consumed = part.count
@@ -280,6 +283,149 @@ private struct PartHandler: RequestHandler {
                     #expect(other.hasSuffix(" b\(number)"))
                 }
             }
+        }
+    }
+}
+
+/// Answers `GET /quick/part/of/PART` whose one field is `From`, with the part, the sender, and how often it was asked for
+/// a whole request. The sender is the secret.
+private final class SecretShortcut: Shortcut {
+    final class Holder {
+        let name: String
+        private let gone: HTTPLatch
+
+        init(_ name: String, _ gone: HTTPLatch) {
+            self.name = name
+            self.gone = gone
+        }
+
+        deinit { gone.open() }
+    }
+
+    private static let from = "\r\nFrom: "
+    let generation = Generation()
+    private let whole: Counter
+    private let gone: HTTPLatch
+    private let life: Int64
+    private var last: Holder?
+
+    init(life: Int64, whole: Counter, gone: HTTPLatch) {
+        self.life = life
+        self.whole = whole
+        self.gone = gone
+    }
+
+    func clocks() -> (monotonic: MonotonicInstant, milliseconds: Int64) { (.now, WallClock.milliseconds) }
+
+    var lastHolder: AnyObject? {
+        defer { last = nil }
+        return last
+    }
+
+    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {
+        let text = String(decoding: bytes.indices.map { bytes[$0] }, as: UTF8.self)
+        let start = "GET /quick/part/of/"
+        guard text.hasPrefix(start), let end = text.firstRange(of: "\r\n\r\n"),
+            let from = text.firstRange(of: Self.from), let space = text.dropFirst(4).firstIndex(of: " ")
+        else { return }
+        func offset(_ index: String.Index) -> Int { text.utf8.distance(from: text.startIndex, to: index) }
+        answer.part = start.utf8.count..<offset(space)
+        answer.secret = offset(from.upperBound)..<offset(end.lowerBound)
+        (answer.frameLife, answer.secretLife) = (life, life)
+        let holder = Holder(String(text[from.upperBound..<end.lowerBound]), gone)
+        last = holder
+        write(bytes.extracting(answer.part), holder, "\(whole.add())", &answer, output)
+        answer.consumed = offset(end.upperBound)
+    }
+
+    func answer(
+        part: Span<UInt8>, inFrame frame: Int, of holder: AnyObject?, _ answer: inout ShortcutAnswer,
+        _ output: OutputBuffer
+    ) {
+        guard let holder = holder as? Holder else { return }
+        write(part, holder, "in a frame", &answer, output)
+        answer.consumed = part.count
+    }
+
+    private func write(
+        _ part: Span<UInt8>, _ holder: Holder, _ how: String, _ answer: inout ShortcutAnswer, _ output: OutputBuffer
+    ) {
+        let body = Array("\(String(decoding: part.indices.map { part[$0] }, as: UTF8.self)) \(holder.name) \(how)".utf8)
+        answer.begin(.ok, closes: false, output)
+        output.append("Content-Length: ")
+        output.append(decimal: Int64(body.count))
+        output.append("\r\n\r\n")
+        output.append(body)
+    }
+
+    func answered(_ count: Int, kind: Int) {}
+    func turnEnded(answers: Int, nanoseconds: Int64) {}
+}
+
+private struct SecretHandler: RequestHandler {
+    var life: Int64 = 60_000_000_000
+    let whole = Counter()
+    let gone = HTTPLatch()
+
+    func respond(to request: Request) async -> Response { Response(.ok, body: Array("slow".utf8)) }
+    func response(toFault status: Status, detail: String) -> Response { Response(status) }
+    func makeShortcut() -> (any Shortcut)? { SecretShortcut(life: life, whole: whole, gone: gone) }
+}
+
+@Suite struct `A shortcut that knows requests by one part and a secret` {
+    private static func get(_ part: String, _ secret: String) -> String {
+        "GET /quick/part/of/\(part) HTTP/1.1\r\nHost: host\r\nFrom: \(secret)\r\n\r\n"
+    }
+
+    /// Alike but for one byte: the least that is known by its bytes, and the most.
+    private static func secrets(_ length: Int) -> [String] {
+        (0..<length).map { place in String((0..<length).map { $0 == place ? "x" : "y" }) }
+    }
+
+    @Test(arguments: [16, 17, 32, 46, 48])
+    func `is told whose secret stands in a request, on any connection`(length: Int) async throws {
+        let handler = SecretHandler()
+        try await withServer(answering: handler) { server async throws in
+            let clients = [try HTTPRawClient(server.address), try HTTPRawClient(server.address)]
+            let secrets = Self.secrets(length)
+            func ask(_ client: HTTPRawClient, _ part: String, _ secret: String) async throws -> Bool {
+                try await client.send(Self.get(part, secret))
+                let text = try await client.response().text
+                #expect(text.hasPrefix("\(part) \(secret) "))
+                return text.hasSuffix("in a frame")
+            }
+            for client in clients { #expect(try await !ask(client, "a", secrets[0])) }
+            for secret in secrets.dropFirst() { #expect(try await !ask(clients[0], "a", secret)) }
+            for part in ["b", "cc"] {
+                for (index, secret) in secrets.enumerated() {
+                    #expect(try await ask(clients[index % 2], part, secret))
+                }
+            }
+        }
+    }
+
+    @Test(arguments: [15, 49]) func `is asked for the whole request where the secret is short or long`(
+        length: Int
+    ) async throws {
+        let handler = SecretHandler()
+        try await withServer(answering: handler) { server async throws in
+            let client = try HTTPRawClient(server.address)
+            let secrets = Self.secrets(length)
+            for number in 1...3 {
+                try await client.send(Self.get("a\(number)", secrets[0]))
+                #expect(try await client.response().text == "a\(number) \(secrets[0]) \(number)")
+            }
+        }
+    }
+
+    @Test func `is let go of whoever asks no more`() async throws {
+        let handler = SecretHandler(life: 1)
+        try await withServer(answering: handler) { server async throws in
+            let client = try HTTPRawClient(server.address)
+            try await client.send(Self.get("a", Self.secrets(46)[0]))
+            #expect(try await client.response().text.hasSuffix(" 1"))
+            #expect(!handler.gone.isOpen)
+            await handler.gone.wait()
         }
     }
 }

@@ -376,6 +376,78 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
         }
     }
 
+    /// Heads that differ in their API key only are not read whole again, either.
+    @Test func `of each API key gets its tenant's credentials, alone and in batches, on any connection`() async throws {
+        try await withWarmServer { server async throws in
+            var keys: [(key: String, token: String)] = []
+            for number in 0..<20 {
+                let tenant = "tenant-\(number)"
+                await server.harness.makeTenant(tenant, #"{"client_id": "c1", "scopes": ["r_usr"]}"#)
+                let key = await server.harness.makeKey(
+                    tenant, #"{"name": "k", "permissions": ["credentials:read", "credentials:write"]}"#)
+                for name in ["a", "b"] {
+                    let put = await server.harness.call(
+                        .put, "/credentials", key: key,
+                        body: """
+                            {"storage_key": "\(name)", "credentials": {"client_id": "c1", "user_id": "9",
+                                "token": "\(name)-of-\(tenant)", "expires_in": 3600}}
+                            """)
+                    #expect(put.status == 200)
+                }
+                keys.append((key, "of-\(tenant)"))
+            }
+            let other = try HTTPRawClient(server.address)
+            for name in ["a", "b", "a", "b"] {
+                let heads = keys.map { server.head("/credentials?storage_key=\(name)", key: $0.key) }
+                for client in [server.client, other] {
+                    for (head, known) in zip(heads, keys) {
+                        try await client.send(head)
+                        #expect(try await Self.token(client) == "\(name)-\(known.token)")
+                    }
+                    try await client.send(heads.joined())
+                    for known in keys { #expect(try await Self.token(client) == "\(name)-\(known.token)") }
+                }
+            }
+        }
+    }
+
+    private static func token(_ client: HTTPRawClient) async throws -> String? {
+        let response = try await client.response()
+        return BrokerHarness.Answer(Response(response.status, fields: response.fields, body: response.body))
+            .json["token"]?.string
+    }
+
+    @Test func `by an API key that ended is refused at once, between those of others`() async throws {
+        try await withWarmServer { server async throws in
+            for name in ["a", "b"] { try await server.store(name) }
+            let made = await server.harness.call(
+                .post, "/tenants/t1/api-keys", body: #"{"name": "k", "permissions": ["credentials:read"]}"#)
+            let (id, secret) = (try #require(made.json["id"]?.string), try #require(made.json["api_key"]?.string))
+            let brief = await server.harness.makeKey(
+                "t1", #"{"name": "b", "permissions": ["credentials:read"], "expires_in": 60}"#)
+            func read(_ key: String, _ name: String) async throws -> Int {
+                try await server.client.send(server.head("/credentials?storage_key=\(name)", key: key))
+                return try await server.answer().status
+            }
+            for name in ["a", "b", "a"] {
+                for key in [secret, brief, server.key] { #expect(try await read(key, name) == 200) }
+            }
+            #expect(await server.harness.call(.delete, "/tenants/t1/api-keys/\(id)").status == 204)
+            for name in ["a", "b"] {
+                for (key, status) in [(server.key, 200), (secret, 401), (brief, 200)] {
+                    #expect(try await read(key, name) == status)
+                }
+            }
+            server.harness.time.advance(by: .milliseconds(59_999))
+            for name in ["a", "b"] { #expect(try await read(brief, name) == 200) }
+            server.harness.time.advance(by: .milliseconds(1))
+            for name in ["a", "b"] {
+                #expect(try await read(brief, name) == 401)
+                #expect(try await read(server.key, name) == 200)
+            }
+        }
+    }
+
     @Test func `is answered in order with what is not, in one batch`() async throws {
         try await withWarmServer { server async throws in
             let (warm, other) = (server.head(), "GET /livez HTTP/1.1\r\nHost: h\r\n\r\n")
