@@ -209,9 +209,11 @@ internal import Synchronization
     private static let leastCompared = 16
     private static var stride: Int { longestHead + longestAnswer }
     /// How many of the fast line are served in a turn, before the kernel is asked who else has come.
-    private static let fastInTurn = 128
-    /// For how long the slow line is served in a turn, in nanoseconds: about what ten of the fast take.
-    private static let slowInTurn: Int64 = 100_000
+    private static let fastInTurn = 16
+    /// For how long the slow line is served in a turn, in nanoseconds: about what five of the fast take.
+    private static let slowInTurn: Int64 = 50_000
+    /// How many bytes of a connection's requests are read before others have their turn.
+    private static let portion = 8192
     /// Room for one more answer once as much is unsent as a connection may have.
     private static let outputReserve = 65_536
 
@@ -399,7 +401,12 @@ internal import Synchronization
     /// - Parameter tag: the connection's slot.
     func becameReady(_ readiness: Readiness, tag: Int) {
         let place = unsafe state.pointee.places + tag
-        let isFast = unsafe place.pointee.standing == .open
+        // Whoever owes nothing has nothing to write.
+        if readiness == .writable, unsafe place.pointee.standing != .closed { return }
+        // Whoever is new, or is about to leave, may be one of a crowd.
+        let isFast =
+            unsafe place.pointee.standing == .open && place.pointee.lastAnswer > 0
+            && readiness.subtracting(.writable) == .readable
         if unsafe isFast && !place.pointee.isWaiting && !isPressed {
             attend(tag, readiness, isRefused: false)
         } else {
@@ -470,12 +477,9 @@ internal import Synchronization
         let place = unsafe state.pointee.places + slot
         if unsafe place.pointee.standing == .closed { return .handOver }
         // A hang-up or the peer's end is the worker's business, whatever came before it.
-        guard readiness.rawValue & ~Readiness.writable.rawValue == Readiness.readable.rawValue else {
-            // Whoever owes nothing has nothing to write.
-            return readiness == .writable ? .done : .handOver
-        }
+        guard readiness.subtracting(.writable) == .readable else { return .handOver }
         let descriptor = unsafe place.pointee.descriptor
-        let received = Kernel.receive(descriptor, input)
+        let received = Kernel.receive(descriptor, input, Self.portion)
         guard received > 0 else {
             // Nothing at all is no reason for anybody to look again; an end or an error is.
             let number = errno
@@ -495,7 +499,7 @@ internal import Synchronization
             var rest = Remainder(
                 input: answered..<received,
                 // A short read has emptied the socket, and the next byte makes a new edge.
-                mayHaveInput: received == input.capacity, closes: closes)
+                mayHaveInput: received == Self.portion, closes: closes)
             if answered == before { return handOver(rest) }
             unsafe place.pointee.lastAnswer = state.pointee.began.nanoseconds
             let length = output.count
@@ -521,7 +525,7 @@ internal import Synchronization
         guard index >= 0 else { return nil }
         let entry = unsafe kept + index
         guard unsafe Int(entry.pointee.headLength) == received, unsafe !entry.pointee.closes,
-            unsafe isKept(input.base, received, at: index), unsafe holds(entry), received < input.capacity
+            unsafe isKept(input.base, received, at: index), unsafe holds(entry), received < Self.portion
         else { return nil }
         let answer = unsafe prepare(entry, index)
         let length = unsafe Int(entry.pointee.answerLength)

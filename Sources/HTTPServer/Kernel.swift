@@ -54,10 +54,10 @@ enum Kernel {
         case failed
     }
 
-    /// The system call, as it is: bytes, 0 at the end, or -1 with the reason in `errno`.
+    /// The system call, as it is: bytes, `limit` at most, 0 at the end, or -1 with the reason in `errno`.
     @inline(__always)
-    static func receive(_ descriptor: CInt, _ buffer: InputBuffer) -> Int {
-        unsafe clinux_receive(descriptor, buffer.base, buffer.capacity)
+    static func receive(_ descriptor: CInt, _ buffer: InputBuffer, _ limit: Int) -> Int {
+        unsafe clinux_receive(descriptor, buffer.base, min(limit, buffer.capacity))
     }
 
     /// The system call, as it is, but never with the signal SIGPIPE: bytes, or -1 with the reason in `errno`.
@@ -69,7 +69,7 @@ enum Kernel {
     /// Reads into `buffer`, at most as much as it holds.
     static func receive(_ descriptor: CInt, into buffer: InputBuffer) -> Received {
         while true {
-            let count = receive(descriptor, buffer)
+            let count = receive(descriptor, buffer, buffer.capacity)
             if count > 0 { return .bytes(count) }
             if count == 0 { return .finished }
             let number = errno

@@ -24,7 +24,8 @@ actor Worker {
     private var lastSerial: UInt64 = 0
     private var heldContentBytes = 0
     private var liveConnections = 0
-    /// Connections that may give way to new ones, by how long they have been idle; and until when there can be none.
+    /// Connections that may give way to new ones, by how long they have been idle; and, where there was none, until when
+    /// there can be none that has been for long enough.
     private var idle: [(id: ConnectionID, since: MonotonicInstant)] = []
     private var nobodyIdleBefore = MonotonicInstant(nanoseconds: 0)
     private var refusedConnections = 0
@@ -50,15 +51,13 @@ actor Worker {
     private static let readsPerTurn = 4
     private static let requestsPerTurn = 16
     /// In nanoseconds. The listener reports again what is left.
-    private static let acceptTime: Int64 = 100_000
+    private static let acceptTime: Int64 = 50_000
     /// For how long connections are taken from the kernel's queue before the listener closes.
     private static let lastAccepts = Duration.milliseconds(100)
     private static let streamWritesPerTurn = 64
     /// Refused connections that are answered at once; more are dropped without an answer.
     /// At most an eighth of the limit: they take descriptors, too.
     private var maximumRefusals: Int { min(64, max(1, configuration.maximumConnections / 8)) }
-    /// How long nobody else is taken for idle after all were looked at.
-    private static let idlePause = Duration.milliseconds(50)
     private static let acceptPause = Duration.milliseconds(100)
     /// How often the handler is told of refusals.
     private static let refusalInterval = Duration.seconds(1)
@@ -180,35 +179,33 @@ actor Worker {
         serve(connection)
     }
 
-    /// The connection that has been idle for longest, if any has been for the time of grace.
+    /// The connection that has been idle for longest, if it has been for the time of grace.
     ///
     /// All connections are looked at once for many calls: whoever makes connections without end would otherwise have each
-    /// attempt looked at as many times as there are connections.
+    /// attempt looked at as many times as there are connections. Whoever comes to be idle later than that is due later than
+    /// all who were found, and is found the next time.
     private func longestIdle() -> Connection? {
         let now = MonotonicInstant.now
-        if let connection = nextIdle(now) { return connection }
-        if now < nobodyIdleBefore { return nil }
-        var earliest = now.advanced(by: configuration.idleGrace)
-        idle = []
-        for case let connection? in connections where connection.isIdle {
-            noteAnswers(of: connection)
-            let due = connection.waitBegan.advanced(by: configuration.idleGrace)
-            if due <= now { idle.append((connection.id, connection.waitBegan)) }
-            earliest = min(earliest, max(due, now))
+        if idle.isEmpty {
+            if now < nobodyIdleBefore { return nil }
+            for case let connection? in connections where connection.isIdle {
+                noteAnswers(of: connection)
+                idle.append((connection.id, connection.waitBegan))
+            }
+            // The last one is the next to go.
+            idle.sort { $0.since > $1.since }
+            if idle.isEmpty { nobodyIdleBefore = now.advanced(by: configuration.idleGrace) }
         }
-        // The last one is the next to go.
-        idle.sort { $0.since > $1.since }
-        // Also where there are some: in a crowd one after the other comes to be idle for long enough.
-        nobodyIdleBefore = max(earliest, now.advanced(by: Self.idlePause))
-        return nextIdle(now)
-    }
-
-    /// The first of those that were idle when all were looked at, and still are.
-    private func nextIdle(_ now: MonotonicInstant) -> Connection? {
-        while let (id, since) = idle.popLast() {
-            guard let connection = connection(id), connection.isIdle else { continue }
-            noteAnswers(of: connection)
-            if connection.waitBegan == since { return connection }
+        while let (id, since) = idle.last {
+            if let connection = connection(id), connection.isIdle {
+                noteAnswers(of: connection)
+                if connection.waitBegan == since {
+                    if since.advanced(by: configuration.idleGrace) > now { return nil }
+                    idle.removeLast()
+                    return connection
+                }
+            }
+            idle.removeLast()
         }
         return nil
     }
