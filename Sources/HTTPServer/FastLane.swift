@@ -123,7 +123,11 @@ internal import Synchronization
         var areClocksRead = false
         var monotonic: Int64 = 0
         var milliseconds: Int64 = 0
+        /// Whether there had been more to do than could be done when this turn began. One turn that takes long is no
+        /// overload: the process may not have been let run.
         var isPressed = false
+        /// Whether those who could be served at once wait in line, too: where a crowd of them keeps the loop busy.
+        var isQueuing = false
         /// Of the turn's answers, by kind, and which kinds there were.
         var counts: UnsafeMutablePointer<Int>
         var kinds: UInt32 = 0
@@ -388,30 +392,36 @@ internal import Synchronization
 
     // MARK: Turns
 
-    func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant) {
+    func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant, readyCount: Int) {
         unsafe state.pointee.areClocksRead = false
         unsafe state.pointee.began = time
         unsafe state.pointee.isPressed = time.nanoseconds &- busySince.nanoseconds > overloadTime
+        unsafe state.pointee.isQueuing =
+            state.pointee.isPressed && (readyCount > WaitingLine.leastCrowd || state.pointee.fast.count > 0)
     }
-
-    /// Whether there had been more to do than could be done when this turn began. One turn that takes long is no overload:
-    /// the process may not have been let run.
-    private var isPressed: Bool { unsafe state.pointee.isPressed }
 
     /// - Parameter tag: the connection's slot.
     func becameReady(_ readiness: Readiness, tag: Int) {
         let place = unsafe state.pointee.places + tag
         // Whoever owes nothing has nothing to write.
-        if readiness == .writable, unsafe place.pointee.standing != .closed { return }
+        if readiness.rawValue == Readiness.writable.rawValue, unsafe place.pointee.standing != .closed { return }
         // Whoever is new, or is about to leave, may be one of a crowd.
         let isFast =
             unsafe place.pointee.standing == .open && place.pointee.lastAnswer > 0
-            && readiness.subtracting(.writable) == .readable
-        if unsafe isFast && !place.pointee.isWaiting && !isPressed {
-            attend(tag, readiness, isRefused: false)
+            && Self.isForReading(readiness)
+        if unsafe isFast && !place.pointee.isWaiting && !state.pointee.isQueuing {
+            let outcome = serve(tag, readiness)
+            if outcome != .done { goOn(outcome, tag, readiness, isRefused: false) }
         } else {
             wait(tag, readiness, isFast: isFast)
         }
+    }
+
+    /// Whether there is something to read, and neither a hang-up nor the peer's end. By numbers: what option sets have for
+    /// this is called through tables of witnesses, a fifth of what a request costs.
+    @inline(__always)
+    private static func isForReading(_ readiness: Readiness) -> Bool {
+        readiness.rawValue & ~Readiness.writable.rawValue == Readiness.readable.rawValue
     }
 
     /// A connection was accepted, whose first request has most often come by now.
@@ -421,7 +431,7 @@ internal import Synchronization
 
     private func wait(_ slot: Int, _ readiness: Readiness, isFast: Bool) {
         let place = unsafe state.pointee.places + slot
-        unsafe place.pointee.readiness.formUnion(readiness)
+        unsafe place.pointee.readiness = Readiness(rawValue: place.pointee.readiness.rawValue | readiness.rawValue)
         if unsafe place.pointee.isWaiting { return }
         unsafe place.pointee.isWaiting = true
         let entry = unsafe WaitingLine.Entry(slot: slot, since: state.pointee.began)
@@ -434,7 +444,7 @@ internal import Synchronization
     private func serveLines() {
         // Who began to wait before has waited for too long.
         let limit =
-            unsafe isPressed
+            unsafe state.pointee.isPressed
             ? state.pointee.began.advanced(byNanoseconds: -turnBudget) : MonotonicInstant(nanoseconds: .min)
         var left = Self.fastInTurn
         while left > 0, let turn = unsafe state.pointee.fast.next(limit: limit) {
@@ -462,7 +472,11 @@ internal import Synchronization
     }
 
     private func attend(_ slot: Int, _ readiness: Readiness, isRefused: Bool) {
-        switch serve(slot, readiness) {
+        goOn(serve(slot, readiness), slot, readiness, isRefused: isRefused)
+    }
+
+    private func goOn(_ outcome: Outcome, _ slot: Int, _ readiness: Readiness, isRefused: Bool) {
+        switch outcome {
         case .done: break
         case .portionTaken: wait(slot, .readable, isFast: false)
         case .handOver: worker?.assumeIsolated { $0.becameReady(slot, readiness, isRefused: isRefused) }
@@ -477,7 +491,7 @@ internal import Synchronization
         let place = unsafe state.pointee.places + slot
         if unsafe place.pointee.standing == .closed { return .handOver }
         // A hang-up or the peer's end is the worker's business, whatever came before it.
-        guard readiness.subtracting(.writable) == .readable else { return .handOver }
+        guard Self.isForReading(readiness) else { return .handOver }
         let descriptor = unsafe place.pointee.descriptor
         let received = Kernel.receive(descriptor, input, Self.portion)
         guard received > 0 else {

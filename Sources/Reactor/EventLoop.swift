@@ -25,8 +25,10 @@ package protocol ReadinessHandler: AnyObject {
 /// Hears of the turns of a loop, on its thread.
 package protocol TurnObserver: AnyObject {
     /// A turn begins.
-    /// - Parameter busySince: since when the loop has had something to do at every moment.
-    func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant)
+    /// - Parameters:
+    ///   - busySince: since when the loop has had something to do at every moment.
+    ///   - readyCount: of how many descriptors it is going to be told.
+    func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant, readyCount: Int)
 
     /// What the descriptors became ready for in this turn has been told.
     func readinessTold()
@@ -69,6 +71,10 @@ package struct ScheduledAction: Hashable, Sendable {
         var turnTime = MonotonicInstant.now
         var busySince = MonotonicInstant.now
         var isTurnWanted = false
+        var observer: (any TurnObserver)?
+        /// What was taken out of the mailbox and has not run, from `firstTaken` on.
+        var taken: [Item] = []
+        var firstTaken = 0
     }
 
     package let name: String
@@ -81,10 +87,6 @@ package struct ScheduledAction: Hashable, Sendable {
     // The loop's thread only, from here on.
     private let state: UnsafeMutablePointer<State>
     private var deadlines = DeadlineHeap()
-    private var turnObserver: (any TurnObserver)?
-    /// What was taken out of the mailbox and has not run, from `firstTaken` on.
-    private var taken: [Item] = []
-    private var firstTaken = 0
 
     private static let wakeUpTag = UInt64.max
     /// In nanoseconds.
@@ -205,7 +207,7 @@ package struct ScheduledAction: Hashable, Sendable {
     /// Has `observer`, and nobody else, hear when the descriptors' readiness has been told, in every turn that had any.
     package func observe(_ observer: any TurnObserver) {
         checkIsolated()
-        turnObserver = observer
+        unsafe state.pointee.observer = observer
     }
 
     // MARK: The loop
@@ -233,17 +235,19 @@ package struct ScheduledAction: Hashable, Sendable {
             if !isPressed, count <= 0 || tookLong && count < Self.mostAfterPause {
                 unsafe state.pointee.busySince = start
             }
-            turnObserver?.turnBegan(at: start, busySince: unsafe state.pointee.busySince)
-            for index in 0..<max(0, Int(count)) {
+            let readyCount = max(0, Int(count))
+            let observer = unsafe state.pointee.observer
+            observer?.turnBegan(at: start, busySince: unsafe state.pointee.busySince, readyCount: readyCount)
+            for index in 0..<readyCount {
                 let event = unsafe events[index]
                 dispatch(tag: event.tag, events: event.events)
             }
-            if count > 0 || isPressed { turnObserver?.readinessTold() }
+            if count > 0 || isPressed { observer?.readinessTold() }
             while let action = deadlines.popDue(at: start) { action() }
             hasMore = runMailbox(turnBegan: start)
             if !hasMore, mailbox.withLock({ $0.isStopping && $0.items.isEmpty }) {
                 // It holds the loop in its turn.
-                turnObserver = nil
+                unsafe state.pointee.observer = nil
                 return
             }
         }
@@ -271,15 +275,15 @@ package struct ScheduledAction: Hashable, Sendable {
     /// Returns whether there is more, so that neither work which enqueues work nor a thousand tasks that are woken at once
     /// keep the loop from its descriptors.
     private func runMailbox(turnBegan: MonotonicInstant) -> Bool {
-        if taken.isEmpty, !takeMail() { return false }
+        if unsafe state.pointee.taken.isEmpty, !takeMail() { return false }
         var later: [Item] = []
         let now = MonotonicInstant.now.nanoseconds
         let end = now &+ max(Self.leastJobTime, now &- turnBegan.nanoseconds)
         var round = 0
         repeat {
-            while firstTaken < taken.count {
-                let item = taken[firstTaken]
-                firstTaken += 1
+            while unsafe state.pointee.firstTaken < state.pointee.taken.count {
+                let item = unsafe state.pointee.taken[state.pointee.firstTaken]
+                unsafe state.pointee.firstTaken += 1
                 switch item {
                 case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
                 case .action(let action) where round == 0: action()
@@ -287,25 +291,28 @@ package struct ScheduledAction: Hashable, Sendable {
                     later.append(item)
                     continue
                 }
-                if MonotonicInstant.now.nanoseconds > end, firstTaken < taken.count {
+                if MonotonicInstant.now.nanoseconds > end,
+                    unsafe state.pointee.firstTaken < state.pointee.taken.count
+                {
                     // What waits for the next turn was there before what is left.
-                    taken.replaceSubrange(..<firstTaken, with: later)
-                    firstTaken = 0
+                    unsafe state.pointee.taken.replaceSubrange(..<state.pointee.firstTaken, with: later)
+                    unsafe state.pointee.firstTaken = 0
                     return true
                 }
             }
-            taken.removeAll(keepingCapacity: taken.capacity <= Self.keptCapacity)
-            firstTaken = 0
+            unsafe state.pointee.taken.removeAll(
+                keepingCapacity: state.pointee.taken.capacity <= Self.keptCapacity)
+            unsafe state.pointee.firstTaken = 0
             round += 1
         } while round < Self.roundsInTurn && takeMail()
-        taken = later
-        return !taken.isEmpty || mailbox.withLock { !$0.items.isEmpty }
+        unsafe state.pointee.taken = later
+        return !later.isEmpty || mailbox.withLock { !$0.items.isEmpty }
     }
 
     /// Takes what is in the mailbox. False where there is nothing.
     private func takeMail() -> Bool {
-        mailbox.withLock { swap(&$0.items, &taken) }
-        return !taken.isEmpty
+        mailbox.withLock { unsafe swap(&$0.items, &state.pointee.taken) }
+        return unsafe !state.pointee.taken.isEmpty
     }
 
     private func post(_ item: Item) {

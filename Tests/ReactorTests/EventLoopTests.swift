@@ -29,7 +29,7 @@ private final class Observer: TurnObserver {
         (self.loop, left, self.told) = (loop, wants, told)
     }
 
-    func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant) { began += 1 }
+    func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant, readyCount: Int) { began += 1 }
 
     func readinessTold() {
         told(began)
