@@ -285,13 +285,15 @@ package final class EventFeed: Sendable {
     /// one. Without it, those of other replicas are found by looking.
     /// - Parameter tenant: nil where it may be anybody's.
     private func grew(_ tenant: TenantName?) {
+        let now = time.monotonic
         let isUrgent = state.withLock { state in
             guard state.following > 0 else { return false }
             state.hasGrown = true
             // What nobody listens to can wait for the next look, and what would be held, for the end of the pause.
             let groups = [tenant, nil].filter { state.listeners[$0] != nil }
             if tenant == nil || !groups.isEmpty { state.hasGrownHere = true }
-            return tenant == nil || groups.contains { state.pauses[$0] == nil }
+            // A pause that is over may not have been taken out yet.
+            return tenant == nil || groups.contains { state.pauses[$0].map { $0.end <= now } ?? true }
         }
         if isUrgent { wakeUps.signal(0) }
     }

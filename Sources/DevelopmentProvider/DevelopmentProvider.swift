@@ -1,7 +1,7 @@
 package import HTTPCodec
 package import HTTPServer
 internal import JSON
-internal import Reactor
+package import Reactor
 internal import Synchronization
 
 /// An OAuth 2.0 authorization server for development and tests, its state in memory.
@@ -24,6 +24,13 @@ package final class DevelopmentProvider: RequestHandler {
 
     /// Scripted faults that wait at one time.
     static let maximumFaults = 10_000
+
+    /// How its server is set up: it refuses what it was told to refuse, and not what a slow machine has it come to late.
+    package static func serverConfiguration(address: SocketAddress, loopCount: Int? = nil) -> ServerConfiguration {
+        var configuration = ServerConfiguration(address: address, loopCount: loopCount)
+        configuration.turnBudget = .seconds(10)
+        return configuration
+    }
 
     /// - Parameters:
     ///   - now: milliseconds since 1970.

@@ -25,7 +25,8 @@ internal import Synchronization
     /// What the lane knows of a connection, by its slot.
     private struct Place {
         var serial: UInt64 = 0
-        /// When the last request was answered here, in nanoseconds of the loop's clock.
+        /// When the connection began, and when the last request was answered here, in nanoseconds of the loop's clock.
+        var began: Int64 = 0
         var lastAnswer: Int64 = 0
         var descriptor: CInt = -1
         /// Where the answer to the last request is kept; -1 for nowhere.
@@ -132,6 +133,8 @@ internal import Synchronization
         var counts: UnsafeMutablePointer<Int>
         var kinds: UInt32 = 0
         var began = MonotonicInstant(nanoseconds: 0)
+        /// When the one of those who were answered in this turn began to wait who did so first.
+        var earliest = MonotonicInstant(nanoseconds: 0)
         var keptCount = 0
         var frameCount = 0
         var secretCount = 0
@@ -286,7 +289,8 @@ internal import Synchronization
         let place = unsafe state.pointee.places + id.slot
         // Its entry in a line stands for this connection now.
         unsafe place.pointee = Place(
-            serial: id.serial, descriptor: descriptor, isWaiting: place.pointee.isWaiting)
+            serial: id.serial, began: loop.turnTime.nanoseconds, descriptor: descriptor,
+            isWaiting: place.pointee.isWaiting)
     }
 
     /// The connection owes nothing, waits for its next request, and may be served here from now on.
@@ -310,6 +314,11 @@ internal import Synchronization
     /// Has the worker look at the connection again when its turn comes, behind others.
     func wait(_ id: ConnectionID) {
         wait(id.slot, [], isFast: false)
+    }
+
+    /// The connection asks for what is not answered here: until it is again, its turn is the slow line's.
+    func forgetAnswers(_ id: ConnectionID) {
+        unsafe state.pointee.places[id.slot].lastAnswer = 0
     }
 
     /// When a request of the connection was last answered here; nil where none was.
@@ -395,6 +404,7 @@ internal import Synchronization
     func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant, readyCount: Int) {
         unsafe state.pointee.areClocksRead = false
         unsafe state.pointee.began = time
+        unsafe state.pointee.earliest = time
         unsafe state.pointee.isPressed = time.nanoseconds &- busySince.nanoseconds > overloadTime
         unsafe state.pointee.isQueuing =
             state.pointee.isPressed && (readyCount > WaitingLine.leastCrowd || state.pointee.fast.count > 0)
@@ -466,9 +476,13 @@ internal import Synchronization
         let readiness = unsafe place.pointee.readiness
         unsafe place.pointee.isWaiting = false
         unsafe place.pointee.readiness = []
+        // The entry can be that of an earlier connection.
+        let isRefused = unsafe turn.isRefused && place.pointee.began <= turn.since.nanoseconds
         // It is the worker who refuses.
-        if turn.isRefused { unsafe place.pointee.standing = .closed }
-        attend(turn.slot, readiness, isRefused: turn.isRefused)
+        if isRefused { unsafe place.pointee.standing = .closed }
+        attend(turn.slot, readiness, isRefused: isRefused)
+        let isAnswered = unsafe place.pointee.lastAnswer == state.pointee.began.nanoseconds
+        if isAnswered, unsafe turn.since < state.pointee.earliest { unsafe state.pointee.earliest = turn.since }
     }
 
     private func attend(_ slot: Int, _ readiness: Readiness, isRefused: Bool) {
@@ -497,7 +511,10 @@ internal import Synchronization
         guard received > 0 else {
             // Nothing at all is no reason for anybody to look again; an end or an error is.
             let number = errno
-            if received < 0, number == EAGAIN || number == EWOULDBLOCK { return .done }
+            if received < 0, number == EAGAIN || number == EWOULDBLOCK {
+                unsafe place.pointee.standing = .open
+                return .done
+            }
             return handOver(Remainder())
         }
         readClocks()
@@ -546,7 +563,10 @@ internal import Synchronization
         unsafe place.pointee.lastAnswer = state.pointee.began.nanoseconds
         count(Int(unsafe entry.pointee.kind))
         let sent = unsafe Kernel.send(place.pointee.descriptor, answer, length)
-        if sent == length { return .done }
+        if sent == length {
+            unsafe place.pointee.standing = .open
+            return .done
+        }
         var rest = Remainder(mayHaveInput: false)
         rest.note(sent)
         // What did not leave is queued like any other answer.
@@ -916,8 +936,10 @@ internal import Synchronization
             unsafe entry.pointee.candidate = hash
             return
         }
-        if unsafe entry.pointee.headLength == 0 { unsafe state.pointee.keptCount += 1 }
         if unsafe !state.pointee.isMemoryTaken { takeMemory() }
+        // What was kept there may be longer.
+        if unsafe entry.pointee.hash != hash { wipe(index) }
+        if unsafe entry.pointee.headLength == 0 { unsafe state.pointee.keptCount += 1 }
         let target = unsafe memory + index * Self.stride
         unsafe target.copyMemory(from: head, byteCount: length)
         unsafe (target + Self.longestHead).copyMemory(
@@ -967,7 +989,7 @@ internal import Synchronization
             shortcut.answered(count, kind: kind)
         }
         counters.requests.add(total, ordering: .relaxed)
-        let took = unsafe MonotonicInstant.now.nanoseconds - state.pointee.began.nanoseconds
+        let took = unsafe MonotonicInstant.now.nanoseconds - state.pointee.earliest.nanoseconds
         shortcut.turnEnded(answers: total, nanoseconds: took)
     }
 }

@@ -66,6 +66,12 @@ enum Kernel {
         unsafe clinux_send(descriptor, bytes, count)
     }
 
+    /// Whether there is something to read now.
+    static func hasInput(_ descriptor: CInt) -> Bool {
+        var byte: UInt8 = 0
+        return unsafe recv(descriptor, &byte, 1, CInt(MSG_PEEK) | CInt(MSG_DONTWAIT)) > 0
+    }
+
     /// Reads into `buffer`, at most as much as it holds.
     static func receive(_ descriptor: CInt, into buffer: InputBuffer) -> Received {
         while true {

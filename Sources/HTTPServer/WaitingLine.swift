@@ -16,6 +16,7 @@ struct WaitingLine {
 
     struct Turn: Equatable {
         let slot: Int
+        let since: MonotonicInstant
         let isRefused: Bool
     }
 
@@ -46,13 +47,13 @@ struct WaitingLine {
             if !turns.isMultiple(of: Self.turnsForOldest) {
                 count &-= 1
                 entry = entries[(first &+ count) & (entries.count &- 1)]
-                return Turn(slot: entry.slot, isRefused: entry.since < limit)
+                return Turn(slot: entry.slot, since: entry.since, isRefused: entry.since < limit)
             }
         }
         let isRefused = count >= Self.leastCrowd && entry.since < limit
         first = (first &+ 1) & (entries.count &- 1)
         count &-= 1
-        return Turn(slot: entry.slot, isRefused: isRefused)
+        return Turn(slot: entry.slot, since: entry.since, isRefused: isRefused)
     }
 
     private mutating func grow() {

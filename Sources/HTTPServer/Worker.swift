@@ -197,7 +197,8 @@ actor Worker {
             if idle.isEmpty { nobodyIdleBefore = now.advanced(by: configuration.idleGrace) }
         }
         while let (id, since) = idle.last {
-            if let connection = connection(id), connection.isIdle {
+            // Whoever waits for a turn has asked for something: it is with the kernel yet.
+            if let connection = connection(id), connection.isIdle, !Kernel.hasInput(connection.descriptor) {
                 noteAnswers(of: connection)
                 if connection.waitBegan == since {
                     if since.advanced(by: configuration.idleGrace) > now { return nil }
@@ -409,6 +410,7 @@ actor Worker {
     private func start(_ head: RequestHead, _ body: [UInt8], _ connection: Connection) {
         counters.requests.add(1, ordering: .relaxed)
         if isRefusing, !handler.isEssential(head.path) { return shed(head, connection) }
+        lane.forgetAnswers(connection.id)
         let request = Request(
             method: head.method, path: head.path, query: head.query, fields: head.fields, body: body,
             id: stamp.nextRequestID())

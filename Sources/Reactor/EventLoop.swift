@@ -91,7 +91,7 @@ package struct ScheduledAction: Hashable, Sendable {
     private static let wakeUpTag = UInt64.max
     /// In nanoseconds.
     private static let leastWait: Int64 = 50_000
-    /// Where so many are ready, there was no pause: the thread was not let run.
+    /// Where so many are ready, it may not have been a pause: the thread may not have been let run.
     private static let mostAfterPause: Int32 = 64
     private static let roundsInTurn = 32
     /// In nanoseconds.
@@ -234,6 +234,9 @@ package struct ScheduledAction: Hashable, Sendable {
             let tookLong = start.nanoseconds &- end.nanoseconds > Self.leastWait
             if !isPressed, count <= 0 || tookLong && count < Self.mostAfterPause {
                 unsafe state.pointee.busySince = start
+            } else if tookLong {
+                // A crowd after a pause, or a thread that was not let run: neither counts.
+                unsafe state.pointee.busySince.nanoseconds += start.nanoseconds - end.nanoseconds
             }
             let readyCount = max(0, Int(count))
             let observer = unsafe state.pointee.observer
@@ -280,6 +283,7 @@ package struct ScheduledAction: Hashable, Sendable {
         let now = MonotonicInstant.now.nanoseconds
         let end = now &+ max(Self.leastJobTime, now &- turnBegan.nanoseconds)
         var round = 0
+        var isOver = false
         repeat {
             while unsafe state.pointee.firstTaken < state.pointee.taken.count {
                 let item = unsafe state.pointee.taken[state.pointee.firstTaken]
@@ -291,9 +295,8 @@ package struct ScheduledAction: Hashable, Sendable {
                     later.append(item)
                     continue
                 }
-                if MonotonicInstant.now.nanoseconds > end,
-                    unsafe state.pointee.firstTaken < state.pointee.taken.count
-                {
+                isOver = MonotonicInstant.now.nanoseconds > end
+                if isOver, unsafe state.pointee.firstTaken < state.pointee.taken.count {
                     // What waits for the next turn was there before what is left.
                     unsafe state.pointee.taken.replaceSubrange(..<state.pointee.firstTaken, with: later)
                     unsafe state.pointee.firstTaken = 0
@@ -304,7 +307,7 @@ package struct ScheduledAction: Hashable, Sendable {
                 keepingCapacity: state.pointee.taken.capacity <= Self.keptCapacity)
             unsafe state.pointee.firstTaken = 0
             round += 1
-        } while round < Self.roundsInTurn && takeMail()
+        } while !isOver && round < Self.roundsInTurn && takeMail()
         unsafe state.pointee.taken = later
         return !later.isEmpty || mailbox.withLock { !$0.items.isEmpty }
     }

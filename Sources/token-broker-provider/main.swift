@@ -24,7 +24,8 @@ Signals.prepare()
 let provider = DevelopmentProvider(options.configuration)
 let server: Server
 do {
-    server = try Server(configuration: ServerConfiguration(address: options.listen), handler: provider)
+    server = try Server(
+        configuration: DevelopmentProvider.serverConfiguration(address: options.listen), handler: provider)
 } catch {
     fail("Cannot listen on \(options.listen): \(error)", status: 1)
 }

@@ -110,6 +110,30 @@ private final class SlowShortcut: Shortcut {
         }
     }
 
+    @Test func `who waits for a turn does not give way to a new connection`() async throws {
+        let handler = GatedHandler()
+        let configuration = configured {
+            $0.maximumConnections = 2
+            $0.idleGrace = .zero
+        }
+        try await withServer(configuration, answering: handler) { server in
+            let (first, second) = (try HTTPRawClient(server.address), try HTTPRawClient(server.address))
+            try await second.send(SlowShortcut.request)
+            #expect(try await second.response().status == .ok)
+            try await first.send(get("/first"))
+            await eventually { !handler.paths.isEmpty }
+            // Its turn comes behind the listener's.
+            try await second.send("POST /second HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok")
+            let third = try HTTPRawClient(server.address)
+            try await third.send(get("/third"))
+            handler.letGo()
+            // The first has been answered by then, and gives way, although the second was idle for longer.
+            #expect(try await first.response().status == .ok)
+            #expect(try await second.response().status == .ok)
+            #expect(try await third.response().status == .ok)
+        }
+    }
+
     /// Long enough without a pause to be more than a burst, and with more than are served in a turn.
     @Test func `what the shortcut answers is refused, too, where it waited for too long`() async throws {
         let handler = GatedHandler(delay: 150_000)

@@ -43,7 +43,9 @@ import Testing
     ) {
         var line = line(count)
         let turn = line.next(limit: MonotonicInstant(nanoseconds: limit))
-        #expect(turn == WaitingLine.Turn(slot: isNewestFirst ? count - 1 : 0, isRefused: false))
+        let slot = isNewestFirst ? count - 1 : 0
+        let since = MonotonicInstant(nanoseconds: Int64(slot))
+        #expect(turn == WaitingLine.Turn(slot: slot, since: since, isRefused: false))
     }
 
     @Test func `refuses the oldest of a crowd now and then, and nobody once it is none`() {

@@ -22,7 +22,8 @@ package final class RunningProvider: Sendable {
     ) throws {
         provider = DevelopmentProvider(configuration, now: now, clock: clock)
         let address = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0)
-        server = try Server(configuration: ServerConfiguration(address: address, loopCount: 1), handler: provider)
+        server = try Server(
+            configuration: DevelopmentProvider.serverConfiguration(address: address, loopCount: 1), handler: provider)
         baseURL = "http://\(server.address)"
         if let url = BaseURL(baseURL) { provider.configure { $0.baseURL = url } }
     }
