@@ -452,23 +452,31 @@ internal import Synchronization
     /// Serves those whose turn it is. Many small turns, and not few that are long: whoever becomes ready meanwhile and can
     /// be served at once waits for no longer than one.
     private func serveLines() {
-        // Who began to wait before has waited for too long.
-        let limit =
-            unsafe state.pointee.isPressed
-            ? state.pointee.began.advanced(byNanoseconds: -turnBudget) : MonotonicInstant(nanoseconds: .min)
+        let fastLimit = unsafe limit(&state.pointee.fast)
         var left = Self.fastInTurn
-        while left > 0, let turn = unsafe state.pointee.fast.next(limit: limit) {
+        while left > 0, let turn = unsafe state.pointee.fast.next(limit: fastLimit) {
             serve(turn)
             left -= 1
         }
         if unsafe state.pointee.slow.count > 0 {
+            let slowLimit = unsafe limit(&state.pointee.slow)
             let end = MonotonicInstant.now.advanced(byNanoseconds: Self.slowInTurn)
-            while let turn = unsafe state.pointee.slow.next(limit: limit) {
+            while let turn = unsafe state.pointee.slow.next(limit: slowLimit) {
                 serve(turn)
                 if MonotonicInstant.now >= end { break }
             }
         }
         if unsafe state.pointee.fast.count + state.pointee.slow.count > 0 { loop.wantTurn() }
+    }
+
+    /// Who began to wait before is refused. Nobody is for as long as the line has not been too long for the time of an
+    /// overload: the process may not have been let run, and all have waited for that.
+    private func limit(_ line: inout WaitingLine) -> MonotonicInstant {
+        let nobody = MonotonicInstant(nanoseconds: .min)
+        let now = unsafe state.pointee.began
+        let limit = unsafe state.pointee.isPressed ? now.advanced(byNanoseconds: -turnBudget) : nobody
+        guard let since = line.standing(at: now, limit: limit) else { return nobody }
+        return now.nanoseconds &- since.nanoseconds > overloadTime ? limit : nobody
     }
 
     private func serve(_ turn: WaitingLine.Turn) {

@@ -37,8 +37,8 @@ package struct ServerConfiguration: Sendable {
     /// For `Retry-After` in a 503 to a refused connection or request. Default 1 s.
     package var retryAfterSeconds: Int
     /// How long a request may have waited for its turn on a loop that has been busy without a pause for `overloadTime`.
-    /// Default 20 ms. Beyond it, and where 64 wait or more, requests are answered 503, and the newest are served first:
-    /// those that are taken are answered in time, instead of all of them late.
+    /// Default 20 ms. Where 64 or more wait, and the first of them has for that long all through another `overloadTime`,
+    /// it is answered 503, and the newest are served first: those that are taken are answered in time, instead of all late.
     package var turnBudget: Duration = .milliseconds(20)
     /// Default 100 ms: a burst is not an overload.
     package var overloadTime: Duration = .milliseconds(100)

@@ -25,6 +25,7 @@ struct WaitingLine {
     private var first = 0
     private(set) var count = 0
     private var turns = 0
+    private var standingSince: MonotonicInstant?
 
     /// So many are a crowd.
     static let leastCrowd = 64
@@ -35,6 +36,15 @@ struct WaitingLine {
         if count == entries.count { grow() }
         entries[(first &+ count) & (entries.count &- 1)] = entry
         count &+= 1
+    }
+
+    /// Takes note of a turn of the loop, and returns since when the line has been a crowd whose oldest waited for too long;
+    /// nil where it is none.
+    /// - Parameter limit: who began to wait before has waited for too long.
+    mutating func standing(at time: MonotonicInstant, limit: MonotonicInstant) -> MonotonicInstant? {
+        let isStanding = count >= Self.leastCrowd && entries[first].since < limit
+        standingSince = isStanding ? standingSince ?? time : nil
+        return standingSince
     }
 
     /// Takes out whose turn it is; nil where nobody waits.

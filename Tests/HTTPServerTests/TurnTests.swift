@@ -140,7 +140,7 @@ private final class SlowShortcut: Shortcut {
         try await withServer(answering: handler) { server in
             let first = try HTTPRawClient(server.address)
             var clients: [HTTPRawClient] = []
-            for _ in 0..<400 {
+            for _ in 0..<1200 {
                 let client = try HTTPRawClient(server.address)
                 try await client.send(SlowShortcut.request)
                 #expect(try await client.response().status == .ok)

@@ -37,6 +37,19 @@ import Testing
         #expect(slots(&line, limit: .min) == Array(40..<200))
     }
 
+    @Test func `tells since when it has been too long, and forgets it when it is no more`() {
+        var line = line(WaitingLine.leastCrowd)
+        let instant = MonotonicInstant.init(nanoseconds:)
+        #expect(line.standing(at: instant(100), limit: instant(0)) == nil)
+        #expect(line.standing(at: instant(110), limit: instant(1)) == instant(110))
+        #expect(line.standing(at: instant(120), limit: instant(1)) == instant(110))
+        #expect(line.standing(at: instant(130), limit: instant(0)) == nil)
+        #expect(line.standing(at: instant(140), limit: instant(1)) == instant(140))
+        // One less is no crowd.
+        _ = line.next(limit: instant(.min))
+        #expect(line.standing(at: instant(150), limit: instant(200)) == nil)
+    }
+
     @Test(arguments: [(63, 1, false), (64, -1, false), (64, 0, false), (64, 1, true), (65, 1, true)])
     func `serves the newest first where the oldest of a crowd waited for too long`(
         count: Int, limit: Int64, isNewestFirst: Bool
