@@ -42,8 +42,7 @@ struct WaitingLine {
     /// nil where it is none.
     /// - Parameter limit: who began to wait before has waited for too long.
     mutating func standing(at time: MonotonicInstant, limit: MonotonicInstant) -> MonotonicInstant? {
-        let isStanding = count >= Self.leastCrowd && entries[first].since < limit
-        standingSince = isStanding ? standingSince ?? time : nil
+        standingSince = isTooLong(limit) ? standingSince ?? time : nil
         return standingSince
     }
 
@@ -51,19 +50,18 @@ struct WaitingLine {
     /// - Parameter limit: who began to wait before has waited for too long.
     mutating func next(limit: MonotonicInstant) -> Turn? {
         if count == 0 { return nil }
-        var entry = entries[first]
-        if count >= Self.leastCrowd, entry.since < limit {
-            turns &+= 1
-            if !turns.isMultiple(of: Self.turnsForOldest) {
-                count &-= 1
-                entry = entries[(first &+ count) & (entries.count &- 1)]
-                return Turn(slot: entry.slot, since: entry.since, isRefused: entry.since < limit)
-            }
-        }
-        let isRefused = count >= Self.leastCrowd && entry.since < limit
-        first = (first &+ 1) & (entries.count &- 1)
+        let isTooLong = isTooLong(limit)
+        if isTooLong { turns &+= 1 }
+        let isNewestFirst = isTooLong && !turns.isMultiple(of: Self.turnsForOldest)
         count &-= 1
-        return Turn(slot: entry.slot, since: entry.since, isRefused: isRefused)
+        let entry = entries[isNewestFirst ? (first &+ count) & (entries.count &- 1) : first]
+        if !isNewestFirst { first = (first &+ 1) & (entries.count &- 1) }
+        return Turn(slot: entry.slot, since: entry.since, isRefused: isTooLong && entry.since < limit)
+    }
+
+    /// Whether a crowd waits whose oldest has waited for too long.
+    private func isTooLong(_ limit: MonotonicInstant) -> Bool {
+        count >= Self.leastCrowd && entries[first].since < limit
     }
 
     private mutating func grow() {

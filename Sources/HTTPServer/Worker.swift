@@ -558,12 +558,18 @@ actor Worker {
         if stream.writes.isMultiple(of: Self.streamWritesPerTurn) { await Task.yield() }
     }
 
-    /// The stream, where fewer bytes than the limit are unsent: mostly there is nothing to wait for.
-    private func placeWithRoom(_ id: ConnectionID, _ serial: UInt64) -> (Connection, Connection.Stream)? {
+    /// The stream, unless it or its writer is at its end.
+    private func place(_ id: ConnectionID, _ serial: UInt64) -> (Connection, Connection.Stream)? {
         guard !Task.isCancelled, let connection = connection(id), let stream = connection.stream,
-            stream.serial == serial, connection.unsentBytes < configuration.unsentBytes
+            stream.serial == serial
         else { return nil }
         return (connection, stream)
+    }
+
+    /// The stream, where fewer bytes than the limit are unsent: mostly there is nothing to wait for.
+    private func placeWithRoom(_ id: ConnectionID, _ serial: UInt64) -> (Connection, Connection.Stream)? {
+        guard let place = place(id, serial), place.0.unsentBytes < configuration.unsentBytes else { return nil }
+        return place
     }
 
     /// The stream, once fewer bytes than the limit are unsent.
@@ -571,10 +577,8 @@ actor Worker {
         _ id: ConnectionID, _ serial: UInt64
     ) async throws(StreamEnded) -> (Connection, Connection.Stream) {
         while true {
-            if let place = placeWithRoom(id, serial) { return place }
-            guard !Task.isCancelled, let connection = connection(id), let stream = connection.stream,
-                stream.serial == serial
-            else { throw StreamEnded() }
+            guard let (connection, stream) = place(id, serial) else { throw StreamEnded() }
+            if connection.unsentBytes < configuration.unsentBytes { return (connection, stream) }
             flush(connection)
             if connection.stream == nil || connection.unsentBytes < configuration.unsentBytes { continue }
             await withTaskCancellationHandler {

@@ -354,14 +354,7 @@ import Testing
             handler.letGo()
             for client in clients {
                 for _ in 0..<4 {
-                    let response = try await client.response()
-                    if response.status == .ok {
-                        answered += 1
-                    } else {
-                        #expect(response.status == .serviceUnavailable)
-                        #expect(response.fields["Retry-After"] == "1")
-                        refused += 1
-                    }
+                    if isRefused(try await client.response()) { refused += 1 } else { answered += 1 }
                 }
             }
             // The first is taken, and so are the last ones, when they are a crowd no more.

@@ -49,6 +49,25 @@ func get(_ target: String, _ fields: String = "") -> String {
     "GET \(target) HTTP/1.1\r\nHost: a\r\n\(fields)\r\n"
 }
 
+extension ShortcutAnswer {
+    /// Appends a whole answer with this body.
+    mutating func write(_ body: [UInt8], _ output: OutputBuffer) {
+        begin(.ok, closes: false, output)
+        output.append("Content-Length: ")
+        output.append(decimal: Int64(body.count))
+        output.append("\r\n\r\n")
+        output.append(body)
+    }
+}
+
+/// Whether the answer refuses its request in an overload; it has to be 200 otherwise.
+func isRefused(_ response: ParsedResponse, sourceLocation: SourceLocation = #_sourceLocation) -> Bool {
+    if response.status == .ok { return false }
+    #expect(response.status == .serviceUnavailable, sourceLocation: sourceLocation)
+    #expect(response.fields["Retry-After"] == "1", sourceLocation: sourceLocation)
+    return true
+}
+
 extension ParsedResponse {
     var text: String { String(decoding: body, as: UTF8.self) }
 }

@@ -20,12 +20,7 @@ private final class CountingShortcut: Shortcut {
             })
         else { return }
         asked += 1
-        let body = Array("\(asked)".utf8)
-        answer.begin(.ok, closes: false, output)
-        output.append("Content-Length: ")
-        output.append(decimal: Int64(body.count))
-        output.append("\r\n\r\n")
-        output.append(body)
+        answer.write(Array("\(asked)".utf8), output)
         answer.consumed = end + 1
     }
 
@@ -174,11 +169,7 @@ private final class PartShortcut: Shortcut {
     ) {
         var body = Array("\(number) ".utf8)
         for index in part.indices { body.append(part[index]) }
-        answer.begin(.ok, closes: false, output)
-        output.append("Content-Length: ")
-        output.append(decimal: Int64(body.count))
-        output.append("\r\n\r\n")
-        output.append(body)
+        answer.write(body, output)
     }
 
     func answered(_ count: Int, kind: Int) {}
@@ -350,12 +341,8 @@ private final class SecretShortcut: Shortcut {
     private func write(
         _ part: Span<UInt8>, _ holder: Holder, _ how: String, _ answer: inout ShortcutAnswer, _ output: OutputBuffer
     ) {
-        let body = Array("\(String(decoding: part.indices.map { part[$0] }, as: UTF8.self)) \(holder.name) \(how)".utf8)
-        answer.begin(.ok, closes: false, output)
-        output.append("Content-Length: ")
-        output.append(decimal: Int64(body.count))
-        output.append("\r\n\r\n")
-        output.append(body)
+        let text = String(decoding: part.indices.map { part[$0] }, as: UTF8.self)
+        answer.write(Array("\(text) \(holder.name) \(how)".utf8), output)
     }
 
     func answered(_ count: Int, kind: Int) {}

@@ -107,13 +107,21 @@ internal import TokenBroker
         }
     }
 
-    @Test func `a stop ends every stream in good order`() async throws {
-        let (port, directory) = (try PostgresServer.freePort(), StoreFixtureDirectory())
+    /// The program with one tenant.
+    private static func startProcess(
+        _ directory: StoreFixtureDirectory
+    ) async throws -> (TestProcess, BrokerClient, SocketAddress) {
+        let port = try PostgresServer.freePort()
         let process = try await BrokerProcess.start(
             port: port, ["DATA_DIR": directory.path, "MASTER_KEYS": BrokerHarness.masterKeys])
         let broker = try BrokerClient(port: port)
         #expect(try await broker.call(.put, "/tenants/t1", body: #"{"client_id": "c1"}"#).status == 201)
-        let address = SocketAddress(ip: .v4([127, 0, 0, 1]), port: port)
+        return (process, broker, SocketAddress(ip: .v4([127, 0, 0, 1]), port: port))
+    }
+
+    @Test func `a stop ends every stream in good order`() async throws {
+        let directory = StoreFixtureDirectory()
+        let (process, broker, address) = try await Self.startProcess(directory)
         let listeners = [
             try await SSEClient(address, tenant: "t1"), try await SSEClient(address),
             try await SSEClient(address, lastID: "77-0"),
@@ -132,12 +140,8 @@ internal import TokenBroker
 
     @Test func `a process sends each listener ten times a second at most, however many events there are`() async throws
     {
-        let (port, directory) = (try PostgresServer.freePort(), StoreFixtureDirectory())
-        let process = try await BrokerProcess.start(
-            port: port, ["DATA_DIR": directory.path, "MASTER_KEYS": BrokerHarness.masterKeys])
-        let broker = try BrokerClient(port: port)
-        #expect(try await broker.call(.put, "/tenants/t1", body: #"{"client_id": "c1"}"#).status == 201)
-        let address = SocketAddress(ip: .v4([127, 0, 0, 1]), port: port)
+        let directory = StoreFixtureDirectory()
+        let (process, broker, address) = try await Self.startProcess(directory)
         let listeners = [try await SSEClient(address, tenant: "t1"), try await SSEClient(address)]
         let begin = MonotonicInstant.now
         for number in 0..<200 { try await Self.set(broker, "k\(number)") }
