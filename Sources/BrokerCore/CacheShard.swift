@@ -1,11 +1,14 @@
 internal import Reactor
 
-/// The part of a cache that stands under one lock: a table of entries with their order of use, and which keys were
+/// The part of a cache that stands under one lock: a table of entries with marks of their use, and which keys were
 /// changed. Every operation on a key takes the same time however many there are, except when the table grows.
 ///
 /// Keys come with their hash, so that it is computed once, outside of the lock. Entries stand in slots; the table holds
-/// the slots' numbers (open addressing with linear probing), and the slots are linked from the one used last to the one
-/// used longest ago.
+/// the slots' numbers (open addressing with linear probing).
+///
+/// What goes where there is no room is found by a hand that moves around the slots (the CLOCK of F. J. Corbató, 1968): it
+/// takes the mark from what was used since it came by last, and stops at what was not. A list in the order of use would
+/// have each look-up among a million write to three entries' memory besides its own.
 struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     final class Entry: Sendable {
         let key: Key
@@ -20,17 +23,35 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     }
 
     private struct Slot {
-        /// Nil in a slot that is free; `older` is the next free one then.
+        /// Nil in a slot that is free.
         var entry: Entry?
         var hash: Int
         var checked: MonotonicInstant
-        /// When it was put in front, by the count of uses.
-        var moved: UInt64
         var bytes: UInt32
-        var newer: Int32
-        var older: Int32
-        /// How often it may be renewed yet without being used.
-        var renewals: UInt8 = CacheShard.renewalsPerUse
+        /// The next one that is free, in one that is.
+        var nextFree: Int32 = CacheShard.none
+    }
+
+    /// Whether an entry was used since the hand passed it, and how often it may be renewed yet without being used.
+    private struct Use: Equatable {
+        private var bits: UInt8
+
+        private init(bits: UInt8) { self.bits = bits }
+
+        private static var mark: UInt8 { 0x80 }
+
+        /// Of a slot without an entry.
+        static var free: Use { Use(bits: 0xff) }
+        /// Of an entry that has just come: the hand passed it a moment ago, and it has a whole round to be used in.
+        static var new: Use { Use(bits: CacheShard.renewalsPerUse) }
+        static var used: Use { Use(bits: mark | CacheShard.renewalsPerUse) }
+
+        var isMarked: Bool { bits & Self.mark != 0 }
+        var renewals: UInt8 { bits & ~Self.mark }
+
+        mutating func unmark() { bits &= ~Self.mark }
+
+        mutating func noteRenewal() { bits -= 1 }
     }
 
     /// What was changed about a key, by the count of changes.
@@ -54,18 +75,20 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     /// quarters full on average, as is the table.
     static var overhead: Int {
         let object = MemoryLayout<Key>.stride + MemoryLayout<Value>.stride + 16 + 8
-        return Footprint.allocation(object) + (MemoryLayout<Slot>.stride + 2 * MemoryLayout<Int32>.stride) * 4 / 3
+        let places = MemoryLayout<Slot>.stride + MemoryLayout<Use>.stride + 2 * MemoryLayout<Int32>.stride
+        return Footprint.allocation(object) + places * 4 / 3
     }
 
     private let limit: Int
     /// Advanced whenever a value goes, for whatever reason.
     private let generations: [Generation]
     private var slots: [Slot] = []
+    /// Of each slot. Close together: the hand passes a shard's thousands in some microseconds.
+    private var uses: [Use] = []
+    /// The slot that the hand looks at next.
+    private var hand = 0
     private var table = [Int32](repeating: none, count: leastTable)
-    private var newest = none
-    private var oldest = none
     private var free = none
-    private var uses: UInt64 = 0
     private(set) var count = 0
     private(set) var bytes = 0
     private(set) var evictions = 0
@@ -149,17 +172,11 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
 
     func checked(_ slot: Int) -> MonotonicInstant { slots[slot].checked }
 
-    /// An entry was used. It is put in front only when a quarter of the shard may have come before it since: what is read
-    /// again and again moves nothing, and whatever goes was not used during the last uses that are three quarters as many
-    /// as there are entries.
+    /// An entry was used.
+    @inline(__always)
     mutating func use(_ slot: Int) {
-        uses &+= 1
-        let (moved, renewals) = (slots[slot].moved, slots[slot].renewals)
         // What is used all the time is not written to all the time.
-        if renewals != Self.renewalsPerUse { slots[slot].renewals = Self.renewalsPerUse }
-        guard uses &- moved > UInt64(truncatingIfNeeded: count / 4) else { return }
-        unlink(slot)
-        linkInFront(slot)
+        if uses[slot] != .used { uses[slot] = .used }
     }
 
     /// Puts the entry in place of the key's present one; nil, and an entry that takes more than the limit, leave none.
@@ -171,28 +188,34 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
             if let present { remove(present) }
             return
         }
-        uses += 1
         let slot: Int
         if let present {
             slot = present
-            unlink(slot)
             bytes -= Int(slots[slot].bytes)
             // The same version is the same value, checked anew.
             if slots[slot].entry?.version != new.entry.version { advance() }
             (slots[slot].entry, slots[slot].bytes, slots[slot].checked) = (new.entry, size, checked)
-            slots[slot].renewals = Self.renewalsPerUse
+            uses[slot] = .used
         } else {
-            slot = add(
-                Slot(
-                    entry: new.entry, hash: hash, checked: checked, moved: uses, bytes: size, newer: Self.none,
-                    older: Self.none))
+            slot = add(Slot(entry: new.entry, hash: hash, checked: checked, bytes: size))
         }
         bytes += new.bytes
-        linkInFront(slot)
-        // It ends before the entry itself, which fits.
+        // It fits, so that there is another one for as long as there is no room.
         while bytes > limit {
             evictions += 1
-            remove(Int(oldest))
+            remove(moveHand(sparing: slot))
+        }
+    }
+
+    /// Moves the hand to the entry that is to go next. Where all of them were used since it came by last, it goes round
+    /// once, and the first one that it came by is the next.
+    private mutating func moveHand(sparing spared: Int) -> Int {
+        while true {
+            let slot = hand
+            hand = slot + 1 == uses.count ? 0 : slot + 1
+            if uses[slot] == .free || slot == spared { continue }
+            if !uses[slot].isMarked { return slot }
+            uses[slot].unmark()
         }
     }
 
@@ -212,7 +235,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         var slot = slot
         for _ in 0..<limit {
             if slot >= slots.count { return nil }
-            if let entry = slots[slot].entry, slots[slot].renewals > 0, checked.contains(slots[slot].checked) {
+            if let entry = slots[slot].entry, uses[slot].renewals > 0, checked.contains(slots[slot].checked) {
                 found(slot, entry)
             }
             slot += step
@@ -223,9 +246,9 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     /// The store was found to hold what the entry was read from, by somebody who asked at that time. An entry that has
     /// left the slot meanwhile stays away.
     mutating func renew(_ slot: Int, _ entry: AnyObject, checked: MonotonicInstant) {
-        guard let present = slots[slot].entry, present === entry, slots[slot].renewals > 0 else { return }
+        guard let present = slots[slot].entry, present === entry, uses[slot].renewals > 0 else { return }
         slots[slot].checked = max(slots[slot].checked, checked)
-        slots[slot].renewals -= 1
+        uses[slot].noteRenewal()
         renewals += 1
     }
 
@@ -236,24 +259,26 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         if free == Self.none {
             slot = slots.count
             slots.append(new)
+            uses.append(.new)
         } else {
             slot = Int(free)
-            free = slots[slot].older
+            free = slots[slot].nextFree
             slots[slot] = new
+            uses[slot] = .new
         }
         enter(slot)
         return slot
     }
 
     private mutating func remove(_ slot: Int) {
-        unlink(slot)
         leave(slot)
         count -= 1
         bytes -= Int(slots[slot].bytes)
         slots[slot].entry = nil
         advance()
-        slots[slot].older = free
+        slots[slot].nextFree = free
         free = Int32(slot)
+        uses[slot] = .free
     }
 
     private func advance() {
@@ -290,30 +315,5 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     private mutating func growTable() {
         table = [Int32](repeating: Self.none, count: table.count * 2)
         for slot in slots.indices where slots[slot].entry != nil { enter(slot) }
-    }
-
-    // MARK: The order of use
-
-    // By spans: an array asks at each change whether it is shared.
-    @inline(__always)
-    private mutating func linkInFront(_ slot: Int) {
-        let (next, now) = (newest, uses)
-        newest = Int32(slot)
-        if next == Self.none { oldest = Int32(slot) }
-        var slots = slots.mutableSpan
-        slots[slot].moved = now
-        slots[slot].newer = Self.none
-        slots[slot].older = next
-        if next != Self.none { slots[Int(next)].newer = Int32(slot) }
-    }
-
-    @inline(__always)
-    private mutating func unlink(_ slot: Int) {
-        let (newer, older) = (slots[slot].newer, slots[slot].older)
-        if newer == Self.none { newest = older }
-        if older == Self.none { oldest = newer }
-        var slots = slots.mutableSpan
-        if newer != Self.none { slots[Int(newer)].older = older }
-        if older != Self.none { slots[Int(older)].newer = newer }
     }
 }

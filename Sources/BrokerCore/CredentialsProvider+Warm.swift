@@ -4,11 +4,12 @@ package import Reactor
 extension CredentialsProvider {
     /// Whose credentials are read, and on what terms: prepared once for many readings.
     package final class Reader: Sendable {
+        // What every reading looks at comes first, for the processor's cache.
         package let tenant: TenantName
-        fileprivate let terms: CredentialsPolicy.Terms
         fileprivate let hashing: CredentialsID.Hashing
         /// The generation of the configuration that the terms are of.
         package let configuration: Int
+        fileprivate let terms: CredentialsPolicy.Terms
 
         package init(_ tenant: TenantName, _ terms: CredentialsPolicy.Terms, configuration: Int) {
             self.tenant = tenant

@@ -6,14 +6,14 @@ internal import Synchronization
 /// What is stored under a storage key, as it was read or written last. Immutable; replaced whole. An object, so that a
 /// reader of the cache counts one reference and not one for each of the parts.
 package final class CredentialsSnapshot: Sendable {
-    package let record: CredentialRecord
-    /// The stored record's version; 0 where nothing is stored.
-    package let version: Int64
+    // What a warm read looks at comes first, for the processor's cache.
+    /// Until when a query without conditions is answered by these, by the terms of one generation of the configuration:
+    /// that above, the second since 1970 below. 0 where nobody has asked yet.
+    private let served = Atomic<UInt64>(0)
     /// The answer of `GET /credentials`, encoded once, from the Content-Type field on, with spaces in place of the seconds
     /// that are left. Without its end where the token is not plain, and empty where nothing is stored.
     package let answer: SecretBytes
-    /// Where the body begins in the answer, and where the digits of the seconds end.
-    private let bodyStart: Int
+    /// Where the digits of the seconds end in the answer.
     package let secondsEnd: Int
     /// The digits of the seconds are filled up with spaces in front, so that the length of the body does not change
     /// while the token grows older: enough for any lifetime.
@@ -22,9 +22,11 @@ package final class CredentialsSnapshot: Sendable {
     package let expires: Int64
     /// Whether there is a token that stands in JSON as it is, as every one does that a provider has made so far.
     package let isPlain: Bool
-    /// Until when a query without conditions is answered by these, by the terms of one generation of the configuration:
-    /// that above, the second since 1970 below. 0 where nobody has asked yet.
-    private let served = Atomic<UInt64>(0)
+    /// Where the body begins in the answer.
+    private let bodyStart: Int
+    /// The stored record's version; 0 where nothing is stored.
+    package let version: Int64
+    package let record: CredentialRecord
 
     package static let nothing = CredentialsSnapshot(record: CredentialRecord(held: nil), version: 0)
 

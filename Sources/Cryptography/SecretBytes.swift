@@ -4,9 +4,9 @@ internal import COpenSSL
 ///
 /// Copies and parts share one buffer, which is overwritten when the last of them goes. Nothing that prints a value shows
 /// its content; whoever needs it says so by a name that contains `revealed`.
-@safe package struct SecretBytes: @unchecked Sendable {
+@safe @usableFromInline package struct SecretBytes: @unchecked Sendable {
     /// Never written to after `init`, so that any number of threads may read it.
-    @safe fileprivate final class Storage: @unchecked Sendable {
+    @safe @usableFromInline final class Storage: @unchecked Sendable {
         let bytes: UnsafeMutableBufferPointer<UInt8>
 
         init<E: Error>(count: Int, _ fill: (UnsafeMutableBufferPointer<UInt8>) throws(E) -> Void) throws(E) {
@@ -22,9 +22,9 @@ internal import COpenSSL
         }
     }
 
-    private let storage: Storage
+    @usableFromInline let storage: Storage
     /// Within the storage's, so that a reader need not look there.
-    private let bytes: UnsafeBufferPointer<UInt8>
+    @usableFromInline let bytes: UnsafeBufferPointer<UInt8>
 
     /// Copies `bytes`; the array that was given is the caller's to forget.
     package init(_ bytes: [UInt8]) {
@@ -62,11 +62,12 @@ internal import COpenSSL
         unsafe SecretBytes(storage, bytes.extracting(range))
     }
 
-    package var count: Int { unsafe bytes.count }
+    @inlinable package var count: Int { unsafe bytes.count }
 
     package var isEmpty: Bool { count == 0 }
 
     /// Lends the content to `body`.
+    @inlinable
     package func withRevealed<R: ~Copyable, E: Error>(_ body: (Span<UInt8>) throws(E) -> R) throws(E) -> R {
         defer { extendLifetime(storage) }
         return try body(unsafe bytes.span)
@@ -87,13 +88,13 @@ internal import COpenSSL
 
 extension SecretBytes: Equatable {
     /// Takes a time that depends on the lengths only.
-    package static func == (left: SecretBytes, right: SecretBytes) -> Bool {
+    @usableFromInline package static func == (left: SecretBytes, right: SecretBytes) -> Bool {
         left.withRevealed { left in right.withRevealed { right in ConstantTime.equal(left, right) } }
     }
 }
 
 extension SecretBytes: CustomStringConvertible, CustomDebugStringConvertible, CustomReflectable {
-    package var description: String { "<secret>" }
-    package var debugDescription: String { description }
-    package var customMirror: Mirror { Mirror(self, children: []) }
+    @usableFromInline package var description: String { "<secret>" }
+    @usableFromInline package var debugDescription: String { description }
+    @usableFromInline package var customMirror: Mirror { Mirror(self, children: []) }
 }

@@ -89,6 +89,8 @@ internal import Synchronization
         var middleLength: UInt16 = 0
         var secretLength: UInt16 = 0
         var restLength: UInt16 = 0
+        /// What the shortcut said of it.
+        var number = 0
         /// The hash of what is kept.
         var hash: UInt64 = 0
         /// As in `Kept`.
@@ -199,15 +201,22 @@ internal import Synchronization
     private let memory: UnsafeMutableRawPointer
     private let frames: UnsafeMutablePointer<Frame>
     private let frameMemory: UnsafeMutableRawPointer
+    /// Both so that four tags, and a secret, are in one line of the processor's cache: of thousands of tenants none is in
+    /// it when it is asked for.
     private let tags: UnsafeMutablePointer<Tag>
     private let secrets: UnsafeMutablePointer<Secret>
+    private let tagMemory: UnsafeMutableRawPointer
     /// A bit for each place of a secret that is taken.
     private let takenSecrets: UnsafeMutablePointer<UInt64>
 
     private static let keptPlaces = 512
+    /// A power of two.
+    static let framePlaces = 256
     /// A power of two, of which so many lie together.
     private static let secretPlaces = 32_768
     private static let tagsTogether = 4
+    /// In bytes.
+    private static let cacheLine = 64
     /// In bytes, which `Secret` has: an API key has 46.
     private static let longestSecret = 48
     private static let longestHead = 640
@@ -253,15 +262,19 @@ internal import Synchronization
         unsafe kept.initialize(repeating: Kept(), count: Self.keptPlaces)
         // The kernel gives the pages of a block of this size as they are written to.
         unsafe memory = .allocate(byteCount: Self.keptPlaces * Self.stride, alignment: 4096)
-        unsafe frames = .allocate(capacity: ShortcutAnswer.frames)
-        unsafe frames.initialize(repeating: Frame(), count: ShortcutAnswer.frames)
-        unsafe frameMemory = .allocate(byteCount: ShortcutAnswer.frames * Self.longestHead, alignment: 4096)
+        unsafe frames = .allocate(capacity: Self.framePlaces)
+        unsafe frames.initialize(repeating: Frame(), count: Self.framePlaces)
+        unsafe frameMemory = .allocate(byteCount: Self.framePlaces * Self.longestHead, alignment: 4096)
         // Zeros are free places, and pages that nobody has written to take no memory.
-        guard let zeros = unsafe calloc(Self.secretPlaces, MemoryLayout<Tag>.stride) else {
-            preconditionFailure("no memory for the fast lane")
-        }
-        unsafe tags = zeros.bindMemory(to: Tag.self, capacity: Self.secretPlaces)
-        unsafe secrets = .allocate(capacity: Self.secretPlaces)
+        guard
+            let zeros = unsafe calloc(Self.secretPlaces * MemoryLayout<Tag>.stride + Self.cacheLine, 1)
+        else { preconditionFailure("no memory for the fast lane") }
+        unsafe tagMemory = zeros
+        unsafe tags = zeros.alignedUp(toMultipleOf: Self.cacheLine)
+            .bindMemory(to: Tag.self, capacity: Self.secretPlaces)
+        let secretBytes = unsafe Self.secretPlaces * MemoryLayout<Secret>.stride
+        unsafe secrets = UnsafeMutableRawPointer.allocate(byteCount: secretBytes, alignment: Self.cacheLine)
+            .bindMemory(to: Secret.self, capacity: Self.secretPlaces)
         unsafe takenSecrets = .allocate(capacity: Self.secretPlaces / 64)
         unsafe takenSecrets.initialize(repeating: 0, count: Self.secretPlaces / 64)
     }
@@ -276,7 +289,7 @@ internal import Synchronization
         unsafe memory.deallocate()
         unsafe frames.deallocate()
         unsafe frameMemory.deallocate()
-        unsafe free(tags)
+        unsafe free(tagMemory)
         unsafe secrets.deallocate()
         unsafe takenSecrets.deallocate()
     }
@@ -340,14 +353,14 @@ internal import Synchronization
         if unsafe state.pointee.keptCount + state.pointee.frameCount + state.pointee.secretCount == 0 { return false }
         let now = shortcut.clocks().monotonic.nanoseconds
         for index in 0..<Self.keptPlaces where unsafe kept[index].end <= now { wipe(index) }
-        for index in 0..<ShortcutAnswer.frames where unsafe frames[index].end <= now { wipeFrame(index) }
+        for index in 0..<Self.framePlaces where unsafe frames[index].end <= now { wipeFrame(index) }
         wipeSecrets(endedAt: now)
         return unsafe state.pointee.keptCount + state.pointee.frameCount + state.pointee.secretCount > 0
     }
 
     private func wipeAll() {
         for index in 0..<Self.keptPlaces { wipe(index) }
-        for index in 0..<ShortcutAnswer.frames { wipeFrame(index) }
+        for index in 0..<Self.framePlaces { wipeFrame(index) }
         wipeSecrets(endedAt: .max)
     }
 
@@ -743,10 +756,11 @@ internal import Synchronization
         let generation = generation.current
         var answer = newAnswer()
         input.withBytes(range.lowerBound + start..<range.lowerBound + end) { part in
-            if number < 0 { return shortcut.answer(part: part, inFrame: index, of: nil, &answer, output) }
+            let name = unsafe frame.pointee.number
+            if number < 0 { return shortcut.answer(part: part, inFrame: name, of: nil, &answer, output) }
             // Nobody but us lets go of it.
             unsafe secrets[number].holder._withUnsafeGuaranteedRef {
-                shortcut.answer(part: part, inFrame: index, of: $0, &answer, output)
+                shortcut.answer(part: part, inFrame: name, of: $0, &answer, output)
             }
         }
         if answer.consumed == 0 { return 0 }
@@ -904,7 +918,7 @@ internal import Synchronization
         let hash =
             unsafe hashOf(head, start) ^ hashOf(head + end, middle) &* 0x9e37_79b9_7f4a_7c15
             ^ hashOf(head + secret.upperBound, rest).byteSwapped ^ UInt64(secret.count)
-        let index = Int(truncatingIfNeeded: hash >> 8) & (ShortcutAnswer.frames - 1)
+        let index = Int(truncatingIfNeeded: hash >> 8) & (Self.framePlaces - 1)
         let frame = unsafe frames + index
         let known = unsafe frameMemory + index * Self.longestHead
         let isSame =
@@ -927,7 +941,7 @@ internal import Synchronization
             unsafe state.pointee.frameCount += 1
         }
         unsafe frame.pointee.end = state.pointee.monotonic + answer.frameLife
-        shortcut.keepFrame(index)
+        unsafe frame.pointee.number = answer.frame
         unsafe place.pointee.frame = Int32(index)
     }
 

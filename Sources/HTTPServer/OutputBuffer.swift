@@ -2,12 +2,12 @@
 /// turn, so that an answer costs no allocation.
 ///
 /// One worker's, on its thread. Whoever appends has asked for `room` first; too much ends the process.
-@safe package final class OutputBuffer {
+@safe @usableFromInline package final class OutputBuffer {
     let base: UnsafeMutableRawPointer
-    let capacity: Int
+    @usableFromInline let capacity: Int
     let stamp: ResponseStamp
     // In memory of its own: Swift would check at each access to a property that nobody else is in the middle of one.
-    private let length: UnsafeMutablePointer<Int>
+    @usableFromInline let length: UnsafeMutablePointer<Int>
 
     init(capacity: Int, stamp: ResponseStamp) {
         unsafe base = .allocate(byteCount: capacity, alignment: 16)
@@ -22,10 +22,10 @@
         unsafe length.deallocate()
     }
 
-    package var count: Int { unsafe length.pointee }
+    @inlinable package var count: Int { unsafe length.pointee }
 
     /// Bytes that can be appended.
-    package var room: Int { capacity - count }
+    @inlinable package var room: Int { capacity - count }
 
     func removeAll() { unsafe length.pointee = 0 }
 

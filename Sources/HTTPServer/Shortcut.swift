@@ -18,10 +18,6 @@ package protocol Shortcut: AnyObject {
     ///   middle of a request, or hold several.
     func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer, _ output: OutputBuffer)
 
-    /// The request that was answered last, which named its part, is from now on the frame of that number, below
-    /// `ShortcutAnswer.frames`: whatever that number meant before is over.
-    func keepFrame(_ frame: Int)
-
     /// Whose secret stood in the request that was answered last. It may be held for two seconds longer than the secret's
     /// life.
     var lastHolder: AnyObject? { get }
@@ -30,7 +26,9 @@ package protocol Shortcut: AnyObject {
     ///
     /// - Parameters:
     ///   - part: what stands there in this one: at least one byte, and none that is the one behind the part.
-    ///   - holder: the last holder when a request with the same secret was answered; nil where the frame has no secret.
+    ///   - frame: what was said of the last whole request with the same frame.
+    ///   - holder: the last holder when a whole request with the same secret was answered; nil where the frame has no
+    ///     secret.
     func answer(
         part: Span<UInt8>, inFrame frame: Int, of holder: AnyObject?, _ answer: inout ShortcutAnswer,
         _ output: OutputBuffer)
@@ -44,7 +42,6 @@ package protocol Shortcut: AnyObject {
 
 extension Shortcut {
     /// For those that never name a part.
-    package func keepFrame(_ frame: Int) {}
     package var lastHolder: AnyObject? { nil }
     package func answer(
         part: Span<UInt8>, inFrame frame: Int, of holder: AnyObject?, _ answer: inout ShortcutAnswer,
@@ -56,8 +53,6 @@ extension Shortcut {
 /// references to two would be a tenth of what an answer costs.
 package struct ShortcutAnswer: ~Copyable {
     static let kinds = 16
-    /// A power of two.
-    package static let frames = 256
 
     package enum Status {
         case ok, notModified
@@ -74,6 +69,8 @@ package struct ShortcutAnswer: ~Copyable {
     /// The bytes of the request that say who asks, behind the part: those of another one may be another secret that was in
     /// their place before. Empty where there are none.
     package var secret = 0..<0
+    /// By what the shortcut knows how all of the request was read that is neither.
+    package var frame = 0
     /// For how long a frame may be made of the request, in nanoseconds.
     package var frameLife: Int64 = 0
     /// For how long the secret may be known by its bytes, in nanoseconds.

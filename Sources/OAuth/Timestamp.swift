@@ -1,10 +1,10 @@
 internal import HTTPCodec
 
 /// A point in time: whole milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted.
-package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertible {
-    package let milliseconds: Int64
+@usableFromInline package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertible {
+    @usableFromInline package let milliseconds: Int64
 
-    package init(milliseconds: Int64) { self.milliseconds = milliseconds }
+    @inlinable package init(milliseconds: Int64) { self.milliseconds = milliseconds }
 
     package init(seconds: Int64) { self.init(milliseconds: seconds * 1000) }
 
@@ -30,10 +30,12 @@ package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertibl
         .milliseconds(later.milliseconds) - .milliseconds(milliseconds)
     }
 
-    package static func < (left: Timestamp, right: Timestamp) -> Bool { left.milliseconds < right.milliseconds }
+    @inlinable package static func < (left: Timestamp, right: Timestamp) -> Bool {
+        left.milliseconds < right.milliseconds
+    }
 
     /// RFC 3339 in UTC, whole seconds: `2026-11-21T09:00:00Z`.
-    package var description: String {
+    @usableFromInline package var description: String {
         let (days, secondOfDay) = GregorianDate.floorDivide(seconds, by: 86_400)
         let date = GregorianDate(daysSince1970: days)
         // Byte by byte: every event and every line of the log bears a time or two.

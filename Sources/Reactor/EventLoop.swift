@@ -3,8 +3,8 @@ internal import Glibc
 internal import Synchronization
 
 /// What a descriptor is ready for.
-package struct Readiness: OptionSet, Sendable {
-    package let rawValue: UInt8
+@usableFromInline package struct Readiness: OptionSet, Sendable {
+    @usableFromInline package let rawValue: UInt8
     // Inlinable, since every event is looked at through these.
     @inlinable package init(rawValue: UInt8) { self.rawValue = rawValue }
 

@@ -1,10 +1,10 @@
 internal import Glibc
 
 /// A point on the clock that only runs forward (CLOCK_MONOTONIC). For deadlines; never for wall-clock times.
-package struct MonotonicInstant: Comparable, Hashable, Sendable {
-    package var nanoseconds: Int64
+@usableFromInline package struct MonotonicInstant: Comparable, Hashable, Sendable {
+    @usableFromInline package var nanoseconds: Int64
 
-    package init(nanoseconds: Int64) {
+    @inlinable package init(nanoseconds: Int64) {
         self.nanoseconds = nanoseconds
     }
 
@@ -24,7 +24,7 @@ package struct MonotonicInstant: Comparable, Hashable, Sendable {
     }
 
     /// The same where a `Duration` would have to be taken apart each time, which divides 128 bits.
-    package func advanced(byNanoseconds change: Int64) -> MonotonicInstant {
+    @inlinable package func advanced(byNanoseconds change: Int64) -> MonotonicInstant {
         let (sum, overflow) = nanoseconds.addingReportingOverflow(change)
         return MonotonicInstant(nanoseconds: overflow ? (change > 0 ? .max : .min) : sum)
     }
@@ -34,7 +34,7 @@ package struct MonotonicInstant: Comparable, Hashable, Sendable {
         return .nanoseconds(overflow ? (other > self ? .max : .min) : difference)
     }
 
-    package static func < (left: MonotonicInstant, right: MonotonicInstant) -> Bool {
+    @inlinable package static func < (left: MonotonicInstant, right: MonotonicInstant) -> Bool {
         left.nanoseconds < right.nanoseconds
     }
 }

@@ -14,11 +14,12 @@ internal import Reactor
 final class WarmReads: Shortcut {
     /// An API key that may read credentials, with what is known of it.
     private final class Caller {
-        let digest: SHA256.Words
-        let storageKeys: [StorageKey]?
-        let reader: CredentialsProvider.Reader
-        let provider: Int
+        // What every reading looks at comes first, for the processor's cache.
         let end: MonotonicInstant
+        let reader: CredentialsProvider.Reader
+        let storageKeys: [StorageKey]?
+        let provider: Int
+        let digest: SHA256.Words
 
         init(
             _ digest: SHA256.Words, _ key: CallerKey, _ tenant: Tenant, end: MonotonicInstant, generation: Int
@@ -38,9 +39,22 @@ final class WarmReads: Shortcut {
 
     /// A plain read without its storage key and its API key.
     private struct Frame {
+        /// Both in one number.
+        let number: Int
+
+        /// - Parameter minimumLifetime: in seconds; nil for a read without conditions.
+        init(minimumLifetime: Int64?, closes: Bool) {
+            number = Int(minimumLifetime.map { $0 + 1 } ?? 0) * 2 + (closes ? 1 : 0)
+        }
+
+        init(number: Int) { self.number = number }
+
+        var closes: Bool { number & 1 == 1 }
+
         /// Nil for one without conditions.
-        var query: CredentialsQuery?
-        var closes = false
+        var query: CredentialsQuery? {
+            number < 2 ? nil : CredentialsQuery(minimumLifetime: .seconds(number / 2 - 1))
+        }
     }
 
     let generation: Generation
@@ -51,12 +65,9 @@ final class WarmReads: Shortcut {
     private let counts: WarmReadCounts
     private let limits: RequestLimits
     private let defaultKey = StorageKey.default.description
-    /// In place, so that looking one up is a load.
-    private var frames = InlineArray<256, Frame>(repeating: Frame())
-    /// Of what was answered last.
-    private var lastFrame = Frame()
-    private var lastCaller: Caller?
     private var callers = [Caller?](repeating: nil, count: callerPlaces)
+    /// Whose request was answered last.
+    private var lastCaller: Caller?
 
     /// A power of two.
     private static let callerPlaces = 32_768
@@ -96,7 +107,7 @@ final class WarmReads: Shortcut {
             let parameters = Parameters(bytes, head.query)
         else { return }
         guard let caller = caller(SHA256.words(bytes.extracting(secret)), answer) else { return }
-        let frame = Frame(query: parameters.query, closes: head.closes)
+        let frame = Frame(minimumLifetime: parameters.minimumLifetime, closes: head.closes)
         let found: CredentialsProvider.Warm?
         if parameters.storageKey.isEmpty {
             found = warm(defaultKey.utf8.span, frame, caller, answer)
@@ -118,24 +129,22 @@ final class WarmReads: Shortcut {
             answer.secret = secret
             answer.frameLife = Self.span
             answer.secretLife = min(Self.span, caller.end.nanoseconds - answer.monotonic.nanoseconds)
-            lastFrame = frame
+            answer.frame = frame.number
             lastCaller = caller
         }
         guard write(found, isNotModified, frame, caller, &answer, output) else { return }
         answer.consumed = head.length
     }
 
-    func keepFrame(_ index: Int) { frames[index] = lastFrame }
-
     var lastHolder: AnyObject? { lastCaller }
 
     func answer(
-        part: Span<UInt8>, inFrame index: Int, of holder: AnyObject?, _ answer: inout ShortcutAnswer,
+        part: Span<UInt8>, inFrame frame: Int, of holder: AnyObject?, _ answer: inout ShortcutAnswer,
         _ output: OutputBuffer
     ) {
-        let frame = frames[index]
+        let frame = Frame(number: frame)
         // What is no storage key is not found.
-        guard let caller = holder as? Caller, isKnown(caller, answer),
+        guard let holder, let caller = exactly(holder, Caller.self), isKnown(caller, answer),
             let found = warm(part, frame, caller, answer), write(found, false, frame, caller, &answer, output)
         else { return }
         answer.consumed = part.count
@@ -232,8 +241,8 @@ final class WarmReads: Shortcut {
     private struct Parameters {
         /// Empty where none is named.
         var storageKey = 0..<0
-        /// Nil where there are no conditions, or none that the one without names.
-        var query: CredentialsQuery?
+        /// In seconds. Nil where there are no conditions, or none that the one without names.
+        var minimumLifetime: Int64?
         private var hasMinimumLifetime = false
 
         /// Nil where there is anything else, or a value that is not allowed.
@@ -266,8 +275,7 @@ final class WarmReads: Shortcut {
                     CredentialsQuery.minimumLifetimeSeconds.contains(seconds)
                 else { return start }
                 hasMinimumLifetime = true
-                let named = CredentialsQuery(minimumLifetime: .seconds(seconds))
-                if named != CredentialsQuery() { query = named }
+                if .seconds(seconds) != CredentialsQuery.defaultMinimumLifetime { minimumLifetime = seconds }
                 return end
             }
             return start

@@ -1,9 +1,10 @@
 import BrokerTesting
 import HTTPCodec
-import HTTPServer
 import Reactor
 import Synchronization
 import Testing
+
+@testable import HTTPServer
 
 /// Answers `GET /quick`, each time with how often it was asked.
 private final class CountingShortcut: Shortcut {
@@ -129,8 +130,6 @@ private final class PartShortcut: Shortcut {
     let generation = Generation()
     private let life: Int64
     private let whole: Counter
-    private var part: [Int: Int] = [:]
-    private var number = 0
 
     init(life: Int64, whole: Counter) {
         self.life = life
@@ -146,21 +145,18 @@ private final class PartShortcut: Shortcut {
                 bytes[index] == 10 && bytes[index - 1] == 13 && bytes[index - 2] == 10 && bytes[index - 3] == 13
             }), let space = (start.count..<bytes.count).first(where: { bytes[$0] == UInt8(ascii: " ") })
         else { return }
-        number = whole.add()
-        write(bytes.extracting(start.count..<space), number, &answer, output)
+        answer.frame = whole.add()
+        write(bytes.extracting(start.count..<space), answer.frame, &answer, output)
         answer.part = start.count..<space
         answer.frameLife = life
         answer.consumed = end + 1
     }
 
-    func keepFrame(_ frame: Int) { part[frame] = number }
-
     func answer(
         part: Span<UInt8>, inFrame frame: Int, of holder: AnyObject?, _ answer: inout ShortcutAnswer,
         _ output: OutputBuffer
     ) {
-        guard let number = self.part[frame] else { return }
-        write(part, number, &answer, output)
+        write(part, frame, &answer, output)
         answer.consumed = part.count
     }
 
@@ -264,7 +260,7 @@ private struct PartHandler: RequestHandler {
         try await withServer(answering: handler) { server async throws in
             let client = try HTTPRawClient(server.address)
             for _ in 0..<3 {
-                for number in 0..<2 * ShortcutAnswer.frames {
+                for number in 0..<2 * FastLane.framePlaces {
                     let fields = "Host: h\r\nValue: \(number)\r\n\r\n"
                     try await client.send(
                         "GET /quick/part/of/a\(number) HTTP/1.1\r\n\(fields)GET /quick/part/of/b\(number) HTTP/1.1\r\n\(fields)"

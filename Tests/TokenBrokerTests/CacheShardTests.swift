@@ -17,25 +17,27 @@ internal import Testing
         shard.find(key, hash).map { shard.entry($0).value }
     }
 
-    /// The plain form of the same: a dictionary, and an array with the newest at the end.
+    /// The plain form of the same: a dictionary. It does not say which entries go where there is no room.
     private struct Model {
         let limit: Int
         var entries: [Int: Int] = [:]
-        var order: [Int] = []
         var evictions = 0
 
         var bytes: Int { entries.values.reduce(0, +) }
 
-        mutating func set(_ key: Int, bytes: Int?) {
+        /// - Parameter isThere: whether the shard has it. What it has let go of must have been in the way, and not be what
+        ///   has just come.
+        mutating func set(_ key: Int, bytes: Int?, _ isThere: (Int) -> Bool) {
             entries[key] = nil
-            order.removeAll { $0 == key }
             guard let bytes, bytes <= limit else { return }
             entries[key] = bytes
-            order.append(key)
-            while self.bytes > limit {
-                evictions += 1
-                entries[order.removeFirst()] = nil
-            }
+            let gone = entries.filter { !isThere($0.key) }
+            #expect(gone[key] == nil)
+            // One less would not have been enough.
+            #expect(gone.isEmpty || self.bytes - gone.values.reduce(0, +) + (gone.values.max() ?? 0) > limit)
+            for key in gone.keys { entries[key] = nil }
+            evictions += gone.count
+            #expect(self.bytes <= limit)
         }
     }
 
@@ -44,26 +46,29 @@ internal import Testing
         arguments: [
             { $0 &* -7_046_029_254_386_353_131 }, { $0 % 3 }, { 14 + $0 % 4 }, { -1 - $0 % 2 }, { _ in 7 },
         ] as [@Sendable (Int) -> Int])
-    func `does what a dictionary and a list do`(hash: @Sendable (Int) -> Int) {
+    func `does what a dictionary does that has no room for all`(hash: @Sendable (Int) -> Int) {
         var random = SplitMix(state: 20_261_121)
         var shard = Shard(limit: 500)
         var model = Model(limit: 500)
+        let isThere = { (key: Int) in shard.find(key, hash(key)) != nil }
         for step in 0..<4000 {
             let key = Int.random(in: 0..<90, using: &random)
             switch Int.random(in: 0..<20, using: &random) {
             case 0..<12:
                 let bytes = Int.random(in: 1...12, using: &random)
                 Self.set(key, hash(key), bytes: bytes, in: &shard)
-                model.set(key, bytes: bytes)
+                model.set(key, bytes: bytes, isThere)
             case 12:
                 Self.set(key, hash(key), bytes: 501, in: &shard)
-                model.set(key, bytes: 501)
+                model.set(key, bytes: 501, isThere)
             case 13 where step % 50 == 0:
                 shard.removeAll { $0.key % 2 == 0 }
-                for key in model.entries.keys where key % 2 == 0 { model.set(key, bytes: nil) }
+                for key in model.entries.keys where key % 2 == 0 { model.set(key, bytes: nil, isThere) }
+            case 14, 15:
+                if let slot = shard.find(key, hash(key)) { shard.use(slot) }
             default:
                 shard.set(key, hash(key), to: nil, checked: Self.now)
-                model.set(key, bytes: nil)
+                model.set(key, bytes: nil, isThere)
             }
             #expect(shard.count == model.entries.count)
             #expect(shard.bytes == model.bytes)
@@ -77,40 +82,46 @@ internal import Testing
         }
     }
 
-    @Test func `whatever goes was not used while three quarters of the others were`() {
-        var random = SplitMix(state: 1)
-        var shard = Shard(limit: 1000)
-        for key in 0..<1000 { Self.set(key, key, in: &shard) }
-        var lastUse: [Int: Int] = [:]
-        for step in 1...100_000 {
-            // Some keys are asked for far more often than others.
-            let key = Int.random(in: 0..<1000, using: &random) * Int.random(in: 0..<1000, using: &random) / 700
-            if let slot = shard.find(key, key) {
-                shard.use(slot)
-            } else {
-                Self.set(key, key, in: &shard)
-                for (known, use) in lastUse where shard.find(known, known) == nil {
-                    #expect(step - use >= 740)
-                    lastUse[known] = nil
-                }
+    @Test(arguments: [0, 1, 2, 499, 500, 998, 999])
+    func `what was used once stays for as long as there come as many as there are`(used: Int) throws {
+        for before in [0, 1, 500, 998] {
+            var shard = Shard(limit: 1000)
+            for key in 0..<1000 { Self.set(key, key, in: &shard) }
+            for key in 1000..<1000 + before { Self.set(key, key, in: &shard) }
+            guard let slot = shard.find(used, used) else { continue }
+            shard.use(slot)
+            var came = 0
+            while shard.find(used, used) != nil {
+                came += 1
+                Self.set(10_000 + came, 10_000 + came, in: &shard)
             }
-            lastUse[key] = step
+            #expect((1000...2000).contains(came))
         }
     }
 
-    @Test(arguments: [0, 1, 248, 249, 250, 251, 499, 500, 749, 750, 999])
-    func `whatever is used stays while three quarters as many come as there are`(before: Int) throws {
+    @Test(arguments: [1, 2, 500, 998, 999], [-1, 0])
+    func `what is used again and again stays, whatever else comes once`(hot: Int, more: Int) throws {
         var shard = Shard(limit: 1000)
         for key in 0..<1000 { Self.set(key, key, in: &shard) }
-        shard.use(try #require(shard.find(0, 0)))
-        for key in 1000..<1000 + before { Self.set(key, key, in: &shard) }
-        shard.use(try #require(shard.find(0, 0)))
-        var came = 0
-        while shard.find(0, 0) != nil {
-            came += 1
-            Self.set(10_000 + came, 10_000 + came, in: &shard)
+        for round in 1...20 {
+            for key in 1000 - hot..<1000 { shard.use(try #require(shard.find(key, key))) }
+            // As many as have room beside them.
+            for came in 0..<1000 - hot + more { Self.set(round * 1000 + came, came, in: &shard) }
         }
-        #expect((751...1000).contains(came))
+        #expect(shard.count == 1000)
+    }
+
+    @Test(arguments: [0, 1, 2, 998, 999, 1000])
+    func `where all were used the one goes whose turn it is, and it alone`(used: Int) throws {
+        var shard = Shard(limit: 1000)
+        for key in 0..<1000 { Self.set(key, key, in: &shard) }
+        for key in 0..<used { shard.use(try #require(shard.find(key, key))) }
+        Self.set(1000, 1000, in: &shard)
+        #expect((0...1000).filter { shard.find($0, $0) == nil } == [used == 1000 ? 0 : used])
+        #expect(shard.evictions == 1)
+        // And the next time it is the next one.
+        Self.set(1001, 1001, in: &shard)
+        #expect(shard.find(1001, 1001) != nil && shard.evictions == 2)
     }
 
     @Test(arguments: [(99, true), (100, true), (101, false)])
