@@ -227,7 +227,7 @@ internal import Synchronization
     /// How many of the fast line are served in a turn, before the kernel is asked who else has come.
     private static let fastInTurn = 16
     /// For how long the slow line is served in a turn, in nanoseconds: about what five of the fast take.
-    private static let slowInTurn: Int64 = 50_000
+    private static let slowInTurn: Int64 = 25_000
     /// How many bytes of a connection's requests are read before others have their turn.
     private static let portion = 8192
     /// Room for one more answer once as much is unsent as a connection may have.

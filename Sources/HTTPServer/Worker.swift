@@ -24,10 +24,10 @@ actor Worker {
     private var lastSerial: UInt64 = 0
     private var heldContentBytes = 0
     private var liveConnections = 0
-    /// Connections that may give way to new ones, by how long they have been idle; and, where there was none, until when
-    /// there can be none that has been for long enough.
-    private var idle: [(id: ConnectionID, since: MonotonicInstant)] = []
-    private var nobodyIdleBefore = MonotonicInstant(nanoseconds: 0)
+    /// The slots that have had a connection, by a time before which theirs was not idle: it is looked at when that is the
+    /// earliest.
+    private var idleSince = TimeHeap()
+    private var isListed: [Bool] = []
     private var refusedConnections = 0
     private var isSweeping = false
     /// What each kind of refusal is answered with, once there was one.
@@ -49,12 +49,14 @@ actor Worker {
 
     // How much one connection or listener may do before others have their turn.
     private static let readsPerTurn = 4
-    private static let requestsPerTurn = 16
+    /// In nanoseconds; one request at least is served.
+    private static let timePerTurn: Int64 = 25_000
     /// In nanoseconds. The listener reports again what is left.
-    private static let acceptTime: Int64 = 50_000
+    private static let acceptTime: Int64 = 25_000
     /// For how long connections are taken from the kernel's queue before the listener closes.
     private static let lastAccepts = Duration.milliseconds(100)
     private static let streamWritesPerTurn = 64
+    private static let looksPerAttempt = 512
     /// Refused connections that are answered at once; more are dropped without an answer.
     /// At most an eighth of the limit: they take descriptors, too.
     private var maximumRefusals: Int { min(64, max(1, configuration.maximumConnections / 8)) }
@@ -165,8 +167,13 @@ actor Worker {
         let connection = Connection(id: id, descriptor: descriptor, isRefused: isRefused)
         if slot == connections.count {
             connections.append(connection)
+            isListed.append(false)
         } else {
             connections[slot] = connection
+        }
+        if !isListed[slot] {
+            isListed[slot] = true
+            idleSince.insert(loop.turnTime, UInt64(slot))
         }
         lane.begin(id, connection.descriptor)
         liveConnections += 1
@@ -181,32 +188,33 @@ actor Worker {
 
     /// The connection that has been idle for longest, if it has been for the time of grace.
     ///
-    /// All connections are looked at once for many calls: whoever makes connections without end would otherwise have each
-    /// attempt looked at as many times as there are connections. Whoever comes to be idle later than that is due later than
-    /// all who were found, and is found the next time.
+    /// No call looks at more than a few: whoever makes connections without end would otherwise have each attempt looked at
+    /// as many times as there are connections. Behind more than that which are in use, an idle one is found some attempts
+    /// later.
     private func longestIdle() -> Connection? {
         let now = MonotonicInstant.now
-        if idle.isEmpty {
-            if now < nobodyIdleBefore { return nil }
-            for case let connection? in connections where connection.isIdle {
-                noteAnswers(of: connection)
-                idle.append((connection.id, connection.waitBegan))
+        for _ in 0..<Self.looksPerAttempt {
+            guard let first = idleSince.first, first.time.advanced(by: configuration.idleGrace) <= now else {
+                return nil
             }
-            // The last one is the next to go.
-            idle.sort { $0.since > $1.since }
-            if idle.isEmpty { nobodyIdleBefore = now.advanced(by: configuration.idleGrace) }
-        }
-        while let (id, since) = idle.last {
-            // Whoever waits for a turn has asked for something: it is with the kernel yet.
-            if let connection = connection(id), connection.isIdle, !Kernel.hasInput(connection.descriptor) {
+            idleSince.removeFirst()
+            let slot = Int(first.number)
+            guard let connection = connections[slot] else {
+                isListed[slot] = false
+                continue
+            }
+            var since = now
+            if connection.isIdle {
                 noteAnswers(of: connection)
-                if connection.waitBegan == since {
-                    if since.advanced(by: configuration.idleGrace) > now { return nil }
-                    idle.removeLast()
+                since = connection.waitBegan
+                // Whoever waits for a turn has asked for something: it is with the kernel yet.
+                if since == first.time, !Kernel.hasInput(connection.descriptor) {
+                    idleSince.insert(since, first.number)
                     return connection
                 }
             }
-            idle.removeLast()
+            // Not before it was: who waits for a turn is not looked at again for the time of grace.
+            idleSince.insert(since == first.time ? now : since, first.number)
         }
         return nil
     }
@@ -272,18 +280,18 @@ actor Worker {
         if connection.isBeingServed || connection.phase == .closed { return }
         connection.isBeingServed = true
         var (reads, requests) = (0, 0)
+        let end = MonotonicInstant.now.advanced(byNanoseconds: Self.timePerTurn)
         serving: while true {
             switch connection.phase {
             case .receiving:
-                if reads >= Self.readsPerTurn || requests >= Self.requestsPerTurn {
+                let hasMore = connection.unreadBytes > 0 || connection.mayHaveInput
+                if hasMore, reads >= Self.readsPerTurn || requests > 0 && MonotonicInstant.now >= end {
                     serveLater(connection)
                     break serving
                 }
                 // What is unsent bounds what is read: a peer that does not take its answers gets no more of them.
-                if connection.unsentBytes >= configuration.unsentBytes {
-                    flush(connection)
-                    if connection.unsentBytes >= configuration.unsentBytes { break serving }
-                }
+                if connection.unsentBytes >= configuration.unsentBytes { flush(connection) }
+                if connection.unsentBytes > 0, !connection.mayWrite { break serving }
                 guard let event = nextEvent(connection, &reads) else {
                     // What the fast lane has read, and nothing behind it.
                     account(connection)

@@ -95,7 +95,7 @@ package struct ScheduledAction: Hashable, Sendable {
     private static let mostAfterPause: Int32 = 64
     private static let roundsInTurn = 32
     /// In nanoseconds.
-    private static let leastJobTime: Int64 = 200_000
+    private static let leastJobTime: Int64 = 50_000
     /// What a crowd of items has taken is given back.
     private static let keptCapacity = 256
 

@@ -326,6 +326,36 @@ import Testing
         }
     }
 
+    /// One attempt looks at no more than 512, so that attempts without end cost no more than they are worth.
+    @Test(arguments: [(510, true), (512, false), (513, false)])
+    func `behind hundreds that are in use the idle connection is found, by the second attempt at the latest`(
+        busy: Int, isFoundAtOnce: Bool
+    ) async throws {
+        let configuration = configured {
+            $0.maximumConnections = busy + 1
+            $0.idleGrace = .zero
+        }
+        try await withServer(configuration) { server in
+            var clients: [HTTPRawClient] = []
+            for _ in 0..<busy { clients.append(try HTTPRawClient(server.address)) }
+            await eventually { server.statistics.connectionsOpen == busy }
+            for client in clients { try await client.send("GET / HTTP/1.1\r\n") }
+            // Its answer comes behind all that they have sent.
+            let idle = try HTTPRawClient(server.address)
+            try await idle.send(get("/"))
+            #expect(try await idle.response().status == .ok)
+            let first = try HTTPRawClient(server.address)
+            try await first.send(get("/"))
+            #expect(try await first.response().status == (isFoundAtOnce ? .ok : .serviceUnavailable))
+            if !isFoundAtOnce {
+                let second = try HTTPRawClient(server.address)
+                try await second.send(get("/"))
+                #expect(try await second.response().status == .ok)
+            }
+            #expect(try await idle.rest() == "")
+        }
+    }
+
     @Test func `a crowd of refused connections is dropped without spinning`() async throws {
         try await withServer(configured { $0.maximumConnections = 1 }) { server in
             let first = try HTTPRawClient(server.address)
