@@ -3,6 +3,7 @@
 
 #include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <netdb.h>
 #include <pthread.h>
@@ -111,4 +112,12 @@ long clinux_raise_descriptor_limit(void) {
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) == -1 || getrlimit(RLIMIT_NOFILE, &limit) == -1) return -1;
     return limit.rlim_cur > 0x7fffffff ? 0x7fffffff : (long)limit.rlim_cur;
+}
+
+void clinux_reserve_descriptors(int count) {
+    int descriptor = clinux_eventfd();
+    if (descriptor == -1) return;
+    int last = fcntl(descriptor, F_DUPFD_CLOEXEC, count - 1);
+    if (last != -1) close(last);
+    close(descriptor);
 }

@@ -40,6 +40,15 @@ package enum DescriptorLimit {
     package static func raise() throws(SystemError) -> Int {
         try retryingInterrupts("setrlimit") { clinux_raise_descriptor_limit() }
     }
+
+    /// Has the kernel's table of descriptors have room for so many, if it can, within the limit.
+    ///
+    /// The table grows by doubling, and in a process with threads whoever opens the descriptor that it grows for waits
+    /// until no processor can be looking into the old one: 5 to 20 ms, in which a loop serves nobody. Before the first
+    /// thread it costs next to nothing, and the table takes 8 bytes for each of them, of the kernel's memory.
+    package static func reserve(_ count: Int) {
+        clinux_reserve_descriptors(CInt(clamping: count))
+    }
 }
 
 /// Plain text to standard output or standard error, for commands and for a start that failed.

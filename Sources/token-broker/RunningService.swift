@@ -180,6 +180,7 @@ struct RunningService {
             log.warning("connection_limit_lowered", [.count(available - reserve)])
             return available - reserve
         }
+        DescriptorLimit.reserve(configuration.maximumConnections + reserve)
         return configuration.maximumConnections
     }
 

@@ -40,6 +40,7 @@ func loadConfiguration(for command: Command) -> Configuration {
 
 /// Serves until the first SIGTERM or SIGINT and what it leaves time for; a second one ends the process at once.
 func runService() -> Never {
+    reserveDescriptors()
     prepareCryptography()
     let configuration = loadConfiguration(for: .serve)
     Signals.prepare()
@@ -61,6 +62,14 @@ func runService() -> Never {
     }
     Signals.next()
     Console.exit(130)
+}
+
+/// Before the first thread: for as many as there are unless the configuration, which is not read yet, allows more
+/// connections than it does by default.
+func reserveDescriptors() {
+    // Where the limit cannot be raised, the start fails for that later.
+    let limit = (try? DescriptorLimit.raise()) ?? 0
+    DescriptorLimit.reserve(min(16_384, limit))
 }
 
 /// OpenSSL looks for an algorithm among all that it has when it is first asked for one, a good part of what a start takes.

@@ -40,6 +40,8 @@ int clinux_set_thread_name(unsigned long thread, const char *name);
 extern const int CLINUX_EAI_NODATA;
 /// Raises the soft limit on open descriptors to the hard one; returns it, or -1 with errno.
 long clinux_raise_descriptor_limit(void);
+/// Has the kernel make its table of the process's descriptors so large at once, within the limit.
+void clinux_reserve_descriptors(int count);
 /// Makes the process undumpable and forbids core files, so that a crash leaves no secret behind.
 int clinux_forbid_core_dumps(void);
 
