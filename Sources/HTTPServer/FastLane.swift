@@ -226,7 +226,7 @@ internal import Synchronization
     private static var stride: Int { longestHead + longestAnswer }
     /// How many of the fast line are served in a turn, before the kernel is asked who else has come.
     private static let fastInTurn = 16
-    /// For how long the slow line is served in a turn, in nanoseconds: about what five of the fast take.
+    /// For how long the slow line is served in a turn, in nanoseconds: about what three of the fast take.
     private static let slowInTurn: Int64 = 25_000
     /// How many bytes of a connection's requests are read before others have their turn.
     private static let portion = 8192
