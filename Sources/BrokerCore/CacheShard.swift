@@ -1,7 +1,8 @@
 internal import Reactor
 
 /// The part of a cache that stands under one lock: a table of entries with marks of their use, and which keys were
-/// changed. Every operation on a key takes the same time however many there are, except when the table grows.
+/// changed. Every operation on a key takes the same time however many there are, except when the table grows or the hand
+/// has far to go.
 ///
 /// Keys come with their hash, so that it is computed once, outside of the lock. Entries stand in slots; the table holds
 /// the slots' numbers (open addressing with linear probing).
@@ -42,7 +43,8 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
 
         /// Of a slot without an entry.
         static var free: Use { Use(bits: 0xff) }
-        /// Of an entry that has just come: the hand passed it a moment ago, and it has a whole round to be used in.
+        /// Of an entry that has just come. Mostly it takes the place of the one that went last, so that it has a whole round
+        /// to be used in; where it takes that of one that was removed, the hand may come by sooner.
         static var new: Use { Use(bits: CacheShard.renewalsPerUse) }
         static var used: Use { Use(bits: mark | CacheShard.renewalsPerUse) }
 

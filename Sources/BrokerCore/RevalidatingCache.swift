@@ -15,9 +15,9 @@ package struct CacheStatistics: Sendable, Equatable {
 /// What was read from the store, kept in memory for as long as it may be believed.
 ///
 /// Sharded, so that readers on different loops seldom meet. Bounded by the memory that the entries take: where a shard
-/// is full, something goes that was not used for long. A value that was read or written before another change, and
-/// arrives after it, is not taken in: with a store of one writer, or while a change feed vouches for what is here, it
-/// would never be looked at again.
+/// is full, something goes that, as a rule, was not used for long. A value that was read or written before another
+/// change, and arrives after it, is not taken in: with a store of one writer, or while a change feed vouches for what is
+/// here, it would never be looked at again.
 package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     private typealias Contents = CacheShard<Key, Value>
 

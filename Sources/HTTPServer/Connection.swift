@@ -166,7 +166,10 @@ final class Connection {
     var currentWait: Wait {
         switch phase {
         case .receiving:
-            if partialBody != nil {
+            if unsentBytes > 0, !mayWrite {
+                // What has come of further requests is not looked at meanwhile; there is a deadline for the sending.
+                .nothing
+            } else if partialBody != nil {
                 .body
             } else if isInsideRequest {
                 .head

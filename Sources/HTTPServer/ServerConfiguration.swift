@@ -28,8 +28,8 @@ package struct ServerConfiguration: Sendable {
     /// How long a connection must have been idle before it gives way to a new one. Default 1 s: one whose client is
     /// about to use it again is not taken from it.
     package var idleGrace: Duration
-    /// Unsent bytes of answers from which on a connection's further requests are not read and a stream's writer waits.
-    /// Default 64 KiB. One answer, and one write to a stream, may exceed it.
+    /// Unsent bytes of answers from which on a connection's further requests are not read and a stream's writer waits;
+    /// requests are not read on a connection whose socket is full, either. Default 64 KiB. One answer, and one write to a stream, may exceed it.
     package var unsentBytes: Int
     /// Bytes of unfinished contents that the connections of one loop may hold together. Default 64 MiB. The request
     /// that would exceed it is answered 503: whoever fills memory with contents that never end hurts only such.

@@ -291,7 +291,8 @@ actor Worker {
                 }
                 // What is unsent bounds what is read: a peer that does not take its answers gets no more of them.
                 if connection.unsentBytes >= configuration.unsentBytes { flush(connection) }
-                if connection.unsentBytes > 0, !connection.mayWrite { break serving }
+                // Where the peer is gone its descriptor may be another connection's by now.
+                if connection.phase == .closed || connection.unsentBytes > 0 && !connection.mayWrite { break serving }
                 guard let event = nextEvent(connection, &reads) else {
                     // What the fast lane has read, and nothing behind it.
                     account(connection)

@@ -176,11 +176,11 @@ struct RunningService {
             throw StartFailure(text: "the limit on open descriptors cannot be read: \(error)")
         }
         let reserve = min(256, available / 2)
+        DescriptorLimit.reserve(min(available, configuration.maximumConnections + reserve))
         if configuration.maximumConnections > available - reserve {
             log.warning("connection_limit_lowered", [.count(available - reserve)])
             return available - reserve
         }
-        DescriptorLimit.reserve(configuration.maximumConnections + reserve)
         return configuration.maximumConnections
     }
 

@@ -250,6 +250,25 @@ import Testing
         }
     }
 
+    /// What has arrived of its requests waits for it, and not the other way round.
+    @Test func `a peer that pauses in reading is not late with requests that have arrived`() async throws {
+        let body = [UInt8](repeating: 0x61, count: 32_768)
+        let handler: @Sendable (Request) async -> Response = { _ in Response(.ok, body: body) }
+        let configuration = configured { $0.headTimeout = .milliseconds(300) }
+        try await withServer(configuration, handler: handler) { server in
+            let client = try HTTPRawClient(server.address, receiveBufferBytes: 4096)
+            try await client.send(String(repeating: get("/"), count: 200))
+            await eventually { server.statistics.requests > 0 }
+            // Whose head is late is told so, twice: as long have those waited that are not looked at.
+            for _ in 0..<2 {
+                let late = try HTTPRawClient(server.address)
+                try await late.send("GET / HTTP/1.1\r\n")
+                #expect(try await late.response().status == .requestTimeout)
+            }
+            for _ in 0..<200 { #expect(try await client.response().status == .ok) }
+        }
+    }
+
     @Test func `slow peers do not delay others`() async throws {
         try await withServer { server in
             var slow: [HTTPRawClient] = []
