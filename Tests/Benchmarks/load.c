@@ -4,7 +4,8 @@
 //     load --port PORT --requests-from FILE [options]
 //
 // FILE holds request heads, with contents where they have any, separated by NUL; they are sent in turn. A run of `#` in
-// one becomes a decimal number below --numbers, with leading zeros: many storage keys without many heads.
+// one becomes a decimal number, one of --numbers from --first on, with leading zeros: many storage keys without many
+// heads.
 //
 // How requests are sent:
 //   (nothing)          closed loop: a connection sends again as soon as it has all answers
@@ -13,6 +14,7 @@
 //   --connections N    how many at once (64)
 //   --pipeline P       requests that a connection sends in one go (1)
 //   --sequential       numbers in turn, not at random
+//   --first N          all numbers are so much more (0)
 //   --drop             open loop: what falls due while no connection is free is left out, not kept waiting
 // How long:
 //   --seconds S        of measurement (1), after --warm-up S (0.2) that does not count
@@ -60,7 +62,7 @@ static const uint64_t tick = 1000000;
 // --- Settings -------------------------------------------------------------------------------------------------------
 
 static uint16_t port;
-static uint64_t rate, count_limit, numbers;
+static uint64_t rate, count_limit, numbers, first_number;
 static size_t connection_count = 64, pipeline = 1;
 static bool reconnects, sequential, drops, spins, sleeps;
 static double seconds = 1, warm_up = 0.2;
@@ -134,11 +136,11 @@ static uint64_t server_cpu(void) {
 // --- Requests -------------------------------------------------------------------------------------------------------
 
 static uint64_t take_number(void) {
-    if (sequential) return next_number++ % numbers;
+    if (sequential) return first_number + next_number++ % numbers;
     random_state ^= random_state << 13;
     random_state ^= random_state >> 7;
     random_state ^= random_state << 17;
-    return random_state % numbers;
+    return first_number + random_state % numbers;
 }
 
 static size_t put_request(char *place) {
@@ -490,6 +492,7 @@ static void read_arguments(int count, char **arguments) {
             if (strcmp(name, "--port") == 0) port = (uint16_t)number_of(value);
             else if (strcmp(name, "--requests-from") == 0) file = value;
             else if (strcmp(name, "--numbers") == 0) numbers = number_of(value);
+            else if (strcmp(name, "--first") == 0) first_number = number_of(value);
             else if (strcmp(name, "--rate") == 0) rate = number_of(value);
             else if (strcmp(name, "--connections") == 0) connection_count = number_of(value);
             else if (strcmp(name, "--pipeline") == 0) pipeline = number_of(value);

@@ -18,6 +18,7 @@ from servers import GENERATOR_CORE, SERVER_CORE, Failure, free_port, spawn, stop
 STORAGE_KEYS = 1000
 # The longest load there is: ten million requests, a million storage keys.
 LOAD_LIMIT_S = 3600
+FILL_PORTION = 20000
 
 
 class Tools:
@@ -52,10 +53,16 @@ class Tools:
         return result
 
     def fill(self, broker, numbers, connections=32):
-        """Stores credentials under so many storage keys through the API."""
-        return self.run_load(
-            broker, broker.storing_request(), "--numbers", numbers, "--sequential", "--count", numbers,
-            "--connections", connections)
+        """Stores credentials under so many storage keys through the API.
+
+        In portions: one of which something was refused, with the word to come again, is stored again.
+        """
+        request = broker.storing_request()
+        for first in range(0, numbers, FILL_PORTION):
+            count = min(FILL_PORTION, numbers - first)
+            self._until_none_is_refused(
+                broker, request, "--first", first, "--numbers", count, "--sequential", "--count", count, "--connections",
+                connections)
 
     def read_once(self, server, request, numbers, connections=64):
         """Reads every storage key once, so that it is in memory.
@@ -63,11 +70,13 @@ class Tools:
         What is not in memory yet may be refused by a server that is slow (under callgrind, or on a busy machine), with
         the word to come again: then all are read again, of which most are in memory by then.
         """
+        self._until_none_is_refused(
+            server, request, "--numbers", numbers, "--sequential", "--count", numbers, "--connections", connections)
+
+    def _until_none_is_refused(self, server, request, *options):
         end = time.monotonic() + LOAD_LIMIT_S
         while True:
-            result = self.run_load(
-                server, request, "--numbers", numbers, "--sequential", "--count", numbers, "--connections", connections,
-                may_fail=True)
+            result = self.run_load(server, request, *options, may_fail=True)
             if result["other"] or result["errors"] or time.monotonic() > end:
                 raise Failure(f"{server.name} did not answer as it should: {result}")
             if not result["unavailable"]:
