@@ -18,6 +18,7 @@ from servers import GENERATOR_CORE, SERVER_CORE, Failure, free_port, spawn, stop
 STORAGE_KEYS = 1000
 # The longest load there is: ten million requests, a million storage keys.
 LOAD_LIMIT_S = 3600
+# Storage keys that are stored in one go.
 FILL_PORTION = 20000
 
 
@@ -59,10 +60,7 @@ class Tools:
         """
         request = broker.storing_request()
         for first in range(0, numbers, FILL_PORTION):
-            count = min(FILL_PORTION, numbers - first)
-            self._until_none_is_refused(
-                broker, request, "--first", first, "--numbers", count, "--sequential", "--count", count, "--connections",
-                connections)
+            self._until_none_is_refused(broker, request, first, min(FILL_PORTION, numbers - first), connections)
 
     def read_once(self, server, request, numbers, connections=64):
         """Reads every storage key once, so that it is in memory.
@@ -70,13 +68,15 @@ class Tools:
         What is not in memory yet may be refused by a server that is slow (under callgrind, or on a busy machine), with
         the word to come again: then all are read again, of which most are in memory by then.
         """
-        self._until_none_is_refused(
-            server, request, "--numbers", numbers, "--sequential", "--count", numbers, "--connections", connections)
+        self._until_none_is_refused(server, request, 0, numbers, connections)
 
-    def _until_none_is_refused(self, server, request, *options):
+    def _until_none_is_refused(self, server, request, first, count, connections):
+        """Sends a request for each of so many numbers, and all of them again where one was refused."""
         end = time.monotonic() + LOAD_LIMIT_S
         while True:
-            result = self.run_load(server, request, *options, may_fail=True)
+            result = self.run_load(
+                server, request, "--first", first, "--numbers", count, "--sequential", "--count", count, "--connections",
+                connections, may_fail=True)
             if result["other"] or result["errors"] or time.monotonic() > end:
                 raise Failure(f"{server.name} did not answer as it should: {result}")
             if not result["unavailable"]:
