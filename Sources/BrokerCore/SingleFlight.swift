@@ -1,3 +1,4 @@
+internal import Reactor
 internal import Synchronization
 
 /// One piece of work per key at a time, for any number of callers.
@@ -49,8 +50,8 @@ package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sen
             registry.flights[key] = (flight, task)
             return (flight, true)
         }
-        guard let value = await wait(for: flight, within: limit) else { return nil }
-        return (value, isNew)
+        let value = await resuming(by: executor) { await wait(for: flight, within: limit) }
+        return value.map { ($0, isNew) }
     }
 
     /// Suspends until no work is in flight.

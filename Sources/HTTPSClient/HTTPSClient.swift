@@ -47,7 +47,7 @@ package final class HTTPSClient: Sendable {
     package init(
         configuration: HTTPSClientConfiguration, loop: EventLoop, lookUp: @escaping AddressLookUp
     ) throws(HTTPSClientConfigurationError) {
-        executor = loop
+        executor = LoopTasks(loop)
         pool = try ConnectionPool(configuration: configuration, loop: loop, lookUp: lookUp)
     }
 

@@ -310,7 +310,9 @@ package actor PostgresConnection {
         var finished = 0
         while true {
             let outcome = failure.map { Result<PostgresResult, PostgresError>.failure($0) } ?? .failure(.connectionLost)
-            guard let result = try await nextResult(until: deadline, after: outcome) else {
+            // Most of a pipeline's results arrive at once.
+            if handle.isBusy { try await receive(until: deadline, after: outcome) }
+            guard let result = handle.takeResult() else {
                 // No more of this step: the next one follows, at last the mark, which itself can fail. A broken
                 // connection says "no more" without end.
                 finished += 1
@@ -343,7 +345,8 @@ package actor PostgresConnection {
         var outcome: Result<PostgresResult, PostgresError> = .failure(.unexpectedResult("no result"))
         // To the end, since the server says "done" before it commits: an error can still follow.
         while true {
-            guard let result = try await nextResult(until: deadline, after: outcome) else { break }
+            if handle.isBusy { try await receive(until: deadline, after: outcome) }
+            guard let result = handle.takeResult() else { break }
             switch result.status {
             case .succeeded:
                 if case .failure(.server) = outcome { continue }
@@ -360,15 +363,14 @@ package actor PostgresConnection {
         return try outcome.get()
     }
 
-    /// The next result of the command in flight, when it has arrived; nil when there are no more.
-    private func nextResult(
+    /// Waits until the next result of the command in flight has arrived, or that there are no more.
+    private func receive(
         until deadline: MonotonicInstant, after outcome: Result<PostgresResult, PostgresError>
-    ) async throws(PostgresError) -> ResultHandle? {
-        while handle.isBusy {
+    ) async throws(PostgresError) {
+        repeat {
             _ = try await ready(.readable, until: deadline)
             guard handle.consumeInput() else { throw lost(after: outcome) }
-        }
-        return handle.takeResult()
+        } while handle.isBusy
     }
 
     /// libpq, "Asynchronous command processing": while the socket does not take all, read as well, for the server may

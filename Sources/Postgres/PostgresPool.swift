@@ -16,6 +16,7 @@ package actor PostgresPool {
 
     let configuration: PostgresConfiguration
     let loop: EventLoop
+    let tasks: LoopTasks
     private let lookup: HostLookup
     private let trustedIdleness: Duration
     private var state: PoolState
@@ -36,7 +37,7 @@ package actor PostgresPool {
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
     /// A task that uses the pool is spared the way between threads where it prefers this one.
-    nonisolated package var executor: any TaskExecutor { loop }
+    nonisolated package var executor: any TaskExecutor { tasks }
 
     /// Opens nothing yet.
     package init(_ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver) {
@@ -50,6 +51,7 @@ package actor PostgresPool {
     ) {
         self.configuration = configuration
         self.loop = loop
+        tasks = LoopTasks(loop)
         self.lookup = lookup
         self.trustedIdleness = trustedIdleness
         state = PoolState(
@@ -107,7 +109,7 @@ package actor PostgresPool {
 
     func queueUp() -> Place {
         lastWaiter += 1
-        let place = Place(waiter: lastWaiter, lent: Suspension(on: loop))
+        let place = Place(waiter: lastWaiter, lent: Suspension(on: tasks))
         waiters[place.waiter] = place.lent
         perform(state.requested(by: place.waiter, at: .now))
         return place
@@ -167,7 +169,7 @@ package actor PostgresPool {
         for action in actions {
             switch action {
             case .lend(let id, let waiter): lend(id, to: waiter)
-            case .open(let id): openings[id] = Task(executorPreference: loop) { await self.open(id) }
+            case .open(let id): openings[id] = Task(executorPreference: tasks) { await self.open(id) }
             case .discard(let id):
                 lastHeard[id] = nil
                 connections.removeValue(forKey: id)?.assumeIsolated { $0.close() }

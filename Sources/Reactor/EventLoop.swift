@@ -56,6 +56,7 @@ package struct ScheduledAction: Hashable, Sendable {
 @safe package final class EventLoop: SerialExecutor, @unchecked Sendable {
     private enum Item {
         case job(UnownedJob)
+        case preferring(UnownedJob, LoopTasks)
         case action(@Sendable () -> Void)
     }
 
@@ -126,6 +127,12 @@ package struct ScheduledAction: Hashable, Sendable {
     package func enqueue(_ job: consuming ExecutorJob) {
         let unowned = UnownedJob(job)
         post(.job(unowned))
+    }
+
+    /// Runs a job of a task that prefers the loop: it may go on in any actor of the loop's.
+    func enqueue(_ job: consuming ExecutorJob, preferring tasks: LoopTasks) {
+        let unowned = UnownedJob(job)
+        post(.preferring(unowned, tasks))
     }
 
     /// Runs `action` on the loop's thread, after what is queued already.
@@ -290,6 +297,9 @@ package struct ScheduledAction: Hashable, Sendable {
                 unsafe state.pointee.firstTaken += 1
                 switch item {
                 case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
+                case .preferring(let job, let tasks):
+                    unsafe job.runSynchronously(
+                        isolatedTo: asUnownedSerialExecutor(), taskExecutor: tasks.asUnownedTaskExecutor())
                 case .action(let action) where round == 0: action()
                 case .action:
                     later.append(item)

@@ -95,6 +95,25 @@ private final class Observer: TurnObserver {
         }
     }
 
+    /// It would run behind what was queued before the call.
+    @Test(arguments: [false, true])
+    func `a task that prefers the loop goes from actor to actor without queueing up`(wasSuspended: Bool) async throws {
+        let record = Record<String>()
+        try await withLoop { actor in
+            let (tasks, other) = (LoopTasks(actor.loop), LoopActor(actor.loop))
+            await Task(executorPreference: tasks) {
+                await actor.run { loop in
+                    if wasSuspended { try? await loop.sleep(until: .after(.milliseconds(1))) }
+                    let queued = Task(executorPreference: tasks) { record.add("queued") }
+                    await other.runAtOnce { _ in record.add("called") }
+                    record.add("back")
+                    await queued.value
+                }
+            }.value
+        }
+        #expect(record.all == ["called", "back", "queued"])
+    }
+
     @Test func `many tasks from many threads all run`() async throws {
         let record = Record<Int>()
         try await withLoop { actor in
