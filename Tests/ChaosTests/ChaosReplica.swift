@@ -46,7 +46,7 @@ actor ChaosReplica {
             }
         }
         throw Failure(
-            description: "replica \(index) does not start:\n" + (finished.last ?? []).suffix(5).joined(separator: "\n"))
+            description: "replica \(index) does not start: " + (finished.last ?? []).suffix(5).joined(separator: " / "))
     }
 
     func kill() async {

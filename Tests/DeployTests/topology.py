@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import pwd
+import random
 import re
 import shlex
 import shutil
@@ -81,13 +82,17 @@ class Topology:
             "database:5432": 0, "pgbouncer:6432": 0, "broker-1:8080": 0, "broker-2:8080": 0,
             "load-balancer:8000": 0, "provider:8181": 0,
         }
-        with contextlib.ExitStack() as held:
-            for name in self.ports:
-                listener = held.enter_context(socket.socket())
-                listener.bind(("127.0.0.1", 0))
-                self.ports[name] = listener.getsockname()[1]
+        # Of those that the kernel does not give to clients: a service that starts again finds its port free.
+        free = (port for port in random.sample(range(20000, 32000), 1000) if self.is_free(port))
+        for name in self.ports:
+            self.ports[name] = next(free)
 
     # --- From containers to loopback
+
+    @staticmethod
+    def is_free(port):
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) != 0
 
     def port(self, service):
         return next(port for name, port in self.ports.items() if name.startswith(service + ":"))

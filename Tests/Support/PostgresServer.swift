@@ -202,16 +202,34 @@ package final class PostgresServer: Sendable {
         PostgresPool(configuration, on: loop, resolver: resolver)
     }
 
-    /// A port of 127.0.0.1 on which nothing listens.
+    /// A port of 127.0.0.1 on which nothing listens, another one each time.
+    ///
+    /// None that the kernel gives to clients (ip(7), ip_local_port_range: from 32768): a server cannot have a port that is
+    /// some connection's own at its client, and one that starts again on its port may come after such a connection.
     package static func freePort() throws(Failure) -> UInt16 {
-        do throws(SystemError) {
-            guard let address = SocketAddress(numericHost: "127.0.0.1", port: 0) else {
-                throw SystemError("inet_pton", number: EINVAL)
+        var failure: SystemError?
+        for _ in ports {
+            do throws(SystemError) {
+                guard let address = SocketAddress(numericHost: "127.0.0.1", port: nextPort()) else {
+                    throw SystemError("inet_pton", number: EINVAL)
+                }
+                try Socket.probe(address)
+                return address.port
+            } catch {
+                failure = error
             }
-            let listener = try Socket.listen(on: address)
-            return try Socket.localAddress(of: listener.rawValue).port
-        } catch {
-            throw Failure(description: "no free port: \(error)")
+        }
+        throw Failure(description: "no free port: \(failure.map { "\($0)" } ?? "none tried")")
+    }
+
+    private static let ports: Range<UInt16> = 20_000..<32_000
+    /// Begins anywhere, for test processes that run side by side.
+    private static let lastPort = Mutex(ports.randomElement() ?? ports.lowerBound)
+
+    private static func nextPort() -> UInt16 {
+        lastPort.withLock { last in
+            last = last + 1 < ports.upperBound ? last + 1 : ports.lowerBound
+            return last
         }
     }
 
