@@ -5,11 +5,11 @@ package import Reactor
 /// getaddrinfo(3) cannot be interrupted. A caller whose deadline passes leaves it behind, and the next caller for the
 /// same name joins it, so that a resolver which hangs has one call per name in it and not one per attempt.
 package actor HostLookup {
-    private let tasks: LoopTasks
+    private let loop: EventLoop
     private let resolve: @Sendable (String) async throws(ResolutionError) -> [String]
     private var waiters: [String: [Suspension<[String]>]] = [:]
 
-    nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe tasks.loop.asUnownedSerialExecutor() }
+    nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
     package init(resolver: NameResolver, on loop: EventLoop) {
         self.init(on: loop) { host throws(ResolutionError) in
@@ -20,13 +20,13 @@ package actor HostLookup {
     /// - Parameter resolve: gives the numeric addresses of a name.
     package init(on loop: EventLoop, _ resolve: @escaping @Sendable (String) async throws(ResolutionError) -> [String])
     {
-        tasks = LoopTasks(loop)
+        self.loop = loop
         self.resolve = resolve
     }
 
     /// The numeric addresses of `host`, in the resolver's order.
     func addresses(of host: String, until deadline: MonotonicInstant) async throws(PostgresError) -> [String] {
-        let suspension = Suspension<[String]>(on: tasks)
+        let suspension = Suspension<[String]>(on: loop)
         if waiters[host] == nil {
             waiters[host] = [suspension]
             Task { await self.ask(host) }

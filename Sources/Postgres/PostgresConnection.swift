@@ -310,9 +310,7 @@ package actor PostgresConnection {
         var finished = 0
         while true {
             let outcome = failure.map { Result<PostgresResult, PostgresError>.failure($0) } ?? .failure(.connectionLost)
-            // Most of a pipeline's results arrive at once.
-            if handle.isBusy { try await receive(until: deadline, after: outcome) }
-            guard let result = handle.takeResult() else {
+            guard let result = try await nextResult(until: deadline, after: outcome) else {
                 // No more of this step: the next one follows, at last the mark, which itself can fail. A broken
                 // connection says "no more" without end.
                 finished += 1
@@ -345,8 +343,7 @@ package actor PostgresConnection {
         var outcome: Result<PostgresResult, PostgresError> = .failure(.unexpectedResult("no result"))
         // To the end, since the server says "done" before it commits: an error can still follow.
         while true {
-            if handle.isBusy { try await receive(until: deadline, after: outcome) }
-            guard let result = handle.takeResult() else { break }
+            guard let result = try await nextResult(until: deadline, after: outcome) else { break }
             switch result.status {
             case .succeeded:
                 if case .failure(.server) = outcome { continue }
@@ -363,14 +360,15 @@ package actor PostgresConnection {
         return try outcome.get()
     }
 
-    /// Waits until the next result of the command in flight has arrived, or that there are no more.
-    private func receive(
+    /// The next result of the command in flight, when it has arrived; nil when there are no more.
+    private func nextResult(
         until deadline: MonotonicInstant, after outcome: Result<PostgresResult, PostgresError>
-    ) async throws(PostgresError) {
-        repeat {
+    ) async throws(PostgresError) -> ResultHandle? {
+        while handle.isBusy {
             _ = try await ready(.readable, until: deadline)
             guard handle.consumeInput() else { throw lost(after: outcome) }
-        } while handle.isBusy
+        }
+        return handle.takeResult()
     }
 
     /// libpq, "Asynchronous command processing": while the socket does not take all, read as well, for the server may

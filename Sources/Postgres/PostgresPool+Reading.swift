@@ -14,7 +14,7 @@ extension PostgresPool {
     package func read(
         _ statement: PostgresStatement, _ parameters: [PostgresValue] = [], until deadline: MonotonicInstant
     ) async throws(PostgresError) -> PostgresResult {
-        let read = ReadBatch.Read(PostgresCommand(statement, parameters), until: deadline, on: tasks)
+        let read = ReadBatch.Read(PostgresCommand(statement, parameters), until: deadline, on: loop)
         let batch = join(read)
         do throws(PostgresError) {
             let limit = min(deadline, .after(configuration.waitTimeout))
@@ -37,7 +37,7 @@ extension PostgresPool {
         forming = batch
         let place = queueUp()
         // It begins after the reads that have arrived already.
-        batch.runner = Task(executorPreference: tasks) { await self.run(batch, at: place) }
+        batch.runner = Task(executorPreference: executor) { await self.run(batch, at: place) }
         return batch
     }
 

@@ -16,7 +16,6 @@ package actor PostgresPool {
 
     let configuration: PostgresConfiguration
     let loop: EventLoop
-    let tasks: LoopTasks
     private let lookup: HostLookup
     private let trustedIdleness: Duration
     private var state: PoolState
@@ -37,7 +36,7 @@ package actor PostgresPool {
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
     /// A task that uses the pool is spared the way between threads where it prefers this one.
-    nonisolated package var executor: any TaskExecutor { tasks }
+    nonisolated package let executor: any TaskExecutor
 
     /// Opens nothing yet.
     package init(_ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver) {
@@ -51,7 +50,7 @@ package actor PostgresPool {
     ) {
         self.configuration = configuration
         self.loop = loop
-        tasks = LoopTasks(loop)
+        executor = LoopTasks(loop)
         self.lookup = lookup
         self.trustedIdleness = trustedIdleness
         state = PoolState(
@@ -109,7 +108,7 @@ package actor PostgresPool {
 
     func queueUp() -> Place {
         lastWaiter += 1
-        let place = Place(waiter: lastWaiter, lent: Suspension(on: tasks))
+        let place = Place(waiter: lastWaiter, lent: Suspension(on: loop))
         waiters[place.waiter] = place.lent
         perform(state.requested(by: place.waiter, at: .now))
         return place
@@ -169,7 +168,7 @@ package actor PostgresPool {
         for action in actions {
             switch action {
             case .lend(let id, let waiter): lend(id, to: waiter)
-            case .open(let id): openings[id] = Task(executorPreference: tasks) { await self.open(id) }
+            case .open(let id): openings[id] = Task(executorPreference: executor) { await self.open(id) }
             case .discard(let id):
                 lastHeard[id] = nil
                 connections.removeValue(forKey: id)?.assumeIsolated { $0.close() }

@@ -11,10 +11,10 @@ final class ReadBatch: @unchecked Sendable {
         let answer: Suspension<PostgresResult>
         fileprivate(set) var isWaitedFor = true
 
-        init(_ command: PostgresCommand, until deadline: MonotonicInstant, on tasks: LoopTasks) {
+        init(_ command: PostgresCommand, until deadline: MonotonicInstant, on loop: EventLoop) {
             self.command = command
             self.deadline = deadline
-            answer = Suspension(on: tasks)
+            answer = Suspension(on: loop)
         }
     }
 

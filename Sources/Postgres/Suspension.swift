@@ -7,15 +7,14 @@ internal import Reactor
 final class Suspension<Answer: Sendable>: @unchecked Sendable {
     typealias Outcome = Result<Answer, PostgresError>
 
-    private let tasks: LoopTasks
-    private var loop: EventLoop { tasks.loop }
+    private let loop: EventLoop
     private var continuation: CheckedContinuation<Outcome, Never>?
     private var outcome: Outcome?
     private var limit: (deadline: MonotonicInstant, overdue: PostgresError)?
     private var deadline: ScheduledAction?
 
-    init(on tasks: LoopTasks) {
-        self.tasks = tasks
+    init(on loop: EventLoop) {
+        self.loop = loop
     }
 
     /// Suspends until resumed; not at all when that has happened already. To be called once, on the loop.
@@ -25,21 +24,19 @@ final class Suspension<Answer: Sendable>: @unchecked Sendable {
     ) async throws(PostgresError) -> Answer {
         loop.checkIsolated()
         if let outcome { return try outcome.get() }
-        let outcome = await resuming(by: tasks) {
-            await withTaskCancellationHandler {
-                // Capturing the actor keeps the closure, which the standard library takes as nonisolated, on the loop.
-                _ = isolation
-                return await withCheckedContinuation { continuation in
-                    // An answer or a cancellation may have come between the look above and here: entering the closure
-                    // can take a turn of the loop.
-                    if let outcome = self.outcome { return continuation.resume(returning: outcome) }
-                    self.continuation = continuation
-                    if limit == nil { limit = (deadline, overdue) }
-                    scheduleLimit()
-                }
-            } onCancel: {
-                loop.execute { self.resume(.failure(.cancelled)) }
+        let outcome = await withTaskCancellationHandler {
+            // Capturing the actor keeps the closure, which the standard library takes as nonisolated, on the loop.
+            _ = isolation
+            return await withCheckedContinuation { continuation in
+                // An answer or a cancellation may have come between the look above and here: entering the closure can
+                // take a turn of the loop.
+                if let outcome = self.outcome { return continuation.resume(returning: outcome) }
+                self.continuation = continuation
+                if limit == nil { limit = (deadline, overdue) }
+                scheduleLimit()
             }
+        } onCancel: {
+            loop.execute { self.resume(.failure(.cancelled)) }
         }
         return try outcome.get()
     }

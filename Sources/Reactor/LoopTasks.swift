@@ -8,7 +8,7 @@
 /// place wherever it is not told to run in what the task prefers, and queues up again at every call of an actor
 /// (swift_task_switch). The loop cannot see what a task prefers, but which way it came.
 package final class LoopTasks: TaskExecutor {
-    package let loop: EventLoop
+    private let loop: EventLoop
 
     package init(_ loop: EventLoop) {
         self.loop = loop

@@ -26,7 +26,8 @@ swiftc -O -static-stdlib -swift-version 6 -package-name "$package" -I "$bin/Modu
     -Xcc "-fmodule-map-file=$PWD/Sources/COpenSSL/module.modulemap" \
     -Xcc "-fmodule-map-file=$bin/CPostgres.build/module.modulemap" \
     -Xcc "-I$(pg_config --includedir)" \
-    Tests/Benchmarks/cold.swift $objects "$bin"/CLinux.build/*.o "$bin"/CPostgres.build/*.o -lssl -lcrypto -o "$directory/cold" >&2
+    Tests/Benchmarks/cold.swift $objects "$bin"/CLinux.build/*.o "$bin"/CPostgres.build/*.o \
+    -lssl -lcrypto -o "$directory/cold" >&2
 
 as "$programs/initdb" -D "$directory/data" -U postgres -N -E UTF8 --locale=C -A trust > /dev/null
 as "$programs/pg_ctl" -D "$directory/data" -w -l "$directory/log" -o "-c listen_addresses='' -k $directory" start > /dev/null
