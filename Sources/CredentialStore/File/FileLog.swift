@@ -46,8 +46,6 @@ final class FileLog {
     private var end = 0
     /// Where the frame of a sequence begins, for readers who follow the log.
     private var places: [Int64: Place] = [:]
-    /// A frame that is being written by itself. Where that failed, nobody is told that it is there: it must go.
-    private var unsure: Addition?
 
     init(_ directory: StoreDirectory, path: String) {
         self.directory = directory
@@ -72,12 +70,8 @@ final class FileLog {
             bytes: bytes)
     }
 
-    /// To be called before the addition is written where nothing but its own frame will tell that it was.
-    func willWrite(_ addition: Addition) { unsure = addition }
-
-    /// To be called when the addition is durable.
+    /// To be called when the addition is written.
     func didWrite(_ addition: Addition) {
-        unsure = nil
         if addition.offset == 0, addition.path != segments.last.map(Self.path) { segments.append(addition.first) }
         last = addition.last
         end = addition.offset + addition.bytes.count
@@ -91,10 +85,14 @@ final class FileLog {
         return cut
     }
 
-    /// To be called when the state is durable. Segments that it has overtaken go; one that stays goes at the next start.
+    /// Whether segments go with that state.
+    func losesSegments(with state: LogState) -> Bool { segments.count > 1 && segments[1] - 1 <= state.trimmed }
+
+    /// To be called when the state is written, and, where segments go with it, when nothing will be written to them any
+    /// more. One that stays goes at the next start.
     func didWrite(_ state: LogState) throws(SystemError) {
         self.state = state
-        while segments.count > 1, segments[1] - 1 <= state.trimmed {
+        while losesSegments(with: state) {
             try directory.remove(Self.path(of: segments[0]))
             segments.removeFirst()
             places = [:]
@@ -189,26 +187,16 @@ final class FileLog {
 
     // MARK: Starting
 
-    /// Finds out where the log begins and ends, and clears away what does not count. An addition that the `commit` file
-    /// names has been written by then.
+    /// Finds out where the log begins and ends, and clears away what does not count. What `commits` names has been written
+    /// by then.
     func recover() throws(FileStoreError) {
-        try onDisk { () throws(SystemError) in try directory.makeDirectory(Self.directoryName) }
-        if let unsure {
-            // Not even its octets are believed: after a failed synchronization the kernel may take for written what
-            // never reached the disk.
-            try onDisk { () throws(SystemError) in try directory.truncate(unsure.path, to: unsure.offset) }
-            self.unsure = nil
-        }
         state = try readState()
         segments = try readSegments()
         places = [:]
         end = 0
         last = max(state.trimmed, (segments.last ?? 1) - 1)
         if let segment = segments.last { try readEnd(of: segment) }
-        try onDisk { () throws(SystemError) in
-            try directory.synchronize(Self.directoryName)
-            try didWrite(state)
-        }
+        try onDisk { () throws(SystemError) in try didWrite(state) }
     }
 
     private func readState() throws(FileStoreError) -> LogState {
@@ -256,6 +244,7 @@ final class FileLog {
             rest = rest.dropFirst(frame.count)
         }
         end = bytes.count - rest.count
+        if rest.isEmpty { return }
         let name = Self.path(of: segment)
         try onDisk { () throws(SystemError) in try directory.truncate(name, to: end) }
     }

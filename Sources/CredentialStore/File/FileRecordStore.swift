@@ -127,6 +127,12 @@ package actor FileRecordStore: RecordStore {
     /// The thread stays for as long as the store: an actor whose executor has ended never answers, and who comes late is
     /// to be told `.unavailable`.
     package func close() {
+        do throws(FileStoreError) {
+            try files?.close()
+        } catch {
+            // Nothing is lost: the next start does what is left to do.
+            report(error)
+        }
         files = nil
     }
 

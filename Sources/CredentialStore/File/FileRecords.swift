@@ -6,26 +6,27 @@ internal import Reactor
 ///
 /// - `plain` and `indexed` hold the records, one file each; see `RecordPath`.
 /// - `log` holds the log; see `FileLog`.
+/// - `commits` holds what has been written lately, all of it; see `CommitLog`. A commit takes place when it stands there.
 /// - `new` holds files in the making. They do not count yet; what a dead process left there is removed.
-/// - `commit` exists while a commit of several steps is being carried out. It appears whole, by a rename, which is the
-///   moment at which the commit takes place. Whoever finds it finishes its steps before anything is read.
 /// - `master.keys` and `admin.key` are no records; see `StoreSecret`.
 /// - `format` stands in every complete store; `lock` is held by the process that uses it.
 ///
-/// A file's content is synchronized before it gets its name, and the directory after. `commit` is removed durably
-/// before the next commit begins, for its steps must not be repeated after that.
+/// The steps of a commit are made at once and become durable later, together with those of others: before `commits`
+/// begins again, before a segment of the log goes, and when the store is closed. Whoever opens a store that was not closed
+/// makes them again, all of them in their order, before anything is read.
 ///
 /// Not Sendable: belongs to one `FileRecordStore` and its thread. Calls block.
 final class FileRecords {
     private static let formatName = "format"
     private static let formatPrefix = "token-broker records "
-    private static let formatNumber = 1
+    /// In the first, the files of each commit were synchronized by themselves, and `commit` held the steps of one.
+    private static let formatNumber = 2
     private static let lockName = "lock"
-    private static let commitName = "commit"
+    private static let formerCommitName = "commit"
     private static let newName = "new"
     private static let ownNames: Set<String> =
         Set(
-            [lockName, newName, FileLog.directoryName, "lost+found"] + RecordPath.Tree.allCases.map(\.rawValue)
+            [lockName, newName, CommitLog.name, FileLog.directoryName, "lost+found"] + RecordPath.Tree.allCases.map(\.rawValue)
                 + StoreSecret.allCases.map(\.rawValue))
 
     private let path: String
@@ -33,10 +34,14 @@ final class FileRecords {
     private let lock: OwnedDescriptor
     private let report: (FileStoreError) -> Void
     private let log: FileLog
+    private let commits: CommitLog
     private var index = RecordIndex()
     private var leases = LeaseTimes()
-    /// The directories of tenants that are known to exist durably.
+    /// The directories of tenants that are known to exist.
     private var knownDirectories: Set<String> = []
+    /// What was written to that only the steps in `commits` make durable so far.
+    private var unsynchronizedFiles: Set<String> = []
+    private var unsynchronizedDirectories: Set<String> = []
     private var lastNewNumber: UInt64 = 0
     /// Whether the files may differ from what this object knows of them: at the start, and after a call failed at a
     /// point where nobody can say what it did.
@@ -55,6 +60,7 @@ final class FileRecords {
             throw .system(path: path, error)
         }
         log = FileLog(directory, path: path)
+        commits = CommitLog(directory)
         let (access, names): (StoreDirectory.Access, [String])
         do throws(SystemError) {
             (access, names) = (try directory.access(), try directory.names(in: "."))
@@ -73,7 +79,7 @@ final class FileRecords {
             throw .system(path: path, error)
         }
         if try onDisk({ () throws(SystemError) in try directory.exists(Self.formatName) }) {
-            try checkFormat()
+            if try format() < Self.formatNumber { try convert() }
         } else {
             try create()
         }
@@ -84,6 +90,12 @@ final class FileRecords {
         // A child process that is being started has a copy of every descriptor for a moment, which would keep the lock
         // past the close of ours.
         _ = flock(lock.rawValue, LOCK_UN)
+    }
+
+    /// Makes everything durable, so that the next start finds nothing to do again. To be called last.
+    func close() throws(FileStoreError) {
+        try recoverIfNeeded()
+        try settle()
     }
 
     // MARK: What a store does
@@ -165,16 +177,10 @@ final class FileRecords {
         try recoverIfNeeded()
         let (removed, state) = try log.trimming(before: time, keeping: count, limit: limit)
         if state == log.state { return 0 }
-        do throws(FileStoreError) {
-            let source = try writeNew(state.encode())
-            try onDisk { () throws(SystemError) in
-                try perform([.place(from: source, to: FileLog.statePath)])
-                try log.didWrite(state)
-            }
-        } catch {
-            // Where the state stands, nobody can say.
-            mustRecover = true
-            throw error
+        try carryOut { () throws(FileStoreError) in
+            [try step(to: FileLog.statePath, state.encode())]
+        } finishing: { () throws(SystemError) in
+            try leaveLog(to: state)
         }
         return removed
     }
@@ -182,17 +188,12 @@ final class FileRecords {
     func removeExpired(before now: Timestamp, limit: Int) throws(FileStoreError) -> Int {
         try recoverIfNeeded()
         let expired = index.expired(before: now, limit: limit)
-        // Each removal stands for itself: one that is lost in a crash is made again.
-        var directories: Set<String> = []
+        try carryOut { () throws(FileStoreError) in
+            expired.map { Step(recorded: .remove(RecordPath(.indexed, $0).text)) }
+        }
         for id in expired {
-            let path = RecordPath(.indexed, id)
-            try onDisk { () throws(SystemError) in _ = try directory.remove(path.text) }
             index.remove(id)
             leases.note(id, nil)
-            directories.insert(path.directory)
-        }
-        try onDisk { () throws(SystemError) in
-            for name in directories.sorted() { try directory.synchronize(name) }
         }
         return expired.count
     }
@@ -219,7 +220,7 @@ final class FileRecords {
     /// Writes a file and removes it.
     func check() throws(FileStoreError) {
         try recoverIfNeeded()
-        try checkFormat()
+        _ = try format()
         let path = newPath()
         do throws(FileStoreError) {
             try onDisk { () throws(SystemError) in
@@ -236,37 +237,29 @@ final class FileRecords {
 // MARK: - Writing
 
 extension FileRecords {
+    /// What is written down about a step, and how it is made: a file is finished, under another name, before anything
+    /// happens, for that is what a full disk refuses.
+    private struct Step {
+        let recorded: FileChange
+        let made: FileChange
+
+        init(recorded: FileChange, made: FileChange? = nil) {
+            self.recorded = recorded
+            self.made = made ?? recorded
+        }
+    }
+
     private func write(_ plan: CommitPlan) throws(FileStoreError) {
         let addition = try log.addition(of: plan.entries)
         let state = log.state(cutting: plan.clearedTenants)
-        var steps: [FileChange]
-        do throws(FileStoreError) {
-            steps = try prepare(plan.outcomes)
-            if state != log.state {
-                steps.append(.place(from: try writeNew(state.encode()), to: FileLog.statePath))
-            }
-            if let addition { steps.append(addition.step) }
-            if steps.count > 1 { steps.append(try writeCommit(steps)) }
-        } catch {
-            // Nothing has happened yet.
-            discardNew()
-            throw error
-        }
-        if let addition, steps.count == 1 { log.willWrite(addition) }
-        do throws(SystemError) {
-            try carryOut(steps)
+        try carryOut { () throws(FileStoreError) in
+            var steps = try prepare(plan.outcomes)
+            if state != log.state { steps.append(try step(to: FileLog.statePath, state.encode())) }
+            if let addition { steps.append(Step(recorded: addition.step)) }
+            return steps
+        } finishing: { () throws(SystemError) in
             if let addition { log.didWrite(addition) }
-            if state != log.state { try log.didWrite(state) }
-        } catch {
-            // Whether the commit took place shows on the disk, or will when the disk answers again. Until then nothing
-            // is read: it might be half of it.
-            mustRecover = true
-            try recover()
-            guard try areInPlace(plan.outcomes), log.state == state, log.bounds.last >= addition?.last ?? 0 else {
-                throw .system(path: path, error)
-            }
-            for (id, record) in plan.outcomes { leases.note(id, record) }
-            return
+            if state != log.state { try leaveLog(to: state) }
         }
         for id in plan.outcomes.keys { index.remove(id) }
         for case let record? in plan.outcomes.values where RecordPath(for: record).tree == .indexed {
@@ -277,87 +270,139 @@ extension FileRecords {
     }
 
     /// Writes all of the records that needs space, and gives the steps that remain.
-    private func prepare(_ outcomes: [RecordID: StoredRecord?]) throws(FileStoreError) -> [FileChange] {
-        var steps: [FileChange] = []
+    private func prepare(_ outcomes: [RecordID: StoredRecord?]) throws(FileStoreError) -> [Step] {
+        var steps: [Step] = []
         for (id, outcome) in outcomes.sorted(by: { $0.key < $1.key }) {
             let current = try location(of: id)
             var target: RecordPath?
             if let record = outcome {
                 let place = RecordPath(for: record)
-                try makeDirectory(place)
+                try onDisk { () throws(SystemError) in try makeDirectory(place.directory) }
                 let bytes = RecordFile.encode(record)
                 guard bytes.count <= RecordFile.countLimit else {
                     throw .system(path: path, SystemError("write", number: EFBIG))
                 }
-                steps.append(.place(from: try writeNew(bytes), to: place.text))
+                steps.append(try step(to: place.text, bytes))
                 target = place
             }
-            if let current, current != target { steps.append(.remove(current.text)) }
+            if let current, current != target { steps.append(Step(recorded: .remove(current.text))) }
         }
         return steps
     }
 
-    /// Writes down the steps, and gives the one by which they come into force.
-    private func writeCommit(_ steps: [FileChange]) throws(FileStoreError) -> FileChange {
-        try onDisk { () throws(SystemError) in try directory.synchronize(Self.newName) }
-        return .place(from: try writeNew(CommitFile.encode(steps)), to: Self.commitName)
+    private func step(to target: String, _ bytes: [UInt8]) throws(FileStoreError) -> Step {
+        let source = newPath()
+        try onDisk { () throws(SystemError) in try directory.writeForNow(source, bytes) }
+        return Step(recorded: .write(to: target, bytes), made: .place(from: source, to: target))
     }
 
-    /// One step needs no more: it is done or it is not. Of several, the last puts `commit` in its place.
-    private func carryOut(_ steps: [FileChange]) throws(SystemError) {
-        switch steps.count {
-        case 0: return
-        case 1: try perform(steps)
-        default:
-            try perform([steps[steps.count - 1]])
-            try perform(steps.dropLast())
-            try directory.remove(Self.commitName)
-            try directory.synchronize(".")
-        }
-    }
-
-    private func perform(_ steps: some Collection<FileChange>) throws(SystemError) {
-        var directories: Set<String> = []
-        for step in steps {
-            switch step {
-            case .place(let source, let target):
-                try directory.rename(source, to: target)
-                directories.insert(Self.parent(of: target))
-            case .remove(let path):
-                try directory.remove(path)
-                directories.insert(Self.parent(of: path))
-            case .append(let path, let offset, let bytes):
-                try directory.append(path, at: offset, bytes)
-                // Otherwise the file has its name already.
-                if offset == 0 { directories.insert(Self.parent(of: path)) }
+    /// Writes the steps down, which is the moment at which a commit takes place.
+    /// - Throws: when it does not.
+    private func decide(_ steps: [Step]) throws(FileStoreError) {
+        do throws(SystemError) {
+            let changes = steps.map(\.recorded)
+            var frame = try commits.frame(of: changes)
+            if !commits.hasRoom(for: frame.count) {
+                try settleOnDisk()
+                frame = try commits.frame(of: changes)
             }
+            try commits.write(frame)
+        } catch {
+            if commits.isUnsure { mustRecover = true }
+            throw .system(path: path, error)
         }
-        for name in directories.sorted() { try directory.synchronize(name) }
     }
 
-    private func areInPlace(_ outcomes: [RecordID: StoredRecord?]) throws(FileStoreError) -> Bool {
-        for (id, outcome) in outcomes {
-            var expected = outcome
-            // How long a lease lasts stands in no file.
-            if let outcome { expected = leases.timed(outcome) }
-            if try load(id) != expected { return false }
+    /// Has a commit take place, and makes its steps. Where the disk refuses one, all is made again that `commits` holds;
+    /// when that does not succeed either, nothing is read until it has: it might be half of a commit.
+    /// - Parameter finish: called when the steps have been made.
+    private func carryOut(
+        _ prepare: () throws(FileStoreError) -> [Step], finishing finish: () throws(SystemError) -> Void = {}
+    ) throws(FileStoreError) {
+        let steps: [Step]
+        do throws(FileStoreError) {
+            steps = try prepare()
+            if steps.isEmpty { return }
+            try decide(steps)
+        } catch {
+            // Nothing has happened.
+            discardNew()
+            throw error
         }
-        return true
+        do throws(SystemError) {
+            for step in steps { try make(step.made) }
+            try finish()
+        } catch {
+            report(.system(path: path, error))
+            mustRecover = true
+            try recover()
+        }
     }
 
-    private func makeDirectory(_ place: RecordPath) throws(FileStoreError) {
-        if knownDirectories.contains(place.directory) { return }
-        try onDisk { () throws(SystemError) in
-            var parent = "."
-            for name in [
-                place.tree.rawValue, "\(place.tree.rawValue)/\(place.id.kind.rawValue)", place.directory,
-            ] {
-                try directory.makeDirectory(name)
-                try directory.synchronize(parent)
-                parent = name
-            }
+    private func make(_ change: FileChange) throws(SystemError) {
+        switch change {
+        case .place(let source, let target):
+            try directory.rename(source, to: target)
+            noteWriting(to: target, isNamed: true)
+        case .write(let target, let bytes):
+            try makeDirectory(Self.parent(of: target))
+            let source = newPath()
+            try directory.writeForNow(source, bytes)
+            try make(.place(from: source, to: target))
+        case .remove(let path):
+            try directory.remove(path)
+            unsynchronizedFiles.remove(path)
+            unsynchronizedDirectories.insert(Self.parent(of: path))
+        case .append(let path, let offset, let bytes):
+            try directory.append(path, at: offset, bytes)
+            // Otherwise the file has its name already.
+            noteWriting(to: path, isNamed: offset == 0)
         }
-        knownDirectories.insert(place.directory)
+    }
+
+    private func noteWriting(to path: String, isNamed: Bool) {
+        unsynchronizedFiles.insert(path)
+        if isNamed { unsynchronizedDirectories.insert(Self.parent(of: path)) }
+    }
+
+    /// Makes what stands in `commits` durable at its place, and has the file begin again.
+    private func settle() throws(FileStoreError) {
+        try onDisk { () throws(SystemError) in try settleOnDisk() }
+    }
+
+    private func settleOnDisk() throws(SystemError) {
+        if unsynchronizedFiles.isEmpty, unsynchronizedDirectories.isEmpty { return }
+        do throws(SystemError) {
+            try synchronizeWritten()
+            try commits.begin()
+        } catch {
+            // What could not be synchronized once is not believed to be there, even if it can be the next time: all of it
+            // is written again.
+            mustRecover = true
+            throw error
+        }
+    }
+
+    private func synchronizeWritten() throws(SystemError) {
+        for path in unsynchronizedFiles.sorted() { try directory.synchronizeFile(path) }
+        for path in unsynchronizedDirectories.sorted() { try directory.synchronize(path) }
+        unsynchronizedFiles = []
+        unsynchronizedDirectories = []
+    }
+
+    /// Segments of the log may go when nothing in `commits` writes to them any more.
+    private func leaveLog(to state: LogState) throws(SystemError) {
+        if log.losesSegments(with: state) { try settleOnDisk() }
+        try log.didWrite(state)
+    }
+
+    private func makeDirectory(_ path: String) throws(SystemError) {
+        if path == "." || knownDirectories.contains(path) { return }
+        let parent = Self.parent(of: path)
+        try makeDirectory(parent)
+        try directory.makeDirectory(path)
+        unsynchronizedDirectories.insert(parent)
+        knownDirectories.insert(path)
     }
 
     private func writeNew(_ bytes: [UInt8]) throws(FileStoreError) -> String {
@@ -441,10 +486,7 @@ extension FileRecords: CommitBasis {
             guard RecordPath(for: record) == place else { throw .damaged }
             return leases.timed(record)
         } catch {
-            switch error {
-            case .damaged: throw damage(place.text)
-            case .newerFormat: throw .newerFormat(directory: path)
-            }
+            throw failure(error, place.text)
         }
     }
 
@@ -483,15 +525,47 @@ extension FileRecords {
             for tree in RecordPath.Tree.allCases { try directory.makeDirectory(tree.rawValue) }
             try directory.makeDirectory(Self.newName)
             try removeNew()
-            let text = Self.formatPrefix + String(Self.formatNumber) + "\n"
-            let path = newPath()
-            try directory.write(path, Array(text.utf8))
-            try directory.rename(path, to: Self.formatName)
-            try directory.synchronize(".")
+            try begin()
         }
     }
 
-    private func checkFormat() throws(FileStoreError) {
+    /// Makes a store of this format of one of the first, which is changed in nothing but that its last process may have
+    /// left a commit to be finished, and what it did last not durable.
+    private func convert() throws(FileStoreError) {
+        let steps = try formerCommit()
+        try onDisk { () throws(SystemError) in
+            for step in steps { try make(step) }
+            try removeNew()
+            unsynchronizedDirectories.insert(FileLog.directoryName)
+        }
+        for tree in RecordPath.Tree.allCases {
+            for kind in RecordKind.allCases {
+                for tenant in try tenants(tree, kind) {
+                    unsynchronizedDirectories.insert(RecordPath.directory(tree, kind, tenant))
+                    unsynchronizedDirectories.insert("\(tree.rawValue)/\(kind.rawValue)")
+                }
+            }
+            unsynchronizedDirectories.insert(tree.rawValue)
+        }
+        try onDisk { () throws(SystemError) in
+            try directory.makeDirectory(FileLog.directoryName)
+            try synchronizeWritten()
+            try directory.remove(Self.formerCommitName)
+            try begin()
+        }
+    }
+
+    /// With the format's file the store is complete.
+    private func begin() throws(SystemError) {
+        try directory.makeDirectory(FileLog.directoryName)
+        try commits.create()
+        let path = newPath()
+        try directory.write(path, Array((Self.formatPrefix + String(Self.formatNumber) + "\n").utf8))
+        try directory.rename(path, to: Self.formatName)
+        try directory.synchronize(".")
+    }
+
+    private func format() throws(FileStoreError) -> Int {
         let bytes: [UInt8]?
         do throws(SystemError) {
             bytes = try directory.read(Self.formatName, limit: 100)
@@ -503,86 +577,73 @@ extension FileRecords {
             text.last == "\n", let number = Int(text.dropFirst(Self.formatPrefix.count).dropLast()), number > 0
         else { throw damage(Self.formatName) }
         if number > Self.formatNumber { throw .newerFormat(directory: path) }
+        return number
     }
 
     private func recoverIfNeeded() throws(FileStoreError) {
         if mustRecover { try recover() }
     }
 
-    /// Finishes the commit that was under way, if one was, clears away what does not count, and reads anew what is kept
-    /// in memory.
+    /// Makes again what `commits` holds, clears away what does not count, and reads anew what is kept in memory.
     private func recover() throws(FileStoreError) {
-        try finishCommit()
-        try onDisk { () throws(SystemError) in try removeNew() }
+        unsynchronizedFiles = []
+        unsynchronizedDirectories = []
+        knownDirectories = []
+        let commits = try readCommits()
+        try onDisk { () throws(SystemError) in
+            try removeNew()
+            for changes in commits {
+                for change in changes { try make(change) }
+            }
+            try settleOnDisk()
+        }
         try log.recover()
         index = RecordIndex()
-        knownDirectories = []
-        for tree in RecordPath.Tree.allCases {
-            for kind in RecordKind.allCases {
-                for tenant in try tenants(tree, kind) {
-                    // What another process did last it may not have made durable, but from now on it is relied on.
-                    let name = RecordPath.directory(tree, kind, tenant)
-                    try onDisk { () throws(SystemError) in try directory.synchronize(name) }
-                    knownDirectories.insert(name)
-                    if tree == .indexed { try readIndex(kind, tenant) }
-                }
-                try onDisk { () throws(SystemError) in
-                    let name = "\(tree.rawValue)/\(kind.rawValue)"
-                    if try directory.exists(name) { try directory.synchronize(name) }
-                }
-            }
-            try onDisk { () throws(SystemError) in try directory.synchronize(tree.rawValue) }
+        for kind in RecordKind.allCases {
+            for tenant in try tenants(.indexed, kind) { try readIndex(kind, tenant) }
         }
-        try onDisk { () throws(SystemError) in try directory.synchronize(".") }
         mustRecover = false
     }
 
-    private func finishCommit() throws(FileStoreError) {
+    private func readCommits() throws(FileStoreError) -> [[FileChange]] {
+        do throws(CommitLog.ReadingFailure) {
+            guard let read = try commits.read() else { throw .frame(.damaged) }
+            return read
+        } catch {
+            switch error {
+            case .system(let error): throw .system(path: path, error)
+            case .frame(let failure): throw self.failure(failure, CommitLog.name)
+            }
+        }
+    }
+
+    /// What is left to be done of a commit that a process of the first format was making.
+    private func formerCommit() throws(FileStoreError) -> [FileChange] {
         guard
             let bytes = try onDisk({ () throws(SystemError) in
-                try directory.read(Self.commitName, limit: Int(Int32.max))
+                try directory.read(Self.formerCommitName, limit: Int(Int32.max))
             })
-        else { return }
+        else { return [] }
         let steps: [FileChange]
         do throws(FramedFile.Failure) {
             steps = try CommitFile.decode(bytes)
         } catch {
-            switch error {
-            case .damaged: throw damage(Self.commitName)
-            case .newerFormat: throw .newerFormat(directory: path)
-            }
+            throw failure(error, Self.formerCommitName)
         }
         var missing: [FileChange] = []
         for step in steps {
-            if case .place(let source, let target) = step {
-                let isWaiting = try onDisk { () throws(SystemError) in try directory.exists(source) }
-                if !isWaiting {
-                    guard try onDisk({ () throws(SystemError) in try directory.exists(target) }) else {
-                        throw damage(target)
-                    }
-                    continue
+            if case .place(let source, let target) = step,
+                try !onDisk({ () throws(SystemError) in try directory.exists(source) })
+            {
+                guard try onDisk({ () throws(SystemError) in try directory.exists(target) }) else {
+                    throw damage(target)
                 }
+                noteWriting(to: target, isNamed: true)
+            } else {
+                missing.append(step)
             }
-            missing.append(step)
         }
-        try onDisk { () throws(SystemError) in
-            // Not durable yet, perhaps, where the process died right after the rename.
-            try directory.synchronize(".")
-            try perform(missing)
-        }
-        // A step that was done already may still want its directory synchronized.
-        try onDisk { () throws(SystemError) in
-            for name in Set(steps.map(Self.directory)).sorted() { try directory.synchronize(name) }
-            try directory.remove(Self.commitName)
-            try directory.synchronize(".")
-        }
-    }
-
-    private static func directory(of step: FileChange) -> String {
-        switch step {
-        case .place(_, let target): parent(of: target)
-        case .remove(let path), .append(let path, _, _): parent(of: path)
-        }
+        return missing
     }
 
     private func removeNew() throws(SystemError) {
@@ -601,6 +662,13 @@ extension FileRecords {
 
 extension FileRecords {
     private func damage(_ name: String) -> FileStoreError { .damaged("\(path)/\(name) is damaged") }
+
+    private func failure(_ failure: FramedFile.Failure, _ name: String) -> FileStoreError {
+        switch failure {
+        case .damaged: damage(name)
+        case .newerFormat: .newerFormat(directory: path)
+        }
+    }
 
     private func onDisk<R>(_ body: () throws(SystemError) -> R) throws(FileStoreError) -> R {
         do throws(SystemError) {

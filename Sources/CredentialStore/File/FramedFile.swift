@@ -33,4 +33,35 @@ enum FramedFile {
         guard formats.contains(format) else { throw .damaged }
         return (format, content.dropFirst(markCount + 1))
     }
+
+    // MARK: Several in a file
+
+    /// One frame of a file that has several: its length (4) in front.
+    static func encodePart(mark: String, format: UInt8, _ body: [UInt8]) -> [UInt8] {
+        var part = FieldWriter()
+        part.write(encode(mark: mark, format: format, body))
+        return part.bytes
+    }
+
+    /// The frame with which `bytes` begin, and how many octets it takes up.
+    static func decodePart(
+        _ bytes: ArraySlice<UInt8>, mark: String, format: UInt8
+    ) throws(Failure) -> (body: ArraySlice<UInt8>, count: Int) {
+        var fields = FieldReader(bytes)
+        guard let framed = fields.bytes() else { throw .damaged }
+        return (try decode(framed, mark: mark, format: format), lengthCount + framed.count)
+    }
+
+    /// Whether a whole frame that `fits` begins anywhere behind the first octet.
+    static func hasPart(
+        behind bytes: ArraySlice<UInt8>, mark: String, where fits: (ArraySlice<UInt8>) -> Bool
+    ) -> Bool {
+        for start in bytes.indices.dropFirst().dropLast(lengthCount)
+        where bytes[start + lengthCount] == mark.utf8.first && bytes[(start + lengthCount)...].starts(with: mark.utf8) {
+            if fits(bytes[start...]) { return true }
+        }
+        return false
+    }
+
+    private static let lengthCount = 4
 }

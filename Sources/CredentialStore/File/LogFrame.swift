@@ -5,7 +5,6 @@ internal import OAuth
 struct LogFrame {
     private static let mark = "TBle"
     private static let format: UInt8 = 1
-    private static let lengthCount = 4
 
     /// In order; the sequences rise by one.
     let entries: [PlacedLogEntry]
@@ -22,16 +21,13 @@ struct LogFrame {
             body.write(entry.time.milliseconds)
             body.write(entry.sealed)
         }
-        var frame = FieldWriter()
-        frame.write(FramedFile.encode(mark: mark, format: format, body.bytes))
-        return frame.bytes
+        return FramedFile.encodePart(mark: mark, format: format, body.bytes)
     }
 
     /// The frame with which `bytes` begin.
     init(decoding bytes: ArraySlice<UInt8>) throws(FramedFile.Failure) {
-        var frame = FieldReader(bytes)
-        guard let framed = frame.bytes() else { throw .damaged }
-        var fields = FieldReader(try FramedFile.decode(framed, mark: Self.mark, format: Self.format))
+        let (body, count) = try FramedFile.decodePart(bytes, mark: Self.mark, format: Self.format)
+        var fields = FieldReader(body)
         guard var sequence = fields.integer(Int64.self) else { throw .damaged }
         var entries: [PlacedLogEntry] = []
         while !fields.isAtEnd {
@@ -45,15 +41,11 @@ struct LogFrame {
             sequence += 1
         }
         self.entries = entries
-        count = Self.lengthCount + framed.count
+        self.count = count
     }
 
     /// Whether a whole frame begins anywhere behind the first octet.
     static func hasFrame(behind bytes: ArraySlice<UInt8>) -> Bool {
-        for start in bytes.indices.dropFirst().dropLast(lengthCount)
-        where bytes[(start + lengthCount)...].starts(with: mark.utf8) {
-            if (try? LogFrame(decoding: bytes[start...])) != nil { return true }
-        }
-        return false
+        FramedFile.hasPart(behind: bytes, mark: mark) { (try? LogFrame(decoding: $0)) != nil }
     }
 }

@@ -96,14 +96,25 @@ final class StoreDirectory {
     /// Makes a file that is durable once its directory is synchronized. A failure may leave a part of it behind.
     /// - Throws: with `EEXIST` where a file stands already.
     func write(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
+        let descriptor = try make(path, bytes)
+        try step(.synchronizeFile, path)
+        try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
+    }
+
+    /// The same for a file that `synchronizeFile` makes durable later.
+    func writeForNow(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
+        _ = try make(path, bytes)
+    }
+
+    private func make(_ path: String, _ bytes: [UInt8]) throws(SystemError) -> OwnedDescriptor {
         try step(.create, path)
         let descriptor = try open(path, O_WRONLY | O_CREAT | O_EXCL)
         try write(bytes, to: descriptor, path, at: 0)
+        return descriptor
     }
 
-    /// Writes the end of a file from `offset` on, durably; what stood there goes. The file is made where it is missing,
-    /// and then its directory is still to be synchronized. Doing it again changes nothing. A failure may leave a part
-    /// of it behind.
+    /// Writes the end of a file from `offset` on, which `synchronizeFile` makes durable later; what stood there goes. The
+    /// file is made where it is missing. Doing it again changes nothing. A failure may leave a part of it behind.
     /// - Throws: with `ESPIPE` when the file ends before `offset`.
     func append(_ path: String, at offset: Int, _ bytes: [UInt8]) throws(SystemError) {
         try step(.create, path)
@@ -115,6 +126,24 @@ final class StoreDirectory {
             try retryingInterrupts("ftruncate") { ftruncate(descriptor.rawValue, offset) }
         }
         try write(bytes, to: descriptor, path, at: offset)
+    }
+
+    /// Writes over what a file has from `offset` on, durably; what is behind stays. A failure may leave anything of the
+    /// old and the new there.
+    /// - Throws: with `ENOENT` where there is no file.
+    func overwrite(_ path: String, at offset: Int, _ bytes: [UInt8]) throws(SystemError) {
+        let descriptor = try open(path, O_WRONLY)
+        try write(bytes, to: descriptor, path, at: offset)
+        try step(.synchronizeFile, path)
+        // What describes the file is written where its size has changed and not otherwise.
+        try retryingInterrupts("fdatasync") { fdatasync(descriptor.rawValue) }
+    }
+
+    /// Makes what a file holds durable. One that is missing stays so.
+    func synchronizeFile(_ path: String) throws(SystemError) {
+        try step(.synchronizeFile, path)
+        guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return }
+        try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
     }
 
     /// Cuts off what the file has beyond `count`, and makes what remains durable. A file that is missing stays so.
@@ -141,8 +170,6 @@ final class StoreDirectory {
                 }
             }
         }
-        try step(.synchronizeFile, path)
-        try retryingInterrupts("fsync") { fsync(number) }
     }
 
     private static func size(_ descriptor: borrowing OwnedDescriptor) throws(SystemError) -> Int {
