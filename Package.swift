@@ -107,7 +107,9 @@ let package = Package(
         tests("HTTPServerTests", ["HTTPServer", "HTTPCodec", "Reactor"]),
         tests("HTTPSClientTests", ["HTTPSClient", "HTTPCodec", "Reactor"]),
         tests("PostgresTests", ["Postgres", "Reactor"]),
-        tests("CredentialStoreTests", ["CredentialStore", "Postgres", "OAuth", "Cryptography", "Reactor", "JSON"]),
+        tests(
+            "CredentialStoreTests",
+            ["CredentialStore", "DevelopmentProvider", "Postgres", "OAuth", "Cryptography", "Reactor", "JSON"]),
         tests("DevelopmentProviderTests", ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JSON", "Reactor"]),
         tests(
             "TokenBrokerTests",

@@ -9,23 +9,6 @@ internal import Testing
 
 @testable internal import CredentialStore
 
-/// What can be read of a store.
-private struct Contents: Equatable, CustomStringConvertible {
-    var records: [StoredRecord]
-    var log: [PlacedLogEntry]
-    var bounds: LogBounds
-    var due: [StoredRecord]
-
-    init(of store: some RecordStore) async throws {
-        records = try await store.everything()
-        log = try await store.entries(after: 0, tenant: nil, limit: 1000)
-        bounds = try await store.logBounds()
-        due = try await store.due(.credentials, before: .latest, limit: 1000)
-    }
-
-    var description: String { "\(records.map(\.id.text)), \(log.map(\.entry.key)), \(bounds)" }
-}
-
 /// Each commit is broken off at every single step it makes.
 @Suite struct `A file record store whose disk or process fails` {
     struct Scenario: Sendable, CustomTestStringConvertible {
@@ -129,10 +112,10 @@ private struct Contents: Equatable, CustomStringConvertible {
         await store.close()
     }
 
-    private func after(_ changes: [RecordChange]...) async throws -> Contents {
+    private func after(_ changes: [RecordChange]...) async throws -> StoreContents {
         let store = MemoryRecordStore()
         for changes in Self.beginning + changes { try await store.commit(changes) }
-        return try await Contents(of: store)
+        return try await StoreContents(of: store)
     }
 
     private func open(_ directory: StoreFixtureDirectory, _ disk: StandInDisk) async throws -> FileRecordStore {
@@ -152,11 +135,10 @@ private struct Contents: Equatable, CustomStringConvertible {
         }
     }
 
-    private func reopened(_ directory: StoreFixtureDirectory) async throws -> Contents {
+    private func reopened(_ directory: StoreFixtureDirectory) async throws -> StoreContents {
         let store = try await FileRecordStore(directory: directory.path)
-        let contents = try await Contents(of: store)
+        let contents = try await StoreContents(of: store)
         #expect(try FileManager.default.contentsOfDirectory(atPath: directory.path + "/new") == [])
-        #expect(!FileManager.default.fileExists(atPath: directory.path + "/commit"))
         await store.close()
         return contents
     }
@@ -202,13 +184,13 @@ private struct Contents: Equatable, CustomStringConvertible {
             let steps = disk.steps
             disk.heal()
             let expected = said ? after : before
-            #expect(try await Contents(of: store) == expected, "step \(place): \(steps)")
+            #expect(try await StoreContents(of: store) == expected, "step \(place): \(steps)")
             for record in expected.records where record.lookup != nil {
                 #expect(try await store.find(record.id.kind, lookup: record.lookup!) == record)
             }
             try await store.check()
             if !said { #expect(try await succeeds(store, scenario.changes)) }
-            #expect(try await Contents(of: store) == after)
+            #expect(try await StoreContents(of: store) == after)
             try await store.commit(later)
             await store.close()
             #expect(try await reopened(directory) == atLast)
@@ -224,13 +206,13 @@ private struct Contents: Equatable, CustomStringConvertible {
         let store = try await open(directory, disk)
         disk.heal()
         try await store.commit(changes)
-        let decided = try #require(disk.steps.firstIndex(of: FileStep(call: .rename, path: "commit")))
+        let decided = try #require(disk.steps.firstIndex(of: FileStep(call: .synchronizeFile, path: "commits")))
         await store.close()
 
         let second = StoreFixtureDirectory()
         let broken = try await open(second, disk)
-        // Two steps on, one of the renames is done.
-        disk.fail(decided + 3..<Int.max, number: EIO)
+        // One of the renames is done.
+        disk.fail(decided + 2..<Int.max, number: EIO)
         #expect(try await !succeeds(broken, changes))
         for record in Self.before {
             await #expect(throws: StoreError.unavailable) { try await broken.read(record.id) }
@@ -242,7 +224,7 @@ private struct Contents: Equatable, CustomStringConvertible {
         await #expect(throws: StoreError.unavailable) { try await broken.check() }
         await #expect(throws: StoreError.unavailable) { try await broken.removeExpired(before: .latest, limit: 9) }
         disk.heal()
-        #expect(try await Contents(of: broken) == after)
+        #expect(try await StoreContents(of: broken) == after)
         await broken.close()
         #expect(try await reopened(second) == after)
     }
@@ -255,10 +237,10 @@ private struct Contents: Equatable, CustomStringConvertible {
         let store = try await open(probe, disk)
         disk.heal()
         try await store.commit(changes)
-        let decided = try #require(disk.steps.firstIndex(of: FileStep(call: .rename, path: "commit")))
+        let decided = try #require(disk.steps.firstIndex(of: FileStep(call: .synchronizeFile, path: "commits")))
         await store.close()
 
-        for firstDeath in [decided + 1, decided + 4, decided + 8] {
+        for firstDeath in [decided + 1, decided + 2, decided + 5] {
             for secondDeath in 0... {
                 let directory = StoreFixtureDirectory()
                 let first = try await open(directory, disk)
@@ -321,55 +303,100 @@ private struct Contents: Equatable, CustomStringConvertible {
         }
     }
 
-    @Test func `every step is durable before the next relies on it`() async throws {
+    private func calls(
+        _ store: FileRecordStore, _ disk: StandInDisk, _ changes: [RecordChange]
+    ) async throws -> [String] {
+        disk.heal()
+        try await store.commit(changes)
+        return disk.steps.filter { $0.call != .read }.map {
+            "\($0.call) \($0.path)".replacing(#/new\/\d+/#, with: "new/N").replacing("0000000000000000001", with: "1")
+        }
+    }
+
+    @Test func `a commit is synchronized once, when its files are finished and none is in its place`() async throws {
         let directory = StoreFixtureDirectory()
         let disk = StandInDisk()
         let store = try await open(directory, disk)
-        disk.heal()
-        try await store.commit([
-            .replace(Self.record(.credentials, Self.alpha, "a", version: 2), version: 1),
-            .remove(Self.before[2].id, version: 1),
-        ])
-        let calls = disk.steps.filter { $0.call != .read }.map { "\($0.call) \($0.path)" }
+        let replacement = RecordChange.replace(Self.record(.credentials, Self.alpha, "a", version: 2), version: 1)
         #expect(
-            calls.map { $0.replacing(#/new\/\d+/#, with: "new/N") } == [
-                "create new/N", "write new/N", "synchronizeFile new/N", "synchronizeDirectory new",
-                "create new/N", "write new/N", "synchronizeFile new/N", "rename commit", "synchronizeDirectory .",
-                "rename plain/credentials/alpha/=a", "remove plain/credentials/alpha/=b",
-                "synchronizeDirectory plain/credentials/alpha", "remove commit", "synchronizeDirectory .",
+            try await calls(store, disk, [replacement, .remove(Self.before[2].id, version: 1), Self.entry("x")]) == [
+                "create new/N", "write new/N", "write commits", "synchronizeFile commits",
+                "rename plain/credentials/alpha/=a", "remove plain/credentials/alpha/=b", "create log/1", "write log/1",
             ])
-
-        disk.heal()
-        try await store.commit([.replace(Self.record(.credentials, Self.alpha, "a", version: 3), version: 2)])
         #expect(
-            disk.steps.filter { $0.call != .read }.map(\.call) == [
-                .create, .write, .synchronizeFile, .rename, .synchronizeDirectory,
+            try await calls(store, disk, [Self.entry("y")]) == [
+                "write commits", "synchronizeFile commits", "create log/1", "write log/1",
             ])
         await store.close()
     }
 
-    @Test func `an entry by itself is synchronized once, with a record seven times`() async throws {
+    @Test func `what many commits have written is synchronized once before their file begins again`() async throws {
         let directory = StoreFixtureDirectory()
         let disk = StandInDisk()
         let store = try await open(directory, disk)
-        func calls(_ changes: [RecordChange]) async throws -> [String] {
-            disk.heal()
-            try await store.commit(changes)
-            return disk.steps.filter { $0.call != .read }.map {
-                "\($0.call) \($0.path)".replacing(#/new\/\d+/#, with: "new/N")
-                    .replacing("0000000000000000001", with: "1")
-            }
-        }
-        #expect(try await calls([Self.entry("x")]) == ["create log/1", "write log/1", "synchronizeFile log/1"])
-        let replacement = RecordChange.replace(Self.record(.credentials, Self.alpha, "a", version: 2), version: 1)
-        #expect(
-            try await calls([replacement, Self.entry("y")]) == [
-                "create new/N", "write new/N", "synchronizeFile new/N", "synchronizeDirectory new",
-                "create new/N", "write new/N", "synchronizeFile new/N", "rename commit", "synchronizeDirectory .",
-                "rename plain/credentials/alpha/=a", "create log/1", "write log/1", "synchronizeFile log/1",
-                "synchronizeDirectory plain/credentials/alpha", "remove commit", "synchronizeDirectory .",
-            ])
         await store.close()
+        let again = try await FileRecordStore(directory: directory.path, fault: disk.fault)
+        disk.heal()
+        var version: Int64 = 1
+        var synchronized: [String] = []
+        while synchronized.isEmpty {
+            let record = Self.record(
+                .credentials, Self.alpha, "a", version: version + 1, sealed: [UInt8](repeating: 7, count: 10_000))
+            disk.heal()
+            try await again.commit([.replace(record, version: version), Self.entry("x")])
+            version += 1
+            synchronized = disk.steps.filter {
+                [.synchronizeFile, .synchronizeDirectory].contains($0.call) && $0.path != "commits"
+            }.map { "\($0.call) \($0.path)" }
+            try #require(version < 100)
+        }
+        // The directories above it may have been made by a process that died.
+        #expect(
+            synchronized == [
+                "synchronizeFile log/0000000000000000001", "synchronizeFile plain/credentials/alpha/=a",
+                "synchronizeDirectory .", "synchronizeDirectory plain", "synchronizeDirectory plain/credentials",
+                "synchronizeDirectory plain/credentials/alpha",
+            ])
+        // 256 KiB of frames.
+        #expect(version == 27)
+        #expect(try #require(FileManager.default.contents(atPath: directory.path + "/commits")).count == 256 << 10)
+        await again.close()
+    }
+
+    @Test func `a start after a close finds nothing to do again`() async throws {
+        let directory = StoreFixtureDirectory()
+        let disk = StandInDisk()
+        let store = try await open(directory, disk)
+        await store.close()
+        disk.heal()
+        let again = try await FileRecordStore(directory: directory.path, fault: disk.fault)
+        #expect(
+            disk.steps.filter { $0.call != .read && $0.call != .list } == [
+                FileStep(call: .synchronizeFile, path: "commits")
+            ])
+        disk.heal()
+        await again.close()
+        #expect(disk.steps == [])
+    }
+
+    @Test func `a commit larger than the file of commits has it grow for as long as it is needed`() async throws {
+        let directory = StoreFixtureDirectory()
+        let disk = StandInDisk()
+        let store = try await open(directory, disk)
+        func size() throws -> Int {
+            try #require(FileManager.default.contents(atPath: directory.path + "/commits")).count
+        }
+        let large = Self.record(.credentials, Self.alpha, "large", sealed: [UInt8](repeating: 9, count: 1_000_000))
+        try await store.commit([.insert(large)])
+        #expect(try size() == 16 * 65_536)
+        try await store.commit([Self.entry("next")])
+        #expect(try size() == 256 << 10)
+        #expect(try await store.read(large.id) == large)
+        await store.close()
+        let again = try await FileRecordStore(directory: directory.path)
+        #expect(try await again.read(large.id) == large)
+        #expect(try await again.entries(after: 3, tenant: nil, limit: 9).map(\.entry.key) == ["next"])
+        await again.close()
     }
 
     // MARK: The log
@@ -379,10 +406,9 @@ private struct Contents: Equatable, CustomStringConvertible {
         let disk = StandInDisk()
         let store = try await open(directory, disk)
         let log = try await store.entries(after: 0, tenant: nil, limit: 99)
-        // It is made, written, synchronized.
-        disk.fail(2..<3, number: EIO)
+        disk.fail(1..<2, number: EIO)
         await #expect(throws: StoreError.unavailable) { try await store.commit([Self.entry("x")]) }
-        #expect(disk.steps[2].call == .synchronizeFile)
+        #expect(disk.steps[1] == FileStep(call: .synchronizeFile, path: "commits"))
         disk.heal()
         #expect(try await store.entries(after: 0, tenant: nil, limit: 99) == log)
         try await store.commit([Self.entry("y")])
@@ -431,7 +457,7 @@ private struct Contents: Equatable, CustomStringConvertible {
         let directory = StoreFixtureDirectory()
         let path = directory.path + "/log/0000000000000000001"
         let store = try await open(directory, StandInDisk())
-        let before = try await Contents(of: store)
+        let before = try await StoreContents(of: store)
         let good = try #require(FileManager.default.contents(atPath: path)).count
         try await store.commit([Self.entry("x"), Self.entry("y")])
         await store.close()
@@ -442,7 +468,7 @@ private struct Contents: Equatable, CustomStringConvertible {
                 let torn = Array(whole.prefix(count)) + [UInt8](repeating: 0, count: rest)
                 #expect(FileManager.default.createFile(atPath: path, contents: Data(torn)))
                 let again = try await FileRecordStore(directory: directory.path)
-                #expect(try await Contents(of: again) == before, "\(count)")
+                #expect(try await StoreContents(of: again) == before, "\(count)")
                 #expect(FileManager.default.contents(atPath: path)?.count == good)
                 if count % 16 == 0 {
                     try await again.commit([Self.entry("z")])

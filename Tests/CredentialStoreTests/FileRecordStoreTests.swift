@@ -245,7 +245,7 @@ internal import Testing
     }
 
     @Test(arguments: [
-        ("token-broker records 2\n", true), ("token-broker records 10\n", true), ("token-broker records 1", false),
+        ("token-broker records 3\n", true), ("token-broker records 10\n", true), ("token-broker records 2", false),
         ("token-broker records 0\n", false), ("token-broker records\n", false), ("", false), ("other 1\n", false),
         (String(repeating: "x", count: 200), false),
     ])
@@ -254,7 +254,7 @@ internal import Testing
         try overwrite("format", Array(text.utf8))
         #expect(
             await refusal() == (isNewer ? .newerFormat(directory: path) : .damaged("\(path)/format is damaged")))
-        try overwrite("format", Array("token-broker records 1\n".utf8))
+        try overwrite("format", Array("token-broker records 2\n".utf8))
         #expect(await refusal() == nil)
     }
 
@@ -267,7 +267,7 @@ internal import Testing
         }
     }
 
-    @Test func `a record or commit of a newer format is refused as such`() async throws {
+    @Test func `a record, commit or log of a newer format is refused as such`() async throws {
         try await fill()
         try overwrite(plainName, FramedFile.encode(mark: "TBrc", format: 4, [1]))
         let store = try await FileRecordStore(directory: path)
@@ -275,18 +275,17 @@ internal import Testing
             try await store.read(plain.id)
         }
         await store.close()
-        try overwrite("commit", FramedFile.encode(mark: "TBcm", format: 3, [1]))
+        let commits = try bytes("commits")
+        try overwrite("commits", FramedFile.encodePart(mark: "TBcf", format: 2, [1]))
         #expect(await refusal() == .newerFormat(directory: path))
+        try overwrite("commits", commits)
         for name in ["log/state", "log/0000000000000000001"] {
-            try FileManager.default.removeItem(atPath: path + "/commit")
             let frame = FramedFile.encode(mark: name == "log/state" ? "TBls" : "TBle", format: 2, [1])
             try overwrite(name, name == "log/state" ? frame : [0, 0, 0, UInt8(frame.count)] + frame)
             #expect(await refusal() == .newerFormat(directory: path))
             try FileManager.default.removeItem(atPath: path + "/" + name)
-            try overwrite("commit", [])
         }
-        try overwrite("commit", [1, 2, 3])
-        #expect(await refusal() == .damaged("\(path)/commit is damaged"))
+        #expect(await refusal() == nil)
     }
 
     @Test func `what an older build can read is written for it`() async throws {
@@ -294,11 +293,6 @@ internal import Testing
         #expect(RecordFile.encode(plain)[4] == 1)
         #expect(RecordFile.encode(due)[4] == 2)
         #expect(try RecordFile.decode(RecordFile.encode(due), id: due.id) == due)
-        let removal = FileChange.remove("a")
-        let append = FileChange.append(to: "log/1", offset: 7, [1, 2])
-        #expect(CommitFile.encode([removal])[4] == 1)
-        #expect(CommitFile.encode([removal, append])[4] == 2)
-        #expect(try CommitFile.decode(CommitFile.encode([removal, append])) == [removal, append])
     }
 
     @Test(arguments: ["note", "1", "0000000000000000000", "000000000000000000a"])

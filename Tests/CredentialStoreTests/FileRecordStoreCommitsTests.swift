@@ -1,0 +1,305 @@
+internal import BrokerTesting
+internal import Cryptography
+internal import DevelopmentProvider
+internal import FoundationEssentials
+internal import Glibc
+internal import OAuth
+internal import Testing
+
+@testable internal import CredentialStore
+
+/// A disk that lost its power keeps what was synchronized, and of the rest whatever it likes.
+@Suite struct `The commits of a file record store` {
+    let directory = StoreFixtureDirectory()
+    var path: String { directory.path }
+
+    private static let tenants = [TenantName("alpha")!, TenantName("beta")!]
+
+    // MARK: What is in a directory
+
+    /// The octets of files by their paths.
+    private typealias Files = [String: [UInt8]]
+
+    private func files() throws -> Files {
+        var files: Files = [:]
+        for name in try FileManager.default.subpathsOfDirectory(atPath: path) {
+            let attributes = try FileManager.default.attributesOfItem(atPath: path + "/" + name)
+            guard attributes[.type] as? FileAttributeType == .typeRegular else { continue }
+            files[name] = Array(try #require(FileManager.default.contents(atPath: path + "/" + name)))
+        }
+        return files
+    }
+
+    /// - Parameter directories: those that are there without a file.
+    private func put(
+        _ files: Files, _ directories: Set<String> = [], in directory: StoreFixtureDirectory
+    ) throws {
+        let owner: [FileAttributeKey: Any] = [.posixPermissions: 0o700]
+        for name in ["", "plain", "indexed", "new", "log"] + directories {
+            try FileManager.default.createDirectory(
+                atPath: directory.path + "/" + name, withIntermediateDirectories: true, attributes: owner)
+        }
+        for (name, bytes) in files {
+            let file = directory.path + "/" + name
+            try FileManager.default.createDirectory(
+                atPath: Self.parent(of: file), withIntermediateDirectories: true, attributes: owner)
+            #expect(FileManager.default.createFile(atPath: file, contents: Data(bytes)))
+        }
+    }
+
+    private static func parent(of path: String) -> String { String(path[..<(path.lastIndex(of: "/") ?? path.startIndex)]) }
+
+    private func contents(of files: Files, _ directories: Set<String> = []) async throws -> StoreContents {
+        let directory = StoreFixtureDirectory()
+        try put(files, directories, in: directory)
+        let store = try await FileRecordStore(directory: directory.path)
+        let contents = try await StoreContents(of: store)
+        await store.close()
+        // What was done again is done.
+        let again = try await FileRecordStore(directory: directory.path)
+        #expect(try await StoreContents(of: again) == contents)
+        await again.close()
+        return contents
+    }
+
+    private func refusal(of files: Files) async throws -> String? {
+        let directory = StoreFixtureDirectory()
+        try put(files, in: directory)
+        do throws(FileStoreError) {
+            let store = try await FileRecordStore(directory: directory.path)
+            await store.close()
+            return nil
+        } catch {
+            return error.description.replacing(directory.path, with: "")
+        }
+    }
+
+    // MARK: What is done to a store
+
+    private static func change(_ generator: inout SplitMix64) -> RecordChange {
+        let tenant = tenants.randomElement(using: &generator)!
+        let key = String(Int.random(in: 0..<5, using: &generator))
+        let id = RecordID([.credentials, .login, .device].randomElement(using: &generator)!, tenant, key: key)
+        let version = Int64.random(in: 1...3, using: &generator)
+        let record = StoredRecord(
+            id: id, version: version,
+            sealed: [UInt8](repeating: .random(in: 0...255, using: &generator), count: 40),
+            lookup: Int.random(in: 0..<3, using: &generator) == 0 ? SHA256.digest([UInt8(version)]) : nil,
+            expires: Bool.random(using: &generator) ? .latest : nil,
+            due: Int.random(in: 0..<3, using: &generator) == 0 ? Timestamp(seconds: 3) : nil)
+        switch Int.random(in: 0..<20, using: &generator) {
+        case 0..<7: return .insert(record)
+        case 7..<12: return .replace(record, version: version - 1)
+        case 12..<15: return .remove(id, version: version)
+        case 15: return .removeAll(tenant)
+        default:
+            return .append(
+                StoredLogEntry(tenant: tenant, key: key, version: version, time: Timestamp(seconds: 1), sealed: [5, 6]))
+        }
+    }
+
+    /// Makes `count` commits that do not conflict, in both.
+    private static func fill(
+        _ store: FileRecordStore, _ model: MemoryRecordStore, count: Int, _ generator: inout SplitMix64
+    ) async throws {
+        var made = 0
+        while made < count {
+            let changes = (0..<Int.random(in: 1...3, using: &generator)).map { _ in change(&generator) }
+            do throws(StoreError) {
+                try await model.commit(changes)
+            } catch {
+                guard error == .conflict else { throw error }
+                continue
+            }
+            try await store.commit(changes)
+            made += 1
+        }
+    }
+
+    // MARK: The power
+
+    @Test(arguments: 1...60 as ClosedRange<UInt64>)
+    func `outlast a loss of power, whatever the disk has of the files that they change`(seed: UInt64) async throws {
+        var generator = SplitMix64(seed: seed)
+        let model = MemoryRecordStore()
+        let first = try await FileRecordStore(directory: path)
+        try await Self.fill(first, model, count: 20, &generator)
+        await first.close()
+        let settled = try files()
+        let store = try await FileRecordStore(directory: path)
+        try await Self.fill(store, model, count: 30, &generator)
+        let written = try files()
+        let expected = try await StoreContents(of: model)
+        await store.close()
+        for _ in 0..<5 {
+            var found: Files = ["new/77": [1, 2]]
+            for name in Set(settled.keys).union(written.keys).sorted() {
+                let (before, after) = (settled[name], written[name])
+                if before == after || name == "commits" {
+                    found[name] = after
+                    continue
+                }
+                switch Int.random(in: 0..<4, using: &generator) {
+                case 0: found[name] = before
+                case 1: found[name] = after
+                case 2: found[name] = (before ?? []) + [UInt8](repeating: 0, count: after?.count ?? 0)
+                default:
+                    // A file of the log may have lost what came last, not what was synchronized.
+                    let kept = name.hasPrefix("log/0") ? before?.count ?? 0 : 0
+                    found[name] = after.map { Array($0.prefix(max(kept, $0.count / 2))) }
+                }
+            }
+            #expect(try await contents(of: found, Set(settled.keys.map(Self.parent))) == expected)
+        }
+    }
+
+    @Test func `may be made again when all of their files are durable`() async throws {
+        var generator = SplitMix64(seed: 5)
+        let model = MemoryRecordStore()
+        let store = try await FileRecordStore(directory: path)
+        try await Self.fill(store, model, count: 50, &generator)
+        let full = try files()["commits"]
+        await store.close()
+        var settled = try files()
+        #expect(settled["commits"] != full)
+        settled["commits"] = full
+        let expected = try await StoreContents(of: model)
+        #expect(try await contents(of: settled) == expected)
+    }
+
+    @Test func `are there whole or not at all, wherever the writing of one broke off`() async throws {
+        var generator = SplitMix64(seed: 9)
+        let model = MemoryRecordStore()
+        let store = try await FileRecordStore(directory: path)
+        // More than once round: what stands behind the last frame is older frames.
+        try await Self.fill(store, model, count: 10, &generator)
+        await store.close()
+        let again = try await FileRecordStore(directory: path)
+        try await Self.fill(again, model, count: 2, &generator)
+        let before = try files()
+        let expected = try await StoreContents(of: model)
+        try await Self.fill(again, model, count: 1, &generator)
+        let after = try #require(try files()["commits"])
+        let old = try #require(before["commits"])
+        let differing = after.indices.filter { old[$0] != after[$0] }
+        for place in try #require(differing.first)...differing[differing.count - 1] {
+            var torn = before
+            torn["commits"] = Array(after[..<place] + old[place...])
+            #expect(try await contents(of: torn) == expected, "\(place)")
+        }
+        await again.close()
+    }
+
+    @Test func `are damaged when an octet before the last frame is not what was written`() async throws {
+        var generator = SplitMix64(seed: 3)
+        let store = try await FileRecordStore(directory: path)
+        try await Self.fill(store, MemoryRecordStore(), count: 3, &generator)
+        let good = try files()
+        await store.close()
+        let commits = try #require(good["commits"])
+        var last = 0
+        var rest = commits[...]
+        while let frame = try? CommitFrame(decoding: rest) {
+            last = rest.startIndex
+            rest = rest.dropFirst(frame.count)
+        }
+        for index in 0..<last {
+            var altered = good
+            altered["commits"]?[index] ^= 1
+            #expect(try await refusal(of: altered) == "/commits is damaged", "\(index)")
+        }
+        for commits: [UInt8]? in [nil, [], [1, 2, 3]] {
+            var altered = good
+            altered["commits"] = commits
+            #expect(try await refusal(of: altered) == "/commits is damaged")
+        }
+    }
+
+    // MARK: The first format
+
+    private static func former(_ format: UInt8, _ changes: [FileChange]) -> [UInt8] {
+        var fields = FieldWriter()
+        for change in changes { change.encode(to: &fields) }
+        return FramedFile.encode(mark: "TBcm", format: format, fields.bytes)
+    }
+
+    /// A store of the first format whose process died with a commit under way, and what it holds when that is finished.
+    private func former() async throws -> (Files, StoreContents) {
+        var generator = SplitMix64(seed: 11)
+        let store = try await FileRecordStore(directory: path)
+        try await Self.fill(store, MemoryRecordStore(), count: 20, &generator)
+        let id = RecordID(.credentials, Self.tenants[0], key: "late")
+        let other = RecordID(.credentials, Self.tenants[0], key: "gone")
+        try await store.commit([.insert(StoredRecord(id: other, version: 1, sealed: [1]))])
+        await store.close()
+        var files = try files()
+        let again = try await FileRecordStore(directory: path)
+        let record = StoredRecord(id: id, version: 1, sealed: [4, 5])
+        let entry = StoredLogEntry(
+            tenant: Self.tenants[1], key: "k", version: 1, time: Timestamp(seconds: 1), sealed: [1])
+        try await again.commit([.insert(record), .remove(other, version: 1), .append(entry)])
+        let expected = try await StoreContents(of: again)
+        await again.close()
+        let segment = "log/0000000000000000001"
+        let frame = Array(try #require(try self.files()[segment]).dropFirst(files[segment]?.count ?? 0))
+        files["commits"] = nil
+        files["format"] = Array("token-broker records 1\n".utf8)
+        files["new/4"] = RecordFile.encode(record)
+        files["new/5"] = [1, 2, 3]
+        files["commit"] = Self.former(
+            2,
+            [
+                .place(from: "new/4", to: RecordPath(.plain, id).text), .remove(RecordPath(.plain, other).text),
+                .append(to: segment, offset: files[segment]?.count ?? 0, frame),
+            ])
+        return (files, expected)
+    }
+
+    @Test func `of a store of the first format are finished, whichever of their steps was done`() async throws {
+        let (files, expected) = try await former()
+        #expect(try await contents(of: files) == expected)
+        var half = files
+        half[RecordPath(.plain, RecordID(.credentials, Self.tenants[0], key: "late")).text] = half["new/4"]
+        half["new/4"] = nil
+        #expect(try await contents(of: half) == expected)
+        half[RecordPath(.plain, RecordID(.credentials, Self.tenants[0], key: "late")).text] = nil
+        #expect(try await refusal(of: half)?.hasSuffix("late is damaged") == true)
+    }
+
+    @Test func `of a store of the first format are finished by the next where a start fails at any step`() async throws {
+        let (files, expected) = try await former()
+        for isDead in [false, true] {
+            for place in 0... {
+                let directory = StoreFixtureDirectory()
+                try put(files, in: directory)
+                let disk = StandInDisk()
+                disk.fail(place..<(isDead ? Int.max : place + 1), number: EIO)
+                do throws(FileStoreError) {
+                    let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
+                    await store.close()
+                } catch {
+                    guard case .system = error else { throw error }
+                }
+                let hasFailed = disk.hasFailed
+                let store = try await FileRecordStore(directory: directory.path)
+                #expect(try await StoreContents(of: store) == expected, "step \(place): \(disk.steps)")
+                await store.close()
+                let names = try FileManager.default.contentsOfDirectory(atPath: directory.path)
+                #expect(names.sorted() == ["commits", "format", "indexed", "lock", "log", "new", "plain"])
+                if !hasFailed { break }
+            }
+        }
+    }
+
+    @Test(arguments: [(3, true), (0, false)])
+    func `of a store of the first format in a format of their own are refused`(
+        format: UInt8, isNewer: Bool
+    ) async throws {
+        var (files, _) = try await former()
+        files["commit"] = Self.former(format, [.remove("plain/x")])
+        #expect(
+            try await refusal(of: files) == (isNewer ? " was written by a later version" : "/commit is damaged"))
+        files["commit"]?.removeLast()
+        #expect(try await refusal(of: files) == "/commit is damaged")
+    }
+}

@@ -1,0 +1,21 @@
+internal import BrokerTesting
+internal import OAuth
+
+@testable internal import CredentialStore
+
+/// What can be read of a store.
+struct StoreContents: Equatable, CustomStringConvertible {
+    var records: [StoredRecord]
+    var log: [PlacedLogEntry]
+    var bounds: LogBounds
+    var due: [StoredRecord]
+
+    init(of store: some RecordStore) async throws {
+        records = try await store.everything()
+        log = try await store.entries(after: 0, tenant: nil, limit: 1000)
+        bounds = try await store.logBounds()
+        due = try await store.due(.credentials, before: .latest, limit: 1000)
+    }
+
+    var description: String { "\(records.map(\.id.text)), \(log.map(\.entry.key)), \(bounds)" }
+}
