@@ -1,5 +1,6 @@
 #!/bin/sh
-# Cold reads of many storage keys at PostgreSQL: in a round trip each, and through pipelines.
+# Cold reads of many storage keys at PostgreSQL: in a round trip each, and through pipelines; then the same by a C program
+# that makes libpq's calls and nothing else (cold_floor.c), which shows what pipelines can save at all.
 #
 # Starts a PostgreSQL of its own, builds the modules and compiles cold.swift against them. All ways of reading take
 # turns within one run, so that what else the machine does meets them all; what counts are the ratios.
@@ -28,7 +29,10 @@ swiftc -O -static-stdlib -swift-version 6 -package-name "$package" -I "$bin/Modu
     -Xcc "-I$(pg_config --includedir)" \
     Tests/Benchmarks/cold.swift $objects "$bin"/CLinux.build/*.o "$bin"/CPostgres.build/*.o \
     -lssl -lcrypto -o "$directory/cold" >&2
+cc -O2 -Wall -Wextra -I"$(pg_config --includedir)" Tests/Benchmarks/cold_floor.c -lpq -o "$directory/cold_floor"
 
 as "$programs/initdb" -D "$directory/data" -U postgres -N -E UTF8 --locale=C -A trust > /dev/null
 as "$programs/pg_ctl" -D "$directory/data" -w -l "$directory/log" -o "-c listen_addresses='' -k $directory" start > /dev/null
-"$directory/cold" "host=$directory user=postgres dbname=postgres" "${1:-7}"
+database="host=$directory user=postgres dbname=postgres"
+"$directory/cold" "$database" "${1:-7}"
+"$directory/cold_floor" "$database" "${1:-7}"

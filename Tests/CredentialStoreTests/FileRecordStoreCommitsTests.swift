@@ -47,7 +47,9 @@ internal import Testing
         }
     }
 
-    private static func parent(of path: String) -> String { String(path[..<(path.lastIndex(of: "/") ?? path.startIndex)]) }
+    private static func parent(of path: String) -> String {
+        String(path[..<(path.lastIndex(of: "/") ?? path.startIndex)])
+    }
 
     private func contents(of files: Files, _ directories: Set<String> = []) async throws -> StoreContents {
         let directory = StoreFixtureDirectory()
@@ -266,7 +268,8 @@ internal import Testing
         #expect(try await refusal(of: half)?.hasSuffix("late is damaged") == true)
     }
 
-    @Test func `of a store of the first format are finished by the next where a start fails at any step`() async throws {
+    @Test func `of a store of the first format are finished by the next where a start fails at any step`() async throws
+    {
         let (files, expected) = try await former()
         for isDead in [false, true] {
             for place in 0... {

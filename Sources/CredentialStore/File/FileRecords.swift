@@ -26,8 +26,8 @@ final class FileRecords {
     private static let newName = "new"
     private static let ownNames: Set<String> =
         Set(
-            [lockName, newName, CommitLog.name, FileLog.directoryName, "lost+found"] + RecordPath.Tree.allCases.map(\.rawValue)
-                + StoreSecret.allCases.map(\.rawValue))
+            [lockName, newName, CommitLog.name, FileLog.directoryName, "lost+found"]
+                + RecordPath.Tree.allCases.map(\.rawValue) + StoreSecret.allCases.map(\.rawValue))
 
     private let path: String
     private let directory: StoreDirectory
