@@ -78,16 +78,16 @@ internal import Testing
 
     // MARK: What is done to a store
 
-    private static func change(_ generator: inout SplitMix64) -> RecordChange {
+    private static func change(_ generator: inout SplitMix64, octets: Int = 40) -> RecordChange {
         let tenant = tenants.randomElement(using: &generator)!
         let key = String(Int.random(in: 0..<5, using: &generator))
         let id = RecordID([.credentials, .login, .device].randomElement(using: &generator)!, tenant, key: key)
         let version = Int64.random(in: 1...3, using: &generator)
         let record = StoredRecord(
             id: id, version: version,
-            sealed: [UInt8](repeating: .random(in: 0...255, using: &generator), count: 40),
+            sealed: [UInt8](repeating: .random(in: 0...255, using: &generator), count: octets),
             lookup: Int.random(in: 0..<3, using: &generator) == 0 ? SHA256.digest([UInt8(version)]) : nil,
-            expires: Bool.random(using: &generator) ? .latest : nil,
+            expires: [.latest, Timestamp(seconds: 1), nil, nil].randomElement(using: &generator)!,
             due: Int.random(in: 0..<3, using: &generator) == 0 ? Timestamp(seconds: 3) : nil)
         switch Int.random(in: 0..<20, using: &generator) {
         case 0..<7: return .insert(record)
@@ -96,7 +96,9 @@ internal import Testing
         case 15: return .removeAll(tenant)
         default:
             return .append(
-                StoredLogEntry(tenant: tenant, key: key, version: version, time: Timestamp(seconds: 1), sealed: [5, 6]))
+                StoredLogEntry(
+                    tenant: tenant, key: key, version: version, time: Timestamp(seconds: 1),
+                    sealed: [UInt8](repeating: 5, count: octets / 2)))
         }
     }
 
@@ -120,7 +122,7 @@ internal import Testing
 
     // MARK: The power
 
-    @Test(arguments: 1...60 as ClosedRange<UInt64>)
+    @Test(arguments: 1...40 as ClosedRange<UInt64>)
     func `outlast a loss of power, whatever the disk has of the files that they change`(seed: UInt64) async throws {
         var generator = SplitMix64(seed: seed)
         let model = MemoryRecordStore()
@@ -153,6 +155,98 @@ internal import Testing
             }
             #expect(try await contents(of: found, Set(settled.keys.map(Self.parent))) == expected)
         }
+    }
+
+    /// One of all the ways to change a store. Whether it was one.
+    private static func step(
+        _ store: FileRecordStore, _ model: MemoryRecordStore, _ generator: inout SplitMix64
+    ) async throws -> Bool {
+        switch Int.random(in: 0..<12, using: &generator) {
+        case 0:
+            let removed = try await model.removeExpired(before: Timestamp(seconds: 2), limit: 99)
+            #expect(try await store.removeExpired(before: Timestamp(seconds: 2), limit: 99) == removed)
+        case 1:
+            let removed = try await model.trimLog(before: Timestamp(seconds: 0), keeping: 4, limit: 99)
+            #expect(try await store.trimLog(before: Timestamp(seconds: 0), keeping: 4, limit: 99) == removed)
+        default:
+            let octets = [40, 3000, 30_000, 600_000].randomElement(using: &generator)!
+            let changes = (0..<Int.random(in: 1...3, using: &generator)).map { _ in
+                change(&generator, octets: octets)
+            }.filter { change in
+                // Trimming goes on over what a removed tenant has left in one store's log and not in the other's.
+                if case .removeAll = change { false } else { true }
+            }
+            do throws(StoreError) {
+                try await model.commit(changes)
+            } catch {
+                guard error == .conflict else { throw error }
+                return false
+            }
+            try await store.commit(changes)
+        }
+        return true
+    }
+
+    @Test(arguments: 1...8 as ClosedRange<UInt64>)
+    func `take place or do not, wherever the power is lost, and last when they have`(seed: UInt64) async throws {
+        var generator = SplitMix64(seed: seed)
+        let disk = PessimalDisk(path)
+        let model = MemoryRecordStore()
+        let store = try await FileRecordStore(directory: path, fault: disk.fault)
+        var places = 0
+        for _ in 0..<60 {
+            let before = try await StoreContents(of: model)
+            disk.losePower(after: .random(in: 0..<16, using: &generator))
+            guard try await Self.step(store, model, &generator) else { continue }
+            let after = try await StoreContents(of: model)
+            if let left = disk.left {
+                places += 1
+                let found = try await contents(of: left.files, left.directories)
+                #expect(found == before || found == after)
+            }
+            #expect(try await StoreContents(of: store) == after)
+            let left = disk.now
+            #expect(try await contents(of: left.files, left.directories) == after)
+        }
+        #expect(places > 5)
+        await store.close()
+        #expect(try await contents(of: disk.now.files, disk.now.directories) == StoreContents(of: model))
+    }
+
+    @Test func `that could not be synchronized are not there after a loss of power, however whole they look`()
+        async throws
+    {
+        var generator = SplitMix64(seed: 21)
+        let disk = StandInDisk()
+        let model = MemoryRecordStore()
+        let store = try await FileRecordStore(directory: path, fault: disk.fault)
+        try await Self.fill(store, model, count: 5, &generator)
+        let expected = try await StoreContents(of: model)
+        let id = RecordID(.credentials, Self.tenants[0], key: "late")
+        let late = RecordChange.insert(StoredRecord(id: id, version: 1, sealed: [1, 2]))
+        // What its directory needs is there then.
+        try await store.commit([late])
+        try await store.commit([.remove(id, version: 1)])
+        disk.heal()
+        try await store.commit([late])
+        let synchronized = try #require(
+            disk.steps.firstIndex(of: FileStep(call: .synchronizeFile, path: "commits")))
+        try await store.commit([.remove(id, version: 1)])
+        // The frame is written, and cannot be synchronized; then it cannot be erased for so many steps either.
+        for count in 1...4 {
+            disk.fail(synchronized..<synchronized + count, number: EIO)
+            await #expect(throws: StoreError.unavailable) { try await store.commit([late]) }
+            // Nothing that is read has to do with it, while the disk does what else it is asked for.
+            if count < 3 { #expect(try await StoreContents(of: store) == expected) }
+            if count == 1 { #expect(try await contents(of: files()) == expected) }
+            disk.heal()
+            #expect(try await StoreContents(of: store) == expected)
+        }
+        try await store.commit([late])
+        #expect(try await store.read(id)?.sealed == [1, 2])
+        let now = try await StoreContents(of: store)
+        #expect(try await contents(of: files()) == now)
+        await store.close()
     }
 
     @Test func `may be made again when all of their files are durable`() async throws {
@@ -217,6 +311,32 @@ internal import Testing
         }
     }
 
+    @Test func `of a later build are refused, not taken for the end`() async throws {
+        var generator = SplitMix64(seed: 3)
+        let store = try await FileRecordStore(directory: path)
+        try await Self.fill(store, MemoryRecordStore(), count: 3, &generator)
+        let good = try files()
+        await store.close()
+        let commits = try #require(good["commits"])
+        var rest = commits[...]
+        var number: Int64 = 0
+        while let frame = try? CommitFrame(decoding: rest) {
+            number = frame.number
+            rest = rest.dropFirst(frame.count)
+        }
+        var body = FieldWriter()
+        body.write(number + 1)
+        body.write(UInt8(9))
+        for frame in [
+            FramedFile.encodePart(mark: "TBcf", format: 1, body.bytes),
+            FramedFile.encodePart(mark: "TBcf", format: 2, body.bytes),
+        ] {
+            var later = good
+            later["commits"] = commits[..<rest.startIndex] + frame
+            #expect(try await refusal(of: later) == " was written by a later version")
+        }
+    }
+
     // MARK: The first format
 
     private static func former(_ format: UInt8, _ changes: [FileChange]) -> [UInt8] {
@@ -266,6 +386,48 @@ internal import Testing
         #expect(try await contents(of: half) == expected)
         half[RecordPath(.plain, RecordID(.credentials, Self.tenants[0], key: "late")).text] = nil
         #expect(try await refusal(of: half)?.hasSuffix("late is damaged") == true)
+    }
+
+    @Test func `of a store of the first format that were entries only are cut off where they broke off`() async throws {
+        var generator = SplitMix64(seed: 13)
+        let store = try await FileRecordStore(directory: path)
+        try await Self.fill(store, MemoryRecordStore(), count: 20, &generator)
+        let entry = StoredLogEntry(
+            tenant: Self.tenants[1], key: "k", version: 1, time: Timestamp(seconds: 1), sealed: [1])
+        try await store.commit([.append(entry)])
+        let expected = try await StoreContents(of: store)
+        await store.close()
+        let segment = "log/0000000000000000001"
+        var files = try files()
+        let good = try #require(files[segment])
+        let again = try await FileRecordStore(directory: path)
+        try await again.commit([.append(entry), .append(entry)])
+        await again.close()
+        let whole = try #require(try self.files()[segment])
+        files["commits"] = nil
+        files["format"] = Array("token-broker records 1\n".utf8)
+        for count in good.count..<whole.count {
+            // Cut short, and of its full length with nothing but zeros where it did not get.
+            for rest in [0, whole.count - count] {
+                var torn = files
+                torn[segment] = Array(whole.prefix(count)) + [UInt8](repeating: 0, count: rest)
+                #expect(try await contents(of: torn) == expected, "\(count)")
+            }
+        }
+    }
+
+    @Test func `of a store of the first format are durable when the store is of this one`() async throws {
+        let (files, expected) = try await former()
+        let directory = StoreFixtureDirectory()
+        try put(files, in: directory)
+        let disk = PessimalDisk(directory.path)
+        let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
+        let log = try #require(disk.now.files["log/0000000000000000001"])
+        #expect(FileManager.default.contents(atPath: directory.path + "/log/0000000000000000001") == Data(log))
+        let late = RecordPath(.plain, RecordID(.credentials, Self.tenants[0], key: "late")).text
+        #expect(disk.now.files[late] == files["new/4"])
+        #expect(try await StoreContents(of: store) == expected)
+        await store.close()
     }
 
     @Test func `of a store of the first format are finished by the next where a start fails at any step`() async throws

@@ -372,7 +372,7 @@ internal import Testing
         let again = try await FileRecordStore(directory: directory.path, fault: disk.fault)
         #expect(
             disk.steps.filter { $0.call != .read && $0.call != .list } == [
-                FileStep(call: .synchronizeFile, path: "commits")
+                FileStep(call: .write, path: "commits"), FileStep(call: .synchronizeFile, path: "commits"),
             ])
         disk.heal()
         await again.close()
@@ -388,7 +388,7 @@ internal import Testing
         }
         let large = Self.record(.credentials, Self.alpha, "large", sealed: [UInt8](repeating: 9, count: 1_000_000))
         try await store.commit([.insert(large)])
-        #expect(try size() == 16 * 65_536)
+        #expect(try size() > 1_000_000)
         try await store.commit([Self.entry("next")])
         #expect(try size() == 256 << 10)
         #expect(try await store.read(large.id) == large)
@@ -400,22 +400,6 @@ internal import Testing
     }
 
     // MARK: The log
-
-    @Test func `an entry that could not be synchronized is not there, however whole it looks`() async throws {
-        let directory = StoreFixtureDirectory()
-        let disk = StandInDisk()
-        let store = try await open(directory, disk)
-        let log = try await store.entries(after: 0, tenant: nil, limit: 99)
-        disk.fail(1..<2, number: EIO)
-        await #expect(throws: StoreError.unavailable) { try await store.commit([Self.entry("x")]) }
-        #expect(disk.steps[1] == FileStep(call: .synchronizeFile, path: "commits"))
-        disk.heal()
-        #expect(try await store.entries(after: 0, tenant: nil, limit: 99) == log)
-        try await store.commit([Self.entry("y")])
-        let keys = try await store.entries(after: 0, tenant: nil, limit: 99).map(\.entry.key)
-        #expect(keys == log.map(\.entry.key) + ["y"])
-        await store.close()
-    }
 
     @Test func `trimming that fails can be repeated, and removes what it says`() async throws {
         for isDead in [false, true] {
@@ -453,40 +437,33 @@ internal import Testing
         }
     }
 
-    @Test func `a frame that a dead process left in part is cut off, at any octet`() async throws {
+    @Test func `a log that lost octets at its end is damage`() async throws {
         let directory = StoreFixtureDirectory()
         let path = directory.path + "/log/0000000000000000001"
         let store = try await open(directory, StandInDisk())
-        let before = try await StoreContents(of: store)
         let good = try #require(FileManager.default.contents(atPath: path)).count
         try await store.commit([Self.entry("x"), Self.entry("y")])
         await store.close()
         let whole = try #require(FileManager.default.contents(atPath: path))
-        for count in good..<whole.count {
+        for count in good + 1..<whole.count {
             // Cut short, and of its full length with nothing but zeros where it did not get.
             for rest in [0, whole.count - count] {
                 let torn = Array(whole.prefix(count)) + [UInt8](repeating: 0, count: rest)
                 #expect(FileManager.default.createFile(atPath: path, contents: Data(torn)))
-                let again = try await FileRecordStore(directory: directory.path)
-                #expect(try await StoreContents(of: again) == before, "\(count)")
-                #expect(FileManager.default.contents(atPath: path)?.count == good)
-                if count % 16 == 0 {
-                    try await again.commit([Self.entry("z")])
-                    #expect(try await again.entries(after: 3, tenant: nil, limit: 9).map(\.entry.key) == ["z"])
+                await #expect(throws: FileStoreError.damaged("\(path) is damaged")) {
+                    try await FileRecordStore(directory: directory.path)
                 }
-                await again.close()
             }
         }
     }
 
-    @Test func `a flipped octet before the end of the log is damage`() async throws {
+    @Test func `a flipped octet of the log's last segment is damage`() async throws {
         let directory = StoreFixtureDirectory()
         let path = directory.path + "/log/0000000000000000001"
         let store = try await open(directory, StandInDisk())
         await store.close()
         let whole = Array(try #require(FileManager.default.contents(atPath: path)))
-        let first = try LogFrame(decoding: whole[...]).count
-        for index in 0..<first {
+        for index in whole.indices {
             var altered = whole
             altered[index] ^= 1
             #expect(FileManager.default.createFile(atPath: path, contents: Data(altered)))

@@ -288,7 +288,7 @@ internal import Testing
         #expect(await refusal() == nil)
     }
 
-    @Test func `what an older build can read is written for it`() async throws {
+    @Test func `a record is written in the oldest format that holds it`() async throws {
         let due = StoredRecord(id: RecordID(.device, Self.alpha), version: 1, sealed: [1], due: Timestamp(seconds: 4))
         #expect(RecordFile.encode(plain)[4] == 1)
         #expect(RecordFile.encode(due)[4] == 2)

@@ -1,5 +1,5 @@
 /// A commit as it stands in the file of commits: its length (4), then a `FramedFile` with its number and its steps.
-struct CommitFrame: Equatable {
+struct CommitFrame {
     private static let mark = "TBcf"
     private static let format: UInt8 = 1
 
@@ -18,12 +18,17 @@ struct CommitFrame: Equatable {
     }
 
     /// The frame with which `bytes` begin.
+    /// - Throws: `.damaged` where none does, or only a part of one. What has its digest and is no frame that this build
+    ///   knows was written by a later one: it was not broken off.
     init(decoding bytes: ArraySlice<UInt8>) throws(FramedFile.Failure) {
         let (body, count) = try FramedFile.decodePart(bytes, mark: Self.mark, format: Self.format)
         var fields = FieldReader(body)
-        guard let number = fields.integer(Int64.self), number > 0 else { throw .damaged }
+        guard let number = fields.integer(Int64.self), number > 0 else { throw .newerFormat }
         var changes: [FileChange] = []
-        while !fields.isAtEnd { changes.append(try FileChange(decoding: &fields)) }
+        while !fields.isAtEnd {
+            guard let change = try? FileChange(decoding: &fields) else { throw .newerFormat }
+            changes.append(change)
+        }
         self.number = number
         self.changes = changes
         self.count = count

@@ -5,8 +5,9 @@ internal import Reactor
 /// the price of one synchronization, however many files it changes.
 ///
 /// The frames stand one behind the other from the file's beginning. A new frame is written over what was there, and the
-/// file keeps its size, so that a synchronization has no more to write than the frame. What counts are the frames from
-/// the beginning on whose numbers rise by one; what else stands in the file is older, and done with.
+/// file keeps its size, so that a synchronization has no more to write than the frame, and that a full disk leaves room
+/// for what frees some. What counts are the frames from the beginning on whose numbers rise by one; what else stands in
+/// the file is older and done with, or was never finished.
 ///
 /// Where all the files of its frames are durable, the file begins again with a frame that has no steps. It fits into one
 /// sector of a disk, which is written whole or not at all. Before that, the steps of all its frames can be made again.
@@ -14,11 +15,11 @@ internal import Reactor
 /// Not Sendable: belongs to one `FileRecords` and its thread. Calls block.
 final class CommitLog {
     static let name = "commits"
-    /// Octets of frames after which the file begins again. Bounds what a start has to make again, and how long a
-    /// commit takes that finds the file full.
+    /// Octets of the file, which has more only while a larger frame is in it. Bounds what a start has to make again, and
+    /// how long a commit takes that finds the file full.
     private static let capacity = 256 << 10
-    /// Octets by which the file grows.
-    private static let growth = 64 << 10
+    /// Octets that a frame may have: far more than a commit ever needs, and a bound on what is read into memory.
+    private static let frameLimit = 1 << 30
 
     private let directory: StoreDirectory
     private var lastNumber: Int64 = 0
@@ -28,8 +29,6 @@ final class CommitLog {
     private var size = 0
     /// Whether the frame at `end`, of which nobody has been told, may be on the disk.
     private var mustErase = false
-    /// Whether the frame with which the file begins again may be there for this process only.
-    private var mustBegin = false
 
     init(_ directory: StoreDirectory) {
         self.directory = directory
@@ -38,7 +37,8 @@ final class CommitLog {
     /// Makes the file, durable once the store's directory is synchronized.
     func create() throws(SystemError) {
         try directory.remove(Self.name)
-        try directory.write(Self.name, CommitFrame.encode([], number: 1))
+        let frame = CommitFrame.encode([], number: 1)
+        try directory.write(Self.name, frame + [UInt8](repeating: 0, count: Self.capacity - frame.count))
     }
 
     /// Whether there is room for a frame of that many octets, or never will be more.
@@ -49,34 +49,27 @@ final class CommitLog {
     /// The frame by which these changes come into force.
     func frame(of changes: [FileChange]) throws(SystemError) -> [UInt8] {
         let frame = CommitFrame.encode(changes, number: lastNumber + 1)
-        guard frame.count <= Int(Int32.max) else { throw SystemError("write", number: EFBIG) }
+        guard frame.count <= Self.frameLimit else { throw SystemError("write", number: EFBIG) }
         return frame
     }
 
     /// Writes a frame, durably.
-    /// - Throws: when the frame is not there. Where even that is not certain, `read` must come before anything else.
+    /// - Throws: when the frame is not there, or is before anything else will be written or read.
     func write(_ frame: [UInt8]) throws(SystemError) {
-        let frameEnd = end + frame.count
-        var bytes = frame
-        if frameEnd > size {
-            let grown = (frameEnd + Self.growth - 1) / Self.growth * Self.growth
-            bytes += [UInt8](repeating: 0, count: grown - frameEnd)
-        }
+        if mustErase { try erase() }
         mustErase = true
         do throws(SystemError) {
-            try directory.overwrite(Self.name, at: end, bytes)
+            try directory.overwrite(Self.name, at: end, frame)
         } catch {
+            // Where that fails, too, it is done later.
             try? erase()
             throw error
         }
         mustErase = false
-        size = max(size, end + bytes.count)
-        end = frameEnd
+        end += frame.count
+        size = max(size, end)
         lastNumber += 1
     }
-
-    /// Whether nobody can say what the file holds, before `read`.
-    var isUnsure: Bool { mustErase }
 
     /// Takes back a frame that could not be synchronized: the kernel may hold for written what never reached the disk, or
     /// hold what it will write yet.
@@ -88,9 +81,9 @@ final class CommitLog {
     /// Begins again. To be called when the files of all the frames are durable.
     func begin() throws(SystemError) {
         let frame = CommitFrame.encode([], number: lastNumber + 1)
-        mustBegin = true
         try directory.overwrite(Self.name, at: 0, frame)
-        mustBegin = false
+        // What stood at the end is older now.
+        mustErase = false
         lastNumber += 1
         end = frame.count
         if size > Self.capacity {
@@ -104,13 +97,29 @@ final class CommitLog {
         let bytes: [UInt8]?
         do throws(SystemError) {
             if mustErase { try erase() }
-            // A process that died may have left it to the kernel.
-            try directory.synchronizeFile(Self.name)
             bytes = try directory.read(Self.name, limit: Int(Int32.max))
         } catch {
             throw .system(error)
         }
         guard let bytes else { return nil }
+        let (commits, number, count) = try decode(bytes)
+        do throws(SystemError) {
+            // Who wrote it may have died before it was durable, or have been told that it is not, while the kernel holds
+            // it for written: it is written once more.
+            try directory.overwrite(Self.name, at: 0, Array(bytes.prefix(count)))
+        } catch {
+            throw .system(error)
+        }
+        lastNumber = number
+        end = count
+        size = bytes.count
+        return commits
+    }
+
+    /// The commits with which `bytes` begin, the number of the last frame, and the octets of all of them.
+    private func decode(
+        _ bytes: [UInt8]
+    ) throws(ReadingFailure) -> (commits: [[FileChange]], number: Int64, count: Int) {
         var commits: [[FileChange]] = []
         var last: Int64?
         var rest = bytes[...]
@@ -127,13 +136,7 @@ final class CommitLog {
         }
         // A frame is written when the one before it is durable: with a later one behind it, it was damaged.
         guard let last, !CommitFrame.hasFrame(above: last, behind: rest) else { throw .frame(.damaged) }
-        lastNumber = last
-        end = bytes.count - rest.count
-        size = bytes.count
-        if mustBegin, commits.isEmpty {
-            do throws(SystemError) { try begin() } catch { throw .system(error) }
-        }
-        return commits
+        return (commits, last, bytes.count - rest.count)
     }
 
     enum ReadingFailure: Error {

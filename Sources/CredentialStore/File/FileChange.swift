@@ -53,7 +53,7 @@ enum FileChange: Equatable, Sendable {
         case Code.write:
             guard let path = fields.text(), let bytes = fields.bytes() else { throw .damaged }
             self = .write(to: path, bytes)
-        default: throw .damaged
+        default: throw .newerFormat
         }
     }
 }

@@ -5,7 +5,7 @@ internal import Reactor
 /// The log in a store's directory: frames in segment files, each named for the sequence that its first entry has.
 ///
 /// Only the last segment grows, and only at its end; when the next frame would take it over 1 MiB, another one begins.
-/// What a process that died left of a frame is cut off: nobody was told that it had been written. Trimming moves a mark
+/// A frame is written when `commits` names it, and again at a start that finds it there. Trimming moves a mark
 /// in `log/state` and removes segments that lie before it as a whole, the last one excepted, whose name and frames say
 /// where the log ends.
 ///
@@ -195,7 +195,11 @@ final class FileLog {
         places = [:]
         end = 0
         last = max(state.trimmed, (segments.last ?? 1) - 1)
-        if let segment = segments.last { try readEnd(of: segment) }
+        if let segment = segments.last {
+            let size: Int
+            (end, size) = try readEnd(of: segment)
+            if end < size { throw damage(Self.path(of: segment)) }
+        }
         try onDisk { () throws(SystemError) in try didWrite(state) }
     }
 
@@ -225,8 +229,17 @@ final class FileLog {
         return segments.sorted()
     }
 
-    /// Reads the last segment to its end, and cuts off a frame that did not get there whole.
-    private func readEnd(of segment: Int64) throws(FileStoreError) {
+    /// Cuts off what a process of the store's first format left of a frame when it died: nobody was told that it had been
+    /// written. What it wrote last becomes durable.
+    func cutTail() throws(FileStoreError) {
+        guard let segment = try readSegments().last else { return }
+        let (end, _) = try readEnd(of: segment)
+        let name = Self.path(of: segment)
+        try onDisk { () throws(SystemError) in try directory.truncate(name, to: end) }
+    }
+
+    /// Reads the last segment's frames, and where they end.
+    private func readEnd(of segment: Int64) throws(FileStoreError) -> (end: Int, size: Int) {
         let bytes = try read(segment, from: 0)
         var rest = bytes[...]
         while !rest.isEmpty {
@@ -243,10 +256,7 @@ final class FileLog {
             if let sequence = frame.entries.last?.sequence { last = max(last, sequence) }
             rest = rest.dropFirst(frame.count)
         }
-        end = bytes.count - rest.count
-        if rest.isEmpty { return }
-        let name = Self.path(of: segment)
-        try onDisk { () throws(SystemError) in try directory.truncate(name, to: end) }
+        return (bytes.count - rest.count, bytes.count)
     }
 
     // MARK: Names and errors

@@ -37,7 +37,7 @@ final class FileRecords {
     private let commits: CommitLog
     private var index = RecordIndex()
     private var leases = LeaseTimes()
-    /// The directories of tenants that are known to exist.
+    /// The directories that are known to exist, those of tenants and those above them.
     private var knownDirectories: Set<String> = []
     /// What was written to that only the steps in `commits` make durable so far.
     private var unsynchronizedFiles: Set<String> = []
@@ -48,7 +48,8 @@ final class FileRecords {
     private var mustRecover = true
 
     /// Opens the directory, makes it where it is missing, and finishes what a process that died has left.
-    /// - Parameter report: told of each error of the disk that `commit` throws as a `StoreError`.
+    /// - Parameter report: told of each error of the disk that `commit` throws as a `StoreError`, and of those that it could
+    ///   make good.
     init(
         _ path: String, fault: FileFault?, report: @escaping (FileStoreError) -> Void
     ) throws(FileStoreError) {
@@ -210,11 +211,7 @@ final class FileRecords {
 
     /// Writes a secret's file where there is none: whole and durable, or not at all.
     func keep(_ secret: StoreSecret, _ text: String) throws(FileStoreError) {
-        let path = try writeNew(Array((text + "\n").utf8))
-        try onDisk { () throws(SystemError) in
-            try directory.rename(path, to: secret.rawValue)
-            try directory.synchronize(".")
-        }
+        try onDisk { () throws(SystemError) in try place(Array((text + "\n").utf8), at: secret.rawValue) }
     }
 
     /// Writes a file and removes it.
@@ -237,8 +234,8 @@ final class FileRecords {
 // MARK: - Writing
 
 extension FileRecords {
-    /// What is written down about a step, and how it is made: a file is finished, under another name, before anything
-    /// happens, for that is what a full disk refuses.
+    /// What is written down about a step, and how it is made: a record's file is finished, under another name, before
+    /// anything happens, for that is what a full disk refuses most.
     private struct Step {
         let recorded: FileChange
         let made: FileChange
@@ -308,7 +305,6 @@ extension FileRecords {
             }
             try commits.write(frame)
         } catch {
-            if commits.isUnsure { mustRecover = true }
             throw .system(path: path, error)
         }
     }
@@ -345,10 +341,10 @@ extension FileRecords {
             try directory.rename(source, to: target)
             noteWriting(to: target, isNamed: true)
         case .write(let target, let bytes):
+            // Made again while nothing is read, and with a full disk: over what stands there.
             try makeDirectory(Self.parent(of: target))
-            let source = newPath()
-            try directory.writeForNow(source, bytes)
-            try make(.place(from: source, to: target))
+            try directory.append(target, at: 0, bytes)
+            noteWriting(to: target, isNamed: true)
         case .remove(let path):
             try directory.remove(path)
             unsynchronizedFiles.remove(path)
@@ -377,7 +373,7 @@ extension FileRecords {
             try commits.begin()
         } catch {
             // What could not be synchronized once is not believed to be there, even if it can be the next time: all of it
-            // is written again.
+            // is written again. (What was removed cannot be removed again; a file system on which that fails ends.)
             mustRecover = true
             throw error
         }
@@ -403,12 +399,6 @@ extension FileRecords {
         try directory.makeDirectory(path)
         unsynchronizedDirectories.insert(parent)
         knownDirectories.insert(path)
-    }
-
-    private func writeNew(_ bytes: [UInt8]) throws(FileStoreError) -> String {
-        let path = newPath()
-        try onDisk { () throws(SystemError) in try directory.write(path, bytes) }
-        return path
     }
 
     private func discardNew() {
@@ -536,8 +526,10 @@ extension FileRecords {
         try onDisk { () throws(SystemError) in
             for step in steps { try make(step) }
             try removeNew()
+            try directory.makeDirectory(FileLog.directoryName)
             unsynchronizedDirectories.insert(FileLog.directoryName)
         }
+        try log.cutTail()
         for tree in RecordPath.Tree.allCases {
             for kind in RecordKind.allCases {
                 for tenant in try tenants(tree, kind) {
@@ -548,7 +540,6 @@ extension FileRecords {
             unsynchronizedDirectories.insert(tree.rawValue)
         }
         try onDisk { () throws(SystemError) in
-            try directory.makeDirectory(FileLog.directoryName)
             try synchronizeWritten()
             try directory.remove(Self.formerCommitName)
             try begin()
@@ -559,9 +550,15 @@ extension FileRecords {
     private func begin() throws(SystemError) {
         try directory.makeDirectory(FileLog.directoryName)
         try commits.create()
+        try directory.synchronize(".")
+        try place(Array((Self.formatPrefix + String(Self.formatNumber) + "\n").utf8), at: Self.formatName)
+    }
+
+    /// Puts a file in the store's directory, whole and durable, or not at all.
+    private func place(_ bytes: [UInt8], at name: String) throws(SystemError) {
         let path = newPath()
-        try directory.write(path, Array((Self.formatPrefix + String(Self.formatNumber) + "\n").utf8))
-        try directory.rename(path, to: Self.formatName)
+        try directory.write(path, bytes)
+        try directory.rename(path, to: name)
         try directory.synchronize(".")
     }
 
@@ -590,19 +587,25 @@ extension FileRecords {
         unsynchronizedDirectories = []
         knownDirectories = []
         let commits = try readCommits()
-        try onDisk { () throws(SystemError) in
-            try removeNew()
-            for changes in commits {
-                for change in changes { try make(change) }
-            }
-            try settleOnDisk()
-        }
+        try onDisk { () throws(SystemError) in try removeNew() }
+        for change in commits.joined() { try makeAgain(change) }
+        try settle()
         try log.recover()
         index = RecordIndex()
         for kind in RecordKind.allCases {
             for tenant in try tenants(.indexed, kind) { try readIndex(kind, tenant) }
         }
         mustRecover = false
+    }
+
+    private func makeAgain(_ change: FileChange) throws(FileStoreError) {
+        do throws(SystemError) {
+            try make(change)
+        } catch {
+            // What the log had before was durable when the commit was written down.
+            if case .append(let segment, _, _) = change, error.number == ESPIPE { throw damage(segment) }
+            throw .system(path: path, error)
+        }
     }
 
     private func readCommits() throws(FileStoreError) -> [[FileChange]] {

@@ -1,4 +1,5 @@
 internal import Cryptography
+internal import Glibc
 
 /// A file's content with its kind and format in front and its SHA-256 digest behind: what was cut off, or garbled by a
 /// disk, is noticed before it is believed. Against people it is the seal that protects.
@@ -56,11 +57,24 @@ enum FramedFile {
     static func hasPart(
         behind bytes: ArraySlice<UInt8>, mark: String, where fits: (ArraySlice<UInt8>) -> Bool
     ) -> Bool {
-        for start in bytes.indices.dropFirst().dropLast(lengthCount)
-        where bytes[start + lengthCount] == mark.utf8.first && bytes[(start + lengthCount)...].starts(with: mark.utf8) {
-            if fits(bytes[start...]) { return true }
+        let mark = Array(mark.utf8)
+        var rest = bytes.dropFirst(1 + lengthCount)
+        while let start = firstIndex(of: mark[0], in: rest) {
+            if rest[start...].starts(with: mark), fits(bytes[(start - lengthCount)...]) { return true }
+            rest = rest[(start + 1)...]
         }
         return false
+    }
+
+    /// Most of a file is zeros, which the C library's search passes fast.
+    private static func firstIndex(of octet: UInt8, in bytes: ArraySlice<UInt8>) -> Int? {
+        let offset = unsafe bytes.withUnsafeBytes { buffer -> Int? in
+            guard let base = buffer.baseAddress, let found = unsafe memchr(base, CInt(octet), buffer.count) else {
+                return nil
+            }
+            return unsafe base.distance(to: UnsafeRawPointer(found))
+        }
+        return offset.map { bytes.startIndex + $0 }
     }
 
     private static let lengthCount = 4

@@ -121,11 +121,12 @@ final class StoreDirectory {
         let descriptor = try open(path, O_WRONLY | O_CREAT)
         let size = try Self.size(descriptor)
         guard size >= offset else { throw SystemError("append", number: ESPIPE) }
-        if size > offset {
-            try step(.truncate, path)
-            try retryingInterrupts("ftruncate") { ftruncate(descriptor.rawValue, offset) }
-        }
         try write(bytes, to: descriptor, path, at: offset)
+        let end = offset + bytes.count
+        if size > end {
+            try step(.truncate, path)
+            try retryingInterrupts("ftruncate") { ftruncate(descriptor.rawValue, end) }
+        }
     }
 
     /// Writes over what a file has from `offset` on, durably; what is behind stays. A failure may leave anything of the

@@ -1,0 +1,94 @@
+internal import FoundationEssentials
+internal import Synchronization
+
+@testable internal import CredentialStore
+
+/// Stands between a file store and the disk, and knows what a loss of power leaves at the least: the content that files
+/// had when they were synchronized, under the names that directories had when those were.
+final class PessimalDisk: Sendable {
+    typealias Files = [String: [UInt8]]
+
+    private struct Name {
+        let inode: UInt64
+        let isDirectory: Bool
+    }
+
+    private struct State {
+        /// By directory.
+        var names: [String: [String: Name]] = [:]
+        /// By inode.
+        var contents: [UInt64: [UInt8]] = [:]
+        /// How many steps until the power is lost.
+        var rest: Int?
+        var left: (files: Files, directories: Set<String>)?
+    }
+
+    private let path: String
+    private let state = Mutex(State())
+
+    init(_ path: String) {
+        self.path = path
+    }
+
+    var fault: FileFault {
+        { step in
+            self.state.withLock { self.note(step, &$0) }
+            return nil
+        }
+    }
+
+    /// Looks what would be left once that many more steps have been made.
+    func losePower(after steps: Int) { state.withLock { ($0.rest, $0.left) = (steps, nil) } }
+
+    /// What would have been left then; nil where there were not so many steps.
+    var left: (files: Files, directories: Set<String>)? { state.withLock { $0.left } }
+
+    /// What would be left now.
+    var now: (files: Files, directories: Set<String>) { state.withLock { Self.left(of: $0) } }
+
+    private func note(_ step: FileStep, _ state: inout State) {
+        if let rest = state.rest {
+            if rest == 0 { state.left = Self.left(of: state) }
+            state.rest = rest == 0 ? nil : rest - 1
+        }
+        let place = path + "/" + step.path
+        switch step.call {
+        case .synchronizeFile:
+            guard let name = name(at: place) else { return }
+            state.contents[name.inode] = FileManager.default.contents(atPath: place).map { Array($0) }
+        case .synchronizeDirectory:
+            var names: [String: Name] = [:]
+            for entry in (try? FileManager.default.contentsOfDirectory(atPath: place)) ?? [] {
+                names[entry] = name(at: place + "/" + entry)
+            }
+            state.names[step.path] = names
+        default: break
+        }
+    }
+
+    private func name(at place: String) -> Name? {
+        guard let attributes = try? FileManager.default.attributesOfItem(atPath: place),
+            let inode = attributes[.systemFileNumber] as? UInt64
+        else { return nil }
+        return Name(
+            inode: inode, isDirectory: attributes[.type] as? FileAttributeType == .typeDirectory)
+    }
+
+    private static func left(of state: State) -> (files: Files, directories: Set<String>) {
+        var files: Files = [:]
+        var directories: Set<String> = []
+        func walk(_ directory: String) {
+            for (entry, name) in state.names[directory] ?? [:] {
+                let path = directory == "." ? entry : directory + "/" + entry
+                if name.isDirectory {
+                    directories.insert(path)
+                    walk(path)
+                } else {
+                    files[path] = state.contents[name.inode] ?? []
+                }
+            }
+        }
+        walk(".")
+        return (files, directories)
+    }
+}
