@@ -4,8 +4,8 @@ internal import OAuth
 enum RecordFile {
     private static let mark = "TBrc"
     /// 2 has the due mark in front of the content; 3 has the due mark, or that there is none, and the lease's holder and
-    /// whether that gave it up.
-    /// What needs neither is written as 1, and what needs no lease as 2, which older builds can read.
+    /// whether that gave it up. What needs neither is written as 1, and what needs no lease as 2: stores have them from
+    /// before.
     private static let formats: ClosedRange<UInt8> = 1...3
     /// Octets that a file may have: far more than a record ever needs, and a bound on what is read into memory.
     static let countLimit = 64 << 20
