@@ -286,20 +286,30 @@ internal import Testing
         await again.close()
     }
 
-    @Test func `are damaged when an octet before the last frame is not what was written`() async throws {
+    /// A store with a few commits whose files are not durable yet: what is in its directory, and the frames of the file of
+    /// commits with where they begin.
+    private func unsettled() async throws -> (
+        files: Files, commits: [UInt8], frames: [(start: Int, frame: CommitFrame)]
+    ) {
         var generator = SplitMix64(seed: 3)
         let store = try await FileRecordStore(directory: path)
         try await Self.fill(store, MemoryRecordStore(), count: 3, &generator)
-        let good = try files()
+        let files = try files()
         await store.close()
-        let commits = try #require(good["commits"])
-        var last = 0
+        let commits = try #require(files["commits"])
+        var frames: [(start: Int, frame: CommitFrame)] = []
         var rest = commits[...]
         while let frame = try? CommitFrame(decoding: rest) {
-            last = rest.startIndex
+            frames.append((rest.startIndex, frame))
             rest = rest.dropFirst(frame.count)
         }
-        for index in 0..<last {
+        try #require(frames.count == 4)
+        return (files, commits, frames)
+    }
+
+    @Test func `are damaged when an octet before the last frame is not what was written`() async throws {
+        let (good, _, frames) = try await unsettled()
+        for index in 0..<frames[3].start {
             var altered = good
             altered["commits"]?[index] ^= 1
             #expect(try await refusal(of: altered) == "/commits is damaged", "\(index)")
@@ -312,27 +322,17 @@ internal import Testing
     }
 
     @Test func `of a later build are refused, not taken for the end`() async throws {
-        var generator = SplitMix64(seed: 3)
-        let store = try await FileRecordStore(directory: path)
-        try await Self.fill(store, MemoryRecordStore(), count: 3, &generator)
-        let good = try files()
-        await store.close()
-        let commits = try #require(good["commits"])
-        var rest = commits[...]
-        var number: Int64 = 0
-        while let frame = try? CommitFrame(decoding: rest) {
-            number = frame.number
-            rest = rest.dropFirst(frame.count)
-        }
+        let (good, commits, frames) = try await unsettled()
+        let (start, last) = frames[3]
         var body = FieldWriter()
-        body.write(number + 1)
+        body.write(last.number + 1)
         body.write(UInt8(9))
         for frame in [
             FramedFile.encodePart(mark: "TBcf", format: 1, body.bytes),
             FramedFile.encodePart(mark: "TBcf", format: 2, body.bytes),
         ] {
             var later = good
-            later["commits"] = commits[..<rest.startIndex] + frame
+            later["commits"] = commits[..<(start + last.count)] + frame
             #expect(try await refusal(of: later) == " was written by a later version")
         }
     }
