@@ -618,8 +618,9 @@ actor Worker {
         connection.stream = nil
         stream.wakeWriters()
         if stream.framing == .chunked { ResponseEncoder.appendLastChunk(to: &connection.output) }
-        // What the client sent during the stream has not been read.
-        finish(stream.exchange, on: connection, closes: stream.closes, mustLinger: connection.mayHaveInput)
+        // What the client sent during the stream has not been read, and some of it may have come without the loop's being
+        // told yet.
+        finish(stream.exchange, on: connection, closes: stream.closes, mustLinger: true)
     }
 
     /// Answers what is not a request, and lets the connection end. Nothing that follows on it is looked at.

@@ -397,10 +397,10 @@ import Testing
             var (answered, refused) = (0, 0)
             // The first takes longer than a burst may, and all others have come by its end: they have no pause before them.
             try await clients[0].send(get("/"))
-            await eventually { handler.hasBegun }
+            await handler.gate.isHeld.wait()
             try await clients[0].send(String(repeating: get("/"), count: 3))
             for client in clients[1...] { try await client.send(String(repeating: get("/"), count: 4)) }
-            handler.letGo()
+            handler.gate.letGo()
             for client in clients {
                 for _ in 0..<4 {
                     if isRefused(try await client.response()) { refused += 1 } else { answered += 1 }
@@ -422,14 +422,11 @@ import Testing
     }
 }
 
-/// Keeps the loop from everything else, as a program does that has too much to compute.
+/// Takes its time for each answer.
 private final class OverloadedHandler: RequestHandler {
-    private let state = Mutex((told: [Int](), answersMade: 0, hasBegun: false, mayGo: false))
-
-    /// Whether its first request has arrived; it is not answered before `letGo`, and then not at once.
-    var hasBegun: Bool { state.withLock { $0.hasBegun } }
-
-    func letGo() { state.withLock { $0.mayGo = true } }
+    /// Holds the loop at the first request, which is not answered at once after that either.
+    let gate = LoopGate()
+    private let state = Mutex((told: [Int](), answersMade: 0, hasBegun: false))
 
     /// What it was told of refusals.
     var told: [Int] { state.withLock { $0.told } }
@@ -442,7 +439,7 @@ private final class OverloadedHandler: RequestHandler {
             return !state.hasBegun
         }
         if isFirst {
-            while !state.withLock({ $0.mayGo }) { usleep(1000) }
+            gate.hold()
             usleep(120_000)
         }
         usleep(2000)

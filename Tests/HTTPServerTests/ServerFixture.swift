@@ -1,4 +1,5 @@
 import BrokerTesting
+import Dispatch
 import HTTPCodec
 import HTTPServer
 import Reactor
@@ -84,4 +85,19 @@ func eventually(
         }
         await Task.yield()
     }
+}
+
+/// Keeps a loop from everything else, as a program does that has too much to compute, for as long as a test wants.
+final class LoopGate: Sendable {
+    /// Open once the loop is held.
+    let isHeld = HTTPLatch()
+    private let mayGo = DispatchSemaphore(value: 0)
+
+    /// Blocks the loop that it is called on until it is let go. To be called once.
+    func hold() {
+        isHeld.open()
+        mayGo.wait()
+    }
+
+    func letGo() { mayGo.signal() }
 }

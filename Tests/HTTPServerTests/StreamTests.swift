@@ -192,6 +192,28 @@ private func chunk(_ text: String) -> String {
         }
     }
 
+    @Test(arguments: ["HTTP/1.0", "HTTP/1.1"])
+    func `what arrives at the moment of its end takes nothing from a stream that ends its connection`(
+        version: String
+    ) async throws {
+        let gate = LoopGate()
+        let handler = streaming { stream in
+            try? await stream.write(Array("all of it".utf8))
+            // The loop is not told of what comes now before the stream has ended.
+            gate.hold()
+        }
+        try await withServer(handler: handler) { server in
+            let client = try HTTPRawClient(server.address)
+            try await client.send("GET /stream \(version)\r\nHost: a\r\nConnection: close\r\n\r\n")
+            await gate.isHeld.wait()
+            try await client.send("too much")
+            gate.letGo()
+            _ = try await client.receive(through: "\r\n\r\n")
+            let content = version == "HTTP/1.0" ? "all of it" : chunk("all of it") + "0\r\n\r\n"
+            #expect(try await client.rest() == content)
+        }
+    }
+
     @Test func `a client that asked for the close gets it behind the last chunk`() async throws {
         let script = Script()
         try await withServer(handler: script.handler) { server in

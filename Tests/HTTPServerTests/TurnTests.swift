@@ -8,24 +8,23 @@ import Testing
 
 /// Keeps the loop from everything else with its first request until it is let go, and takes down what it is asked for.
 private final class GatedHandler: RequestHandler {
-    private let state = Mutex((paths: [String](), mayGo: false))
+    let gate = LoopGate()
+    private let state = Mutex<[String]>([])
     private let delay: UInt32
 
     /// - Parameter delay: for how long the loop is kept after that, in microseconds.
     init(delay: UInt32 = 0) { self.delay = delay }
 
     /// What it was asked for, in order.
-    var paths: [String] { state.withLock { $0.paths } }
-
-    func letGo() { state.withLock { $0.mayGo = true } }
+    var paths: [String] { state.withLock { $0 } }
 
     func respond(to request: Request) async -> Response {
-        let isFirst = state.withLock { state in
-            state.paths.append(request.path)
-            return state.paths.count == 1
+        let isFirst = state.withLock { paths in
+            paths.append(request.path)
+            return paths.count == 1
         }
         if isFirst {
-            while !state.withLock({ $0.mayGo }) { usleep(1000) }
+            gate.hold()
             usleep(delay)
         }
         return Response(.ok)
@@ -69,11 +68,11 @@ private final class SlowShortcut: Shortcut {
                 #expect(try await client.response().status == .ok)
             }
             try await first.send(get("/first"))
-            await eventually { !handler.paths.isEmpty }
+            await handler.gate.isHeld.wait()
             let count = 600
             try await greedy.send(String(repeating: get("/greedy"), count: count))
             try await modest.send(get("/modest"))
-            handler.letGo()
+            handler.gate.letGo()
             #expect(try await modest.response().status == .ok)
             for _ in 0..<count { #expect(try await greedy.response().status == .ok) }
             // A portion, and no more than one.
@@ -99,10 +98,10 @@ private final class SlowShortcut: Shortcut {
             try await modest.send(SlowShortcut.request)
             #expect(try await modest.response().status == .ok)
             try await first.send(get("/first"))
-            await eventually { !handler.paths.isEmpty }
+            await handler.gate.isHeld.wait()
             for client in slow { try await client.send("P/1.1\r\nHost: a\r\n\r\n") }
             try await modest.send(get("/modest"))
-            handler.letGo()
+            handler.gate.letGo()
             for client in slow { #expect(try await client.response().status == .ok) }
             #expect(try await modest.response().status == .ok)
             #expect(handler.paths[..<2] == ["/first", "/modest"])
@@ -120,12 +119,12 @@ private final class SlowShortcut: Shortcut {
             try await second.send(SlowShortcut.request)
             #expect(try await second.response().status == .ok)
             try await first.send(get("/first"))
-            await eventually { !handler.paths.isEmpty }
+            await handler.gate.isHeld.wait()
             // Its turn comes behind the listener's.
             try await second.send("POST /second HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok")
             let third = try HTTPRawClient(server.address)
             try await third.send(get("/third"))
-            handler.letGo()
+            handler.gate.letGo()
             // The first has been answered by then, and gives way, although the second was idle for longer.
             #expect(try await first.response().status == .ok)
             #expect(try await second.response().status == .ok)
@@ -146,9 +145,9 @@ private final class SlowShortcut: Shortcut {
                 clients.append(client)
             }
             try await first.send(get("/first"))
-            await eventually { !handler.paths.isEmpty }
+            await handler.gate.isHeld.wait()
             for client in clients { try await client.send(SlowShortcut.request) }
-            handler.letGo()
+            handler.gate.letGo()
             var (answered, refused) = (0, 0)
             for client in clients {
                 if isRefused(try await client.response()) { refused += 1 } else { answered += 1 }
