@@ -49,7 +49,7 @@ let package = Package(
         library("HTTPServer", ["Reactor", "HTTPCodec", "CLinux"]),
         library("HTTPSClient", ["Reactor", "HTTPCodec", "Cryptography", "COpenSSL"]),
         library("Postgres", ["Reactor", "CPostgres"]),
-        library("CredentialStore", ["OAuth", "Cryptography", "Postgres", "Reactor", "JSON"]),
+        library("CredentialStore", ["OAuth", "Cryptography", "Postgres", "Reactor", "JSON", "CLinux"]),
 
         // What the broker does, without a server in front of it.
         library(

@@ -66,6 +66,8 @@ int clinux_forbid_core_dumps(void) {
     return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
+int clinux_reserve_room(int descriptor, long count) { return fallocate(descriptor, FALLOC_FL_KEEP_SIZE, 0, count); }
+
 int clinux_set_thread_name(unsigned long thread, const char *name) { return pthread_setname_np(thread, name); }
 
 char **clinux_environment(void) { return environ; }

@@ -4,6 +4,7 @@ internal import DevelopmentProvider
 internal import FoundationEssentials
 internal import Glibc
 internal import OAuth
+internal import Synchronization
 internal import Testing
 
 @testable internal import CredentialStore
@@ -211,6 +212,33 @@ internal import Testing
         #expect(places > 5)
         await store.close()
         #expect(try await contents(of: disk.now.files, disk.now.directories) == StoreContents(of: model))
+    }
+
+    @Test(arguments: [false, true])
+    func `outlast a loss of power where the process died that was to make the format's file durable`(
+        isConverted: Bool
+    ) async throws {
+        let directory = StoreFixtureDirectory()
+        let disk = PessimalDisk(directory.path)
+        if isConverted { try await put(former().0, in: directory) } else { try put([:], in: directory) }
+        try disk.settle()
+        let isPlaced = Mutex(false)
+        let dying: FileFault = { step in
+            if isPlaced.withLock({ $0 }) { return EIO }
+            if step == FileStep(call: .rename, path: "format") { isPlaced.withLock { $0 = true } }
+            return disk.fault(step)
+        }
+        await #expect(throws: FileStoreError.self) {
+            try await FileRecordStore(directory: directory.path, fault: dying)
+        }
+        #expect(FileManager.default.fileExists(atPath: directory.path + "/format"))
+        let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
+        let id = RecordID(.credentials, Self.tenants[0], key: "written")
+        try await store.commit([.insert(StoredRecord(id: id, version: 1, sealed: [7]))])
+        let expected = try await StoreContents(of: store)
+        let left = disk.now
+        #expect(try await contents(of: left.files, left.directories) == expected)
+        await store.close()
     }
 
     @Test func `that could not be synchronized are not there after a loss of power, however whole they look`()

@@ -330,6 +330,43 @@ internal import Testing
         await store.close()
     }
 
+    /// What has taken place must be finished before anything is read.
+    @Test func `a commit for whose entries the disk has no room does not take place, and reads go on`() async throws {
+        let directory = StoreFixtureDirectory()
+        let isFull = Mutex(false)
+        let fault: FileFault = { step in
+            let growsLog = step.path.hasPrefix("log/0") && [.reserve, .write].contains(step.call)
+            return growsLog && isFull.withLock { $0 } ? ENOSPC : nil
+        }
+        let store = try await FileRecordStore(directory: directory.path, fault: fault)
+        try await store.commit([.insert(Self.before[1])])
+        let before = try await StoreContents(of: store)
+        isFull.withLock { $0 = true }
+        let replacement = RecordChange.replace(Self.record(.credentials, Self.alpha, "a", version: 2), version: 1)
+        #expect(try await !succeeds(store, [replacement, Self.entry("x")]))
+        #expect(try await StoreContents(of: store) == before)
+        #expect(try await succeeds(store, [replacement]))
+        isFull.withLock { $0 = false }
+        #expect(try await succeeds(store, [Self.entry("x")]))
+        let after = try await StoreContents(of: store)
+        #expect(after.log.map(\.entry.key) == ["x"])
+        await store.close()
+        #expect(try await reopened(directory) == after)
+    }
+
+    @Test func `the log has room for a whole segment from its first entry on`() async throws {
+        let directory = StoreFixtureDirectory()
+        let disk = StandInDisk()
+        let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
+        let path = "log/0000000000000000001"
+        for _ in 0..<3 { try await store.commit([Self.entry("x")]) }
+        #expect(disk.steps.filter { $0.call == .reserve } == [FileStep(call: .reserve, path: path)])
+        var status = stat()
+        #expect(unsafe stat(directory.path + "/" + path, &status) == 0)
+        #expect(status.st_size < 1000 && status.st_blocks * 512 >= 1 << 20)
+        await store.close()
+    }
+
     @Test func `what many commits have written is synchronized once before their file begins again`() async throws {
         let directory = StoreFixtureDirectory()
         let disk = StandInDisk()
@@ -372,6 +409,8 @@ internal import Testing
         let again = try await FileRecordStore(directory: directory.path, fault: disk.fault)
         #expect(
             disk.steps.filter { $0.call != .read && $0.call != .list } == [
+                // Nobody knows whether the file of its format is durable.
+                FileStep(call: .synchronizeDirectory, path: "."),
                 FileStep(call: .write, path: "commits"), FileStep(call: .synchronizeFile, path: "commits"),
             ])
         disk.heal()

@@ -37,6 +37,15 @@ final class PessimalDisk: Sendable {
         }
     }
 
+    /// Takes for durable what is there now.
+    func settle() throws {
+        for name in ["."] + (try FileManager.default.subpathsOfDirectory(atPath: path)) {
+            let isDirectory = self.name(at: path + "/" + name)?.isDirectory == true
+            let step = FileStep(call: isDirectory ? .synchronizeDirectory : .synchronizeFile, path: name)
+            state.withLock { note(step, &$0) }
+        }
+    }
+
     /// Looks what would be left once that many more steps have been made.
     func losePower(after steps: Int) { state.withLock { ($0.rest, $0.left) = (steps, nil) } }
 

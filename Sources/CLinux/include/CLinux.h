@@ -34,6 +34,8 @@ char **clinux_environment(void);
 /// Unmaps, until they are used again, the pages of the program and its libraries that nobody can have written. What was
 /// read of the files stays in the kernel's cache, so that coming back costs a minor fault. Returns how many segments.
 int clinux_drop_unwritten_pages(void);
+/// Has the file system keep room for the file's octets up to that one, and its size as it is. 0, or -1 with errno.
+int clinux_reserve_room(int descriptor, long count);
 /// Names a thread (15 bytes at most).
 int clinux_set_thread_name(unsigned long thread, const char *name);
 /// getaddrinfo's "the name exists but has no address".

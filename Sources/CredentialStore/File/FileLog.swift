@@ -44,6 +44,8 @@ final class FileLog {
     private var segments: [Int64] = []
     /// Octets of the last segment.
     private var end = 0
+    /// Up to where a segment has room for certain.
+    private var reserved: (path: String, end: Int) = ("", 0)
     /// Where the frame of a sequence begins, for readers who follow the log.
     private var places: [Int64: Place] = [:]
 
@@ -68,6 +70,23 @@ final class FileLog {
         return Addition(
             first: first, last: last + Int64(entries.count), path: Self.path(of: segment), offset: isRoom ? end : 0,
             bytes: bytes)
+    }
+
+    /// Makes sure of the room that the addition needs. To be called before it is decided on, since what is decided has to
+    /// be done, and nothing is read before it is.
+    func reserve(_ addition: Addition) throws(SystemError) {
+        let end = addition.offset + addition.bytes.count
+        if addition.path == reserved.path, end <= reserved.end { return }
+        // Mostly once a segment.
+        var kept = max(end, Self.segmentCount)
+        do throws(SystemError) {
+            try directory.reserve(addition.path, upTo: kept)
+        } catch {
+            guard error.number == ENOSPC, kept > end else { throw error }
+            kept = end
+            try directory.reserve(addition.path, upTo: kept)
+        }
+        reserved = (addition.path, kept)
     }
 
     /// To be called when the addition is written.
@@ -193,6 +212,7 @@ final class FileLog {
         state = try readState()
         segments = try readSegments()
         places = [:]
+        reserved = ("", 0)
         end = 0
         last = max(state.trimmed, (segments.last ?? 1) - 1)
         if let segment = segments.last {

@@ -80,7 +80,13 @@ final class FileRecords {
             throw .system(path: path, error)
         }
         if try onDisk({ () throws(SystemError) in try directory.exists(Self.formatName) }) {
-            if try format() < Self.formatNumber { try convert() }
+            if try format() < Self.formatNumber {
+                try convert()
+            } else {
+                // The process that put it there may have died before this: without the format's file, or with that of the
+                // first, a loss of power would take all commits with it.
+                try onDisk { () throws(SystemError) in try directory.synchronize(".") }
+            }
         } else {
             try create()
         }
@@ -252,7 +258,10 @@ extension FileRecords {
         try carryOut { () throws(FileStoreError) in
             var steps = try prepare(plan.outcomes)
             if state != log.state { steps.append(try step(to: FileLog.statePath, state.encode())) }
-            if let addition { steps.append(Step(recorded: addition.step)) }
+            if let addition {
+                try onDisk { () throws(SystemError) in try log.reserve(addition) }
+                steps.append(Step(recorded: addition.step))
+            }
             return steps
         } finishing: { () throws(SystemError) in
             if let addition { log.didWrite(addition) }

@@ -1,3 +1,4 @@
+internal import CLinux
 internal import Glibc
 internal import Reactor
 
@@ -5,7 +6,8 @@ internal import Reactor
 /// or in a process that has died.
 struct FileStep: Sendable, Equatable {
     enum Call: Sendable {
-        case create, write, synchronizeFile, truncate, rename, remove, makeDirectory, synchronizeDirectory, read, list
+        case create, reserve, write, synchronizeFile, truncate, rename, remove, makeDirectory, synchronizeDirectory
+        case read, list
     }
 
     let call: Call
@@ -126,6 +128,19 @@ final class StoreDirectory {
         if size > end {
             try step(.truncate, path)
             try retryingInterrupts("ftruncate") { ftruncate(descriptor.rawValue, end) }
+        }
+    }
+
+    /// Keeps room for a file's octets up to `end`, so that writing them is not refused for want of it; its content stays as
+    /// it is. The file is made where it is missing. A file system that has no way to do that is let be.
+    /// - Throws: with `ENOSPC` where there is no room.
+    func reserve(_ path: String, upTo end: Int) throws(SystemError) {
+        try step(.reserve, path)
+        let descriptor = try open(path, O_WRONLY | O_CREAT)
+        do throws(SystemError) {
+            try retryingInterrupts("fallocate") { clinux_reserve_room(descriptor.rawValue, end) }
+        } catch {
+            if error.number != EOPNOTSUPP { throw error }
         }
     }
 
