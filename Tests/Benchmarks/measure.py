@@ -700,29 +700,43 @@ BRAKE_PERCENT = 70
 OVERLOAD_CONNECTIONS = 2000
 
 
+# One of them meets a moment in which the machine is away, which at this rate is what a p99 of two seconds shows.
+OVERLOADS = 5
+
+
 def measure_overload(session, findings):
     tools, broker = session.tools, session.files
-    rows = []
-    with session.running(broker), brake(tools, BRAKE_PERCENT):
-        request = broker.request("overload")
-        capacity = statistics.median(
-            tools.run_load(broker, request, "--seconds", 1)["per_second"] for _ in range(3))
-        half = ["--rate", int(capacity / 2), "--seconds", 2]
-        calm = tools.run_load(broker, request, *half)
-        flood = tools.run_load(
-            broker, request, "--rate", int(capacity * 2), "--seconds", 5, "--drop", "--connections",
-            OVERLOAD_CONNECTIONS, may_fail=True)
-        # From the first moment after the flood on: within a second it is to be as before.
-        first = tools.run_load(broker, request, "--rate", int(capacity / 2), "--seconds", 1, "--warm-up", 0, may_fail=True)
-        after = tools.run_load(broker, request, *half, may_fail=True)
-        for name, window in (("half", calm), ("twice", flood), ("half, first second after", first), ("half", after)):
-            rows.append([name, *(window[figure] for figure in (
-                "per_second", "ok", "unavailable", "dropped", "errors", "p50_us", "p99_us"))])
-    findings.figure("overload_p99_over_calm", flood["p99_us"] / calm["p99_us"])
-    findings.figure("recovered_p99_over_calm", after["p99_us"] / calm["p99_us"])
+    names = ["half", "twice", "half, first second after", "half, later"]
+    figures = ["per_second", "ok", "unavailable", "dropped", "errors", "p50_us", "p99_us"]
+    capacities, overloads = [], []
+    for _ in range(OVERLOADS):
+        with session.running(broker), brake(tools, BRAKE_PERCENT):
+            request = broker.request("overload")
+            capacity = statistics.median(
+                tools.run_load(broker, request, "--seconds", 1)["per_second"] for _ in range(3))
+            half = ["--rate", int(capacity / 2), "--seconds", 2]
+            calm = tools.run_load(broker, request, *half)
+            flood = tools.run_load(
+                broker, request, "--rate", int(capacity * 2), "--seconds", 5, "--drop", "--connections",
+                OVERLOAD_CONNECTIONS, may_fail=True)
+            # From the first moment after the flood on: within a second it is to be as before.
+            first = tools.run_load(
+                broker, request, "--rate", int(capacity / 2), "--seconds", 1, "--warm-up", 0, may_fail=True)
+            after = tools.run_load(broker, request, *half, may_fail=True)
+        capacities.append(capacity)
+        overloads.append([calm, flood, first, after])
+
+    def over_calm(window):
+        return statistics.median(windows[window]["p99_us"] / windows[0]["p99_us"] for windows in overloads)
+
+    findings.figure("overload_p99_over_calm", over_calm(1))
+    findings.figure("recovered_p99_over_calm", over_calm(3))
     findings.table(
-        f"Overload: a server that can do {capacity:,.0f}/s on {100 - BRAKE_PERCENT} % of a processor",
-        ["asked for", "answers/s", "200", "503", "not sent", "errors", "p50 µs", "p99 µs"], rows)
+        f"Overload: a server that can do {statistics.median(capacities):,.0f}/s on {100 - BRAKE_PERCENT} % of a "
+        f"processor (medians of {OVERLOADS} overloads)",
+        ["asked for", "answers/s", "200", "503", "not sent", "errors", "p50 µs", "p99 µs"],
+        [[name, *(statistics.median(windows[index][figure] for windows in overloads) for figure in figures)]
+         for index, name in enumerate(names)])
     measure_crowds(session, findings)
 
 
