@@ -11,7 +11,7 @@ internal import Testing
 
 /// A disk that lost its power keeps what was synchronized, and of the rest whatever it likes.
 @Suite struct `The commits of a file record store` {
-    let directory = StoreFixtureDirectory()
+    let directory = StoreFixtureDirectory(isInMemory: true)
     var path: String { directory.path }
 
     private static let tenants = [TenantName("alpha")!, TenantName("beta")!]
@@ -53,7 +53,7 @@ internal import Testing
     }
 
     private func contents(of files: Files, _ directories: Set<String> = []) async throws -> StoreContents {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         try put(files, directories, in: directory)
         let store = try await FileRecordStore(directory: directory.path)
         let contents = try await StoreContents(of: store)
@@ -66,7 +66,7 @@ internal import Testing
     }
 
     private func refusal(of files: Files) async throws -> String? {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         try put(files, in: directory)
         do throws(FileStoreError) {
             let store = try await FileRecordStore(directory: directory.path)
@@ -218,7 +218,7 @@ internal import Testing
     func `outlast a loss of power where the process died that was to make the format's file durable`(
         isConverted: Bool
     ) async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let disk = PessimalDisk(directory.path)
         if isConverted { try await put(former().0, in: directory) } else { try put([:], in: directory) }
         try disk.settle()
@@ -446,7 +446,7 @@ internal import Testing
 
     @Test func `of a store of the first format are durable when the store is of this one`() async throws {
         let (files, expected) = try await former()
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         try put(files, in: directory)
         let disk = PessimalDisk(directory.path)
         let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
@@ -463,7 +463,7 @@ internal import Testing
         let (files, expected) = try await former()
         for isDead in [false, true] {
             for place in 0... {
-                let directory = StoreFixtureDirectory()
+                let directory = StoreFixtureDirectory(isInMemory: true)
                 try put(files, in: directory)
                 let disk = StandInDisk()
                 disk.fail(place..<(isDead ? Int.max : place + 1), number: EIO)

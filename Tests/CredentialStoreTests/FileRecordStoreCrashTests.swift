@@ -96,7 +96,7 @@ internal import Testing
     ]
 
     @Test func `says what the disk reported, which a store's error cannot`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let disk = StandInDisk()
         let reports = Mutex<[FileStoreError]>([])
         let store = try await FileRecordStore(directory: directory.path, fault: disk.fault) { error in
@@ -149,7 +149,7 @@ internal import Testing
         let after = try await after(scenario.changes)
         var outcomes: Set<Bool> = []
         for place in 0... {
-            let directory = StoreFixtureDirectory()
+            let directory = StoreFixtureDirectory(isInMemory: true)
             let disk = StandInDisk()
             let store = try await open(directory, disk)
             disk.fail(place..<Int.max, number: EIO)
@@ -175,7 +175,7 @@ internal import Testing
         let later: [RecordChange] = [.insert(Self.record(.credentials, Self.beta, "later")), Self.entry("later")]
         let atLast = try await self.after(scenario.changes, later)
         for place in 0... {
-            let directory = StoreFixtureDirectory()
+            let directory = StoreFixtureDirectory(isInMemory: true)
             let disk = StandInDisk()
             let store = try await open(directory, disk)
             disk.fail(place..<place + 1, number: number)
@@ -201,7 +201,7 @@ internal import Testing
     @Test func `while the disk stays broken nothing half-done is read`() async throws {
         let changes = Self.scenarios[6].changes + [Self.entry("new")]
         let after = try await after(changes)
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let disk = StandInDisk()
         let store = try await open(directory, disk)
         disk.heal()
@@ -209,7 +209,7 @@ internal import Testing
         let decided = try #require(disk.steps.firstIndex(of: FileStep(call: .synchronizeFile, path: "commits")))
         await store.close()
 
-        let second = StoreFixtureDirectory()
+        let second = StoreFixtureDirectory(isInMemory: true)
         let broken = try await open(second, disk)
         // One of the renames is done.
         disk.fail(decided + 2..<Int.max, number: EIO)
@@ -233,7 +233,7 @@ internal import Testing
         let changes = Self.scenarios[6].changes + [Self.entry("new")]
         let after = try await after(changes)
         let disk = StandInDisk()
-        let probe = StoreFixtureDirectory()
+        let probe = StoreFixtureDirectory(isInMemory: true)
         let store = try await open(probe, disk)
         disk.heal()
         try await store.commit(changes)
@@ -242,7 +242,7 @@ internal import Testing
 
         for firstDeath in [decided + 1, decided + 2, decided + 5] {
             for secondDeath in 0... {
-                let directory = StoreFixtureDirectory()
+                let directory = StoreFixtureDirectory(isInMemory: true)
                 let first = try await open(directory, disk)
                 disk.fail(firstDeath..<Int.max, number: EIO)
                 #expect(try await !succeeds(first, changes))
@@ -264,7 +264,7 @@ internal import Testing
 
     @Test func `a start that fails at any step can be repeated`() async throws {
         for place in 0... {
-            let directory = StoreFixtureDirectory()
+            let directory = StoreFixtureDirectory(isInMemory: true)
             let disk = StandInDisk()
             disk.fail(place..<Int.max, number: ENOSPC)
             do throws(FileStoreError) {
@@ -280,7 +280,7 @@ internal import Testing
 
     @Test func `a removal of expired records that fails can be repeated`() async throws {
         for place in 0... {
-            let directory = StoreFixtureDirectory()
+            let directory = StoreFixtureDirectory(isInMemory: true)
             let disk = StandInDisk()
             let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
             for key in ["a", "b"] {
@@ -314,7 +314,7 @@ internal import Testing
     }
 
     @Test func `a commit is synchronized once, when its files are finished and none is in its place`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let disk = StandInDisk()
         let store = try await open(directory, disk)
         let replacement = RecordChange.replace(Self.record(.credentials, Self.alpha, "a", version: 2), version: 1)
@@ -332,7 +332,7 @@ internal import Testing
 
     /// What has taken place must be finished before anything is read.
     @Test func `a commit for whose entries the disk has no room does not take place, and reads go on`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let isFull = Mutex(false)
         let fault: FileFault = { step in
             let growsLog = step.path.hasPrefix("log/0") && [.reserve, .write].contains(step.call)
@@ -355,7 +355,7 @@ internal import Testing
     }
 
     @Test func `the log has room for a whole segment from its first entry on`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let disk = StandInDisk()
         let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
         let path = "log/0000000000000000001"
@@ -368,7 +368,7 @@ internal import Testing
     }
 
     @Test func `what many commits have written is synchronized once before their file begins again`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let disk = StandInDisk()
         let store = try await open(directory, disk)
         await store.close()
@@ -401,7 +401,7 @@ internal import Testing
     }
 
     @Test func `a start after a close finds nothing to do again`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let disk = StandInDisk()
         let store = try await open(directory, disk)
         await store.close()
@@ -419,7 +419,7 @@ internal import Testing
     }
 
     @Test func `a commit larger than the file of commits has it grow for as long as it is needed`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let disk = StandInDisk()
         let store = try await open(directory, disk)
         func size() throws -> Int {
@@ -443,7 +443,7 @@ internal import Testing
     @Test func `trimming that fails can be repeated, and removes what it says`() async throws {
         for isDead in [false, true] {
             for place in 0... {
-                let directory = StoreFixtureDirectory()
+                let directory = StoreFixtureDirectory(isInMemory: true)
                 let disk = StandInDisk()
                 let store = try await open(directory, disk)
                 for index in 0..<3 { try await store.commit([Self.entry("big-\(index)", count: 1 << 20)]) }
@@ -477,7 +477,7 @@ internal import Testing
     }
 
     @Test func `a log that lost octets at its end is damage`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let path = directory.path + "/log/0000000000000000001"
         let store = try await open(directory, StandInDisk())
         let good = try #require(FileManager.default.contents(atPath: path)).count
@@ -497,7 +497,7 @@ internal import Testing
     }
 
     @Test func `a flipped octet of the log's last segment is damage`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let path = directory.path + "/log/0000000000000000001"
         let store = try await open(directory, StandInDisk())
         await store.close()
@@ -513,7 +513,7 @@ internal import Testing
     }
 
     @Test func `the log is kept in segments, and memory holds none of it`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let store = try await FileRecordStore(directory: directory.path)
         for index in 0..<40 { try await store.commit([Self.entry("\(index)", count: 100_000)]) }
         func segments() throws -> [String] {
@@ -542,7 +542,7 @@ internal import Testing
     }
 
     @Test func `what removed tenants have left in the log goes with the rest`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let store = try await FileRecordStore(directory: directory.path)
         for index in 0..<40 {
             let tenant = try #require(TenantName("tenant-\(index)"))

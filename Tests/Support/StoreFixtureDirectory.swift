@@ -5,8 +5,14 @@ internal import FoundationEssentials
 package final class StoreFixtureDirectory: Sendable {
     package let path: String
 
-    package init() {
-        path = FileManager.default.temporaryDirectory.path + "/record-store-" + UUID().uuidString
+    /// - Parameter isInMemory: for tests that stand between the store and its disk: what a real one does is of no use to
+    ///   them, and thousands of synchronizations take minutes on one that is slow.
+    package init(isInMemory: Bool = false) {
+        let memory = "/dev/shm"
+        let parent =
+            isInMemory && FileManager.default.isWritableFile(atPath: memory)
+            ? memory : FileManager.default.temporaryDirectory.path
+        path = parent + "/record-store-" + UUID().uuidString
     }
 
     deinit {
