@@ -618,9 +618,11 @@ actor Worker {
         connection.stream = nil
         stream.wakeWriters()
         if stream.framing == .chunked { ResponseEncoder.appendLastChunk(to: &connection.output) }
+        // A drain that began meanwhile ends the connection here, unless there is a request to be answered.
+        let closes = stream.closes || isDraining && connection.unreadBytes == 0
         // What the client sent during the stream has not been read, and some of it may have come without the loop's being
         // told yet.
-        finish(stream.exchange, on: connection, closes: stream.closes, mustLinger: true)
+        finish(stream.exchange, on: connection, closes: closes, mustLinger: true)
     }
 
     /// Answers what is not a request, and lets the connection end. Nothing that follows on it is looked at.

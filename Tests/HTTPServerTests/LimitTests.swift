@@ -397,7 +397,7 @@ import Testing
             var (answered, refused) = (0, 0)
             // The first takes longer than a burst may, and all others have come by its end: they have no pause before them.
             try await clients[0].send(get("/"))
-            await handler.gate.isHeld.wait()
+            await handler.gate.isHeld()
             try await clients[0].send(String(repeating: get("/"), count: 3))
             for client in clients[1...] { try await client.send(String(repeating: get("/"), count: 4)) }
             handler.gate.letGo()

@@ -89,14 +89,19 @@ func eventually(
 
 /// Keeps a loop from everything else, as a program does that has too much to compute, for as long as a test wants.
 final class LoopGate: Sendable {
-    /// Open once the loop is held.
-    let isHeld = HTTPLatch()
+    private let held = HTTPLatch()
     private let mayGo = DispatchSemaphore(value: 0)
 
-    /// Blocks the loop that it is called on until it is let go. To be called once.
+    /// Blocks the loop that it is called on until it is let go, or has been held for half a minute: a test that fails
+    /// before it lets it go is not to hang. To be called once.
     func hold() {
-        isHeld.open()
-        mayGo.wait()
+        held.open()
+        _ = mayGo.wait(timeout: .now() + 30)
+    }
+
+    /// Waits until the loop is held, or fails.
+    func isHeld(sourceLocation: SourceLocation = #_sourceLocation) async {
+        await eventually({ held.isOpen }, "nobody holds the loop", sourceLocation: sourceLocation)
     }
 
     func letGo() { mayGo.signal() }

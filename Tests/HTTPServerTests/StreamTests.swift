@@ -205,7 +205,7 @@ private func chunk(_ text: String) -> String {
         try await withServer(handler: handler) { server in
             let client = try HTTPRawClient(server.address)
             try await client.send("GET /stream \(version)\r\nHost: a\r\nConnection: close\r\n\r\n")
-            await gate.isHeld.wait()
+            await gate.isHeld()
             try await client.send("too much")
             gate.letGo()
             _ = try await client.receive(through: "\r\n\r\n")
@@ -646,6 +646,34 @@ private func chunk(_ text: String) -> String {
             await drained
             #expect(script.ended.isOpen)
             #expect(!script.failed.isOpen)
+        }
+    }
+
+    @Test func `what arrives at the moment of its end takes nothing from a stream that outlasted a drain`() async throws
+    {
+        let (begun, mayEnd, gate) = (HTTPLatch(), HTTPLatch(), LoopGate())
+        let handler = streaming { stream in
+            try? await stream.write(Array("all of it".utf8))
+            begun.open()
+            await mayEnd.wait()
+            gate.hold()
+        }
+        try await withServer(handler: handler) { server in
+            let idle = try HTTPRawClient(server.address)
+            let client = try HTTPRawClient(server.address)
+            try await client.send(get("/stream"))
+            await begun.wait()
+            await eventually { server.statistics.connectionsOpen == 2 }
+            async let drained: Void = server.drain(within: .seconds(30))
+            #expect(try await idle.rest() == "")
+            mayEnd.open()
+            await gate.isHeld()
+            try await client.send(get("/next"))
+            gate.letGo()
+            _ = try await client.receive(through: "\r\n\r\n")
+            #expect(try await client.rest() == chunk("all of it") + "0\r\n\r\n")
+            await client.close()
+            await drained
         }
     }
 

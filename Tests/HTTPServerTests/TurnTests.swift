@@ -68,7 +68,7 @@ private final class SlowShortcut: Shortcut {
                 #expect(try await client.response().status == .ok)
             }
             try await first.send(get("/first"))
-            await handler.gate.isHeld.wait()
+            await handler.gate.isHeld()
             let count = 600
             try await greedy.send(String(repeating: get("/greedy"), count: count))
             try await modest.send(get("/modest"))
@@ -98,7 +98,7 @@ private final class SlowShortcut: Shortcut {
             try await modest.send(SlowShortcut.request)
             #expect(try await modest.response().status == .ok)
             try await first.send(get("/first"))
-            await handler.gate.isHeld.wait()
+            await handler.gate.isHeld()
             for client in slow { try await client.send("P/1.1\r\nHost: a\r\n\r\n") }
             try await modest.send(get("/modest"))
             handler.gate.letGo()
@@ -119,7 +119,7 @@ private final class SlowShortcut: Shortcut {
             try await second.send(SlowShortcut.request)
             #expect(try await second.response().status == .ok)
             try await first.send(get("/first"))
-            await handler.gate.isHeld.wait()
+            await handler.gate.isHeld()
             // Its turn comes behind the listener's.
             try await second.send("POST /second HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok")
             let third = try HTTPRawClient(server.address)
@@ -145,7 +145,7 @@ private final class SlowShortcut: Shortcut {
                 clients.append(client)
             }
             try await first.send(get("/first"))
-            await handler.gate.isHeld.wait()
+            await handler.gate.isHeld()
             for client in clients { try await client.send(SlowShortcut.request) }
             handler.gate.letGo()
             var (answered, refused) = (0, 0)
