@@ -331,15 +331,18 @@ internal import Testing
     }
 
     /// What has taken place must be finished before anything is read.
-    @Test func `a commit for whose entries the disk has no room does not take place, and reads go on`() async throws {
+    @Test(arguments: [false, true])
+    func `a commit for whose entries the disk has no room does not take place, and reads go on`(
+        hasEntries: Bool
+    ) async throws {
         let directory = StoreFixtureDirectory(isInMemory: true)
         let isFull = Mutex(false)
         let fault: FileFault = { step in
-            let growsLog = step.path.hasPrefix("log/0") && [.reserve, .write].contains(step.call)
-            return growsLog && isFull.withLock { $0 } ? ENOSPC : nil
+            let needsRoom = step.call == .reserve || step.call == .write && step.path.hasPrefix("log/0")
+            return needsRoom && isFull.withLock { $0 } ? ENOSPC : nil
         }
         let store = try await FileRecordStore(directory: directory.path, fault: fault)
-        try await store.commit([.insert(Self.before[1])])
+        try await store.commit([.insert(Self.before[1])] + (hasEntries ? [Self.entry("first")] : []))
         let before = try await StoreContents(of: store)
         isFull.withLock { $0 = true }
         let replacement = RecordChange.replace(Self.record(.credentials, Self.alpha, "a", version: 2), version: 1)
@@ -349,9 +352,38 @@ internal import Testing
         isFull.withLock { $0 = false }
         #expect(try await succeeds(store, [Self.entry("x")]))
         let after = try await StoreContents(of: store)
-        #expect(after.log.map(\.entry.key) == ["x"])
+        #expect(after.log.map(\.entry.key) == (hasEntries ? ["first", "x"] : ["x"]))
         await store.close()
         #expect(try await reopened(directory) == after)
+    }
+
+    @Test func `a commit that would have begun a segment and did not take place leaves no trace in the log`()
+        async throws
+    {
+        for place in 0... {
+            let directory = StoreFixtureDirectory(isInMemory: true)
+            let disk = StandInDisk()
+            let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
+            try await store.commit([Self.entry("first", count: (1 << 20) - 1000)])
+            disk.fail(place..<place + 1, number: ENOSPC)
+            let said = try await succeeds(store, [Self.entry("large", count: 5000)])
+            let hasFailed = disk.hasFailed
+            disk.heal()
+            // There is room for this one in the first segment.
+            try await store.commit([Self.entry("small")])
+            await store.close()
+            let again = try await FileRecordStore(directory: directory.path)
+            try await again.commit([Self.entry("next")])
+            let expected = (said ? ["first", "large"] : ["first"]) + ["small", "next"]
+            for count in 0...expected.count {
+                let rest = try await again.entries(after: Int64(count), tenant: nil, limit: 9)
+                #expect(rest.map(\.entry.key) == Array(expected[count...]), "step \(place)")
+            }
+            _ = try await again.trimLog(before: Timestamp(seconds: 0), keeping: 2, limit: 99)
+            #expect(try await again.entries(after: 0, tenant: nil, limit: 9).map(\.entry.key) == ["small", "next"])
+            await again.close()
+            if !hasFailed { break }
+        }
     }
 
     @Test func `the log has room for a whole segment from its first entry on`() async throws {
@@ -360,7 +392,11 @@ internal import Testing
         let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
         let path = "log/0000000000000000001"
         for _ in 0..<3 { try await store.commit([Self.entry("x")]) }
-        #expect(disk.steps.filter { $0.call == .reserve } == [FileStep(call: .reserve, path: path)])
+        // Its first name is another one.
+        #expect(
+            disk.steps.filter { $0.call == .reserve }.map { $0.path.replacing(#/new\/\d+/#, with: "new/N") } == [
+                "new/N", path,
+            ])
         var status = stat()
         #expect(unsafe stat(directory.path + "/" + path, &status) == 0)
         #expect(status.st_size < 1000 && status.st_blocks * 512 >= 1 << 20)

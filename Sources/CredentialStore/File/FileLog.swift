@@ -44,7 +44,7 @@ final class FileLog {
     private var segments: [Int64] = []
     /// Octets of the last segment.
     private var end = 0
-    /// Up to where a segment has room for certain.
+    /// The file for which room was reserved last, and up to where.
     private var reserved: (path: String, end: Int) = ("", 0)
     /// Where the frame of a sequence begins, for readers who follow the log.
     private var places: [Int64: Place] = [:]
@@ -72,21 +72,22 @@ final class FileLog {
             bytes: bytes)
     }
 
-    /// Makes sure of the room that the addition needs. To be called before it is decided on, since what is decided has to
-    /// be done, and nothing is read before it is.
-    func reserve(_ addition: Addition) throws(SystemError) {
+    /// Makes sure of the room that the addition needs in a file, which is its segment, or will be: that of a segment that
+    /// begins has another name before the commit takes place, since what stands in the log's directory counts. To be called
+    /// before that, for what has been decided has to be done, and nothing is read before it is.
+    func reserve(_ addition: Addition, in path: String) throws(SystemError) {
         let end = addition.offset + addition.bytes.count
-        if addition.path == reserved.path, end <= reserved.end { return }
+        if path == reserved.path, end <= reserved.end { return }
         // Mostly once a segment.
         var kept = max(end, Self.segmentCount)
         do throws(SystemError) {
-            try directory.reserve(addition.path, upTo: kept)
+            try directory.reserve(path, upTo: kept)
         } catch {
-            guard error.number == ENOSPC, kept > end else { throw error }
+            guard error.number == ENOSPC || error.number == EDQUOT, kept > end else { throw error }
             kept = end
-            try directory.reserve(addition.path, upTo: kept)
+            try directory.reserve(path, upTo: kept)
         }
-        reserved = (addition.path, kept)
+        reserved = (path, kept)
     }
 
     /// To be called when the addition is written.

@@ -258,10 +258,7 @@ extension FileRecords {
         try carryOut { () throws(FileStoreError) in
             var steps = try prepare(plan.outcomes)
             if state != log.state { steps.append(try step(to: FileLog.statePath, state.encode())) }
-            if let addition {
-                try onDisk { () throws(SystemError) in try log.reserve(addition) }
-                steps.append(Step(recorded: addition.step))
-            }
+            if let addition { steps.append(try step(for: addition)) }
             return steps
         } finishing: { () throws(SystemError) in
             if let addition { log.didWrite(addition) }
@@ -300,6 +297,19 @@ extension FileRecords {
         let source = newPath()
         try onDisk { () throws(SystemError) in try directory.writeForNow(source, bytes) }
         return Step(recorded: .write(to: target, bytes), made: .place(from: source, to: target))
+    }
+
+    private func step(for addition: FileLog.Addition) throws(FileStoreError) -> Step {
+        if addition.offset > 0 {
+            try onDisk { () throws(SystemError) in try log.reserve(addition, in: addition.path) }
+            return Step(recorded: addition.step)
+        }
+        let source = newPath()
+        try onDisk { () throws(SystemError) in
+            try log.reserve(addition, in: source)
+            try directory.append(source, at: 0, addition.bytes)
+        }
+        return Step(recorded: addition.step, made: .place(from: source, to: addition.path))
     }
 
     /// Writes the steps down, which is the moment at which a commit takes place.

@@ -131,16 +131,17 @@ final class StoreDirectory {
         }
     }
 
-    /// Keeps room for a file's octets up to `end`, so that writing them is not refused for want of it; its content stays as
-    /// it is. The file is made where it is missing. A file system that has no way to do that is let be.
-    /// - Throws: with `ENOSPC` where there is no room.
+    /// Keeps room for a file's octets up to `end`, so that writing them is not refused for want of it, as far as the file
+    /// system can promise that; its content stays as it is. The file is made where it is missing. Where there is no way to
+    /// keep room, or none for this process, nothing happens: the writing itself says what is wrong.
+    /// - Throws: with `ENOSPC` or `EDQUOT` where there is no room.
     func reserve(_ path: String, upTo end: Int) throws(SystemError) {
         try step(.reserve, path)
         let descriptor = try open(path, O_WRONLY | O_CREAT)
         do throws(SystemError) {
             try retryingInterrupts("fallocate") { clinux_reserve_room(descriptor.rawValue, end) }
         } catch {
-            if error.number != EOPNOTSUPP { throw error }
+            guard [EOPNOTSUPP, ENOSYS, EINVAL, EPERM].contains(error.number) else { throw error }
         }
     }
 
