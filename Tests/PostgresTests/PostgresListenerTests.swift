@@ -30,10 +30,11 @@ internal import Testing
             try await notify(payload)
             var others: [PostgresListener.Event] = []
             for await event in events {
-                if event == .heard(payload) { break }
+                if event == .heard(payload) { return others }
                 if event == .following { try await notify(payload) }
                 others.append(event)
             }
+            Issue.record("the listener ended before it heard '\(payload)'")
             return others
         }
 
