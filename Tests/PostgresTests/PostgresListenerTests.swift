@@ -152,16 +152,13 @@ internal import Testing
         let server = try PostgresServer()
         let following = try Self.follow(server: server)
         await following.listener.start()
-        var events = following.events.makeAsyncIterator()
-        #expect(await events.next() == .following)
+        #expect(await following.next() == .following)
         for shutdown in [PostgresServer.Shutdown.immediate, .fast] {
             try server.stop(shutdown)
-            var event = await events.next()
-            while event == .alive { event = await events.next() }
-            #expect(Self.isLost(event))
+            #expect(Self.isLost(await following.next()))
             try server.start()
             let start = MonotonicInstant.now
-            #expect(await events.next() == .following)
+            #expect(await following.next() == .following)
             #expect(start.duration(to: .now) < .seconds(3))
         }
         await following.close()
