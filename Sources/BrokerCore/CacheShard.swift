@@ -5,12 +5,14 @@ internal import Reactor
 /// has far to go.
 ///
 /// Keys come with their hash, so that it is computed once, outside of the lock. Entries stand in slots; the table holds
-/// the slots' numbers (open addressing with linear probing).
+/// the slots' numbers (open addressing with linear probing), a part of each hash, and each value's hint. What a look-up of
+/// the busiest kind reads is found by its place in the table, so that it waits for memory twice and not once for each
+/// object on the way.
 ///
 /// What goes where there is no room is found by a hand that moves around the slots (the CLOCK of F. J. Corbató, 1968): it
 /// takes the mark from what was used since it came by last, and stops at what was not. A list in the order of use would
 /// have each look-up among a million write to three entries' memory besides its own.
-struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
+struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     final class Entry: Sendable {
         let key: Key
         let value: Value
@@ -26,11 +28,25 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     private struct Slot {
         /// Nil in a slot that is free.
         var entry: Entry?
-        var hash: Int
-        var checked: MonotonicInstant
+        var tag: UInt32
         var bytes: UInt32
         /// The next one that is free, in one that is.
         var nextFree: Int32 = CacheShard.none
+    }
+
+    /// What there is of a slot for look-ups, which have to do with nothing else of it.
+    private struct Standing {
+        var checked: MonotonicInstant
+        var note: UInt64 = 0
+    }
+
+    /// A place in the table.
+    private struct Place {
+        /// `none` where nothing stands.
+        var slot = CacheShard.none
+        /// The lower half of the hash, from which the place follows.
+        var tag: UInt32 = 0
+        var hint = Value.Hint()
     }
 
     /// Whether an entry was used since the hand passed it, and how often it may be renewed yet without being used.
@@ -77,19 +93,21 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     /// quarters full on average, as is the table.
     static var overhead: Int {
         let object = MemoryLayout<Key>.stride + MemoryLayout<Value>.stride + 16 + 8
-        let places = MemoryLayout<Slot>.stride + MemoryLayout<Use>.stride + 2 * MemoryLayout<Int32>.stride
-        return Footprint.allocation(object) + places * 4 / 3
+        let slot = MemoryLayout<Slot>.stride + MemoryLayout<Standing>.stride + MemoryLayout<Use>.stride
+        return Footprint.allocation(object) + slot * 4 / 3 + MemoryLayout<Place>.stride * 2
     }
 
     private let limit: Int
     /// Advanced whenever a value goes, for whatever reason.
     private let generations: [Generation]
     private var slots: [Slot] = []
+    /// Of each slot.
+    private var standings: [Standing] = []
     /// Of each slot. Close together: the hand passes a shard's thousands in some microseconds.
     private var uses: [Use] = []
     /// The slot that the hand looks at next.
     private var hand = 0
-    private var table = [Int32](repeating: none, count: leastTable)
+    private var table = [Place](repeating: Place(), count: leastTable)
     private var free = none
     private(set) var count = 0
     private(set) var bytes = 0
@@ -155,16 +173,28 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     // MARK: Entries
 
     /// The slot of the key's entry.
-    func find(_ key: Key, _ hash: Int) -> Int? { find(hash) { $0 == key }?.slot }
+    func find(_ key: Key, _ hash: Int) -> Int? { place(key, hash).map { Int(table[$0].slot) } }
 
-    /// The entry whose key has that hash and matches, and its slot.
-    @inline(__always)
-    func find(_ hash: Int, where matches: (Key) -> Bool) -> (slot: Int, entry: Entry)? {
+    private func place(_ key: Key, _ hash: Int) -> Int? {
         let (table, slots) = (table.span, slots.span)
+        return place(hash) { slots[Int(table[$0].slot)].entry?.key == key }
+    }
+
+    /// The slot of the entry whose key has that hash, and whose value has a hint that matches.
+    @inline(__always)
+    func find(_ hash: Int, where matches: (Value.Hint) -> Bool) -> (slot: Int, hint: Value.Hint)? {
+        let table = table.span
+        guard let place = place(hash, where: { matches(table[$0].hint) }) else { return nil }
+        return (Int(table[place].slot), table[place].hint)
+    }
+
+    @inline(__always)
+    private func place(_ hash: Int, where matches: (Int) -> Bool) -> Int? {
+        let table = table.span
+        let tag = UInt32(truncatingIfNeeded: hash)
         var place = hash & (table.count - 1)
-        while table[place] != Self.none {
-            let slot = Int(table[place])
-            if slots[slot].hash == hash, let entry = slots[slot].entry, matches(entry.key) { return (slot, entry) }
+        while table[place].slot != Self.none {
+            if table[place].tag == tag, matches(place) { return place }
             place = (place + 1) & (table.count - 1)
         }
         return nil
@@ -172,7 +202,12 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
 
     func entry(_ slot: Int) -> Entry { slots[slot].entry! }
 
-    func checked(_ slot: Int) -> MonotonicInstant { slots[slot].checked }
+    func checked(_ slot: Int) -> MonotonicInstant { standings[slot].checked }
+
+    /// What was noted of an entry by its readers, for as long as it is there; 0 where nothing was.
+    func note(_ slot: Int) -> UInt64 { standings[slot].note }
+
+    mutating func note(_ slot: Int, _ note: UInt64) { standings[slot].note = note }
 
     /// An entry was used.
     @inline(__always)
@@ -185,21 +220,25 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     mutating func set(
         _ key: Key, _ hash: Int, to new: (entry: Entry, bytes: Int)?, checked: MonotonicInstant
     ) {
-        let present = find(key, hash)
+        let present = place(key, hash)
         guard let new, new.bytes <= limit, let size = UInt32(exactly: new.bytes) else {
-            if let present { remove(present) }
+            if let present { remove(Int(table[present].slot)) }
             return
         }
         let slot: Int
         if let present {
-            slot = present
+            slot = Int(table[present].slot)
             bytes -= Int(slots[slot].bytes)
             // The same version is the same value, checked anew.
             if slots[slot].entry?.version != new.entry.version { advance() }
-            (slots[slot].entry, slots[slot].bytes, slots[slot].checked) = (new.entry, size, checked)
+            // Before what it leads to goes with the entry.
+            table[present].hint = new.entry.value.hint
+            (slots[slot].entry, slots[slot].bytes) = (new.entry, size)
+            standings[slot] = Standing(checked: checked)
             uses[slot] = .used
         } else {
-            slot = add(Slot(entry: new.entry, hash: hash, checked: checked, bytes: size))
+            let tag = UInt32(truncatingIfNeeded: hash)
+            slot = add(Slot(entry: new.entry, tag: tag, bytes: size), Standing(checked: checked), new.entry.value.hint)
         }
         bytes += new.bytes
         // It fits, so that there is another one for as long as there is no room.
@@ -237,7 +276,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         var slot = slot
         for _ in 0..<limit {
             if slot >= slots.count { return nil }
-            if let entry = slots[slot].entry, uses[slot].renewals > 0, checked.contains(slots[slot].checked) {
+            if uses[slot].renewals > 0, checked.contains(standings[slot].checked), let entry = slots[slot].entry {
                 found(slot, entry)
             }
             slot += step
@@ -249,26 +288,26 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     /// left the slot meanwhile stays away.
     mutating func renew(_ slot: Int, _ entry: AnyObject, checked: MonotonicInstant) {
         guard let present = slots[slot].entry, present === entry, uses[slot].renewals > 0 else { return }
-        slots[slot].checked = max(slots[slot].checked, checked)
+        standings[slot].checked = max(standings[slot].checked, checked)
         uses[slot].noteRenewal()
         renewals += 1
     }
 
-    private mutating func add(_ new: Slot) -> Int {
+    private mutating func add(_ new: Slot, _ standing: Standing, _ hint: Value.Hint) -> Int {
         count += 1
         if count * 4 > table.count * 3 { growTable() }
         let slot: Int
         if free == Self.none {
             slot = slots.count
             slots.append(new)
+            standings.append(standing)
             uses.append(.new)
         } else {
             slot = Int(free)
             free = slots[slot].nextFree
-            slots[slot] = new
-            uses[slot] = .new
+            (slots[slot], standings[slot], uses[slot]) = (new, standing, .new)
         }
-        enter(slot)
+        enter(Place(slot: Int32(slot), tag: new.tag, hint: hint))
         return slot
     }
 
@@ -289,21 +328,21 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
 
     // MARK: The table
 
-    private mutating func enter(_ slot: Int) {
-        var place = slots[slot].hash & (table.count - 1)
-        while table[place] != Self.none { place = (place + 1) & (table.count - 1) }
-        table[place] = Int32(slot)
+    private mutating func enter(_ new: Place) {
+        var place = Int(new.tag) & (table.count - 1)
+        while table[place].slot != Self.none { place = (place + 1) & (table.count - 1) }
+        table[place] = new
     }
 
     /// Takes the slot out of the table, and moves those up that were kept from their place by it: no marks of what was
     /// here stay behind.
     private mutating func leave(_ slot: Int) {
         let mask = table.count - 1
-        var gap = slots[slot].hash & mask
-        while table[gap] != Int32(slot) { gap = (gap + 1) & mask }
+        var gap = Int(slots[slot].tag) & mask
+        while table[gap].slot != Int32(slot) { gap = (gap + 1) & mask }
         var place = (gap + 1) & mask
-        while table[place] != Self.none {
-            let home = slots[Int(table[place])].hash & mask
+        while table[place].slot != Self.none {
+            let home = Int(table[place].tag) & mask
             // Whether the gap lies between the home of what stands here and this place.
             if (place - home) & mask >= (place - gap) & mask {
                 table[gap] = table[place]
@@ -311,11 +350,12 @@ struct CacheShard<Key: Hashable & Sendable, Value: Sendable>: Sendable {
             }
             place = (place + 1) & mask
         }
-        table[gap] = Self.none
+        table[gap] = Place()
     }
 
     private mutating func growTable() {
-        table = [Int32](repeating: Self.none, count: table.count * 2)
-        for slot in slots.indices where slots[slot].entry != nil { enter(slot) }
+        let old = table
+        table = [Place](repeating: Place(), count: old.count * 2)
+        for place in old where place.slot != Self.none { enter(place) }
     }
 }

@@ -185,7 +185,7 @@ extension CredentialsProvider {
         var publication = publication
         let version = records.versionOfItsOwn(after: publication.base)
         (publication.version, publication.prepared) = (version, nil)
-        let snapshot = CredentialsSnapshot(record: publication.record, version: version)
+        let snapshot = CredentialsSnapshot(publication.record, of: publication.id, version: version)
         let entry = JournalEntry(
             id: publication.id, base: publication.base, holder: publication.holder, spent: spent,
             record: publication.record, version: version)
@@ -221,7 +221,7 @@ extension CredentialsProvider {
                 if !isStoreAway, await isSettled(&publication) { continue }
                 isStoreAway = isStoreAway || publication.tries > 0
                 records.serve(
-                    CredentialsSnapshot(record: entry.record, version: entry.version), unpublished: entry.id)
+                    CredentialsSnapshot(entry.record, of: entry.id, version: entry.version), unpublished: entry.id)
                 goOn(with: publication)
             }
         } catch {

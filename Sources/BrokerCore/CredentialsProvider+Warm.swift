@@ -19,47 +19,69 @@ extension CredentialsProvider {
         }
     }
 
-    /// Credentials that are served as they stand in memory.
-    package struct Warm: Sendable {
-        package let snapshot: CredentialsSnapshot
-        /// Until when they are believed, as long as the trust's generation stays the same.
-        package let end: MonotonicInstant
-    }
-
-    /// What `credentials` serves without waiting, renewing or asking the store, now and at any time until `later`; nil
-    /// where it would do anything else, or might. What it serves is encoded, and plain.
+    /// Lends what `credentials` serves without waiting, renewing or asking the store, now and at any time until `later`,
+    /// under the lock of the keys that share one with it; does nothing where it would do anything else, or might.
     /// - Parameters:
     ///   - storageKey: the text of one, or any other, under which nothing is found.
     ///   - query: nil for one without conditions.
     ///   - later: not before now, and no more than some seconds after it.
+    ///   - serve: given the answer, and until when it is believed as long as the trust's generation stays the same.
+    /// - Returns: what `serve` does; false where it was not asked.
     package func warm(
         _ reader: Reader, _ storageKey: Span<UInt8>, _ query: CredentialsQuery?, until later: Timestamp,
-        now: MonotonicInstant
-    ) -> Warm? {
+        now: MonotonicInstant, _ serve: (CachedAnswer.Facts, Span<UInt8>, MonotonicInstant) -> Bool
+    ) -> Bool {
         // What could not be stored yet goes before what is in the cache, and is not found by text.
-        if records.countOfUnpublished > 0 { return nil }
-        guard
-            let holding = cache.holding(tenant: reader.tenant, storageKey: storageKey, reader.hashing, now: now),
-            holding.value.isPlain
-        else { return nil }
-        // What the policy has said once need not be asked again for each of a thousand reads a second.
-        if let query {
-            guard serves(holding.value, reader.terms, query, at: later) else { return nil }
-        } else if !holding.value.isServed(reader.configuration, until: later) {
-            guard servesAny(holding.value, reader, until: later) else { return nil }
+        if records.countOfUnpublished > 0 { return false }
+        let hash = reader.hashing.hashValue(storageKey: storageKey)
+        return cache.withContents(of: hash) { contents in
+            guard
+                let (slot, answer) = contents.find(
+                    hash, where: { $0.isNamed(tenant: reader.tenant, storageKey: storageKey) }),
+                let end = cache.believedEnd(of: slot, in: contents, now)
+            else { return false }
+            contents.use(slot)
+            if let query {
+                guard serves(contents.entry(slot).value, reader.terms, query, at: later) else { return false }
+            } else if !Service(number: contents.note(slot)).holds(reader.configuration, until: later) {
+                // What the policy has said once need not be asked again for each of a thousand reads a second.
+                guard let service = service(contents.entry(slot).value, reader, until: later) else { return false }
+                contents.note(slot, service.number)
+            }
+            return answer.withBytes { serve($0, $1, end) } ?? false
         }
-        return Warm(snapshot: holding.value, end: holding.end)
     }
 
+    /// Until when a query without conditions is answered by credentials as they are, by the terms of one generation of the
+    /// configuration.
+    private struct Service {
+        /// The generation above, the second since 1970 below. 0 where nobody has asked yet.
+        let number: UInt64
+
+        init(number: UInt64) { self.number = number }
+
+        init(_ configuration: Int, until time: Timestamp) {
+            number =
+                UInt64(UInt32(truncatingIfNeeded: configuration)) << 32
+                | UInt64(UInt32(clamping: time.milliseconds / 1000))
+        }
+
+        func holds(_ configuration: Int, until time: Timestamp) -> Bool {
+            number >> 32 == UInt64(UInt32(truncatingIfNeeded: configuration))
+                && Int64(number & 0xffff_ffff) * 1000 >= time.milliseconds
+        }
+    }
+
+    /// Nil where they are not served until then.
     @inline(never)
-    private func servesAny(_ snapshot: CredentialsSnapshot, _ reader: Reader, until later: Timestamp) -> Bool {
+    private func service(_ snapshot: CredentialsSnapshot, _ reader: Reader, until later: Timestamp) -> Service? {
         let query = CredentialsQuery()
         let muchLater = later.advanced(by: Self.reuse)
-        guard serves(snapshot, reader.terms, query, at: muchLater) else {
-            return serves(snapshot, reader.terms, query, at: later)
+        if serves(snapshot, reader.terms, query, at: muchLater) {
+            return Service(reader.configuration, until: muchLater)
         }
-        snapshot.noteServed(reader.configuration, until: muchLater)
-        return true
+        // Not for long: it is asked again then.
+        return serves(snapshot, reader.terms, query, at: later) ? Service(number: 0) : nil
     }
 
     /// For how long a policy's word is good where nothing changes.

@@ -79,7 +79,7 @@ final class CredentialsRecords: Sendable {
         guard let content = CredentialRecord(decoding: record.content.revealedBytes) else {
             throw .damaged("a credentials record of tenant \(id.tenant) cannot be read by this version")
         }
-        let snapshot = CredentialsSnapshot(record: content, version: record.version)
+        let snapshot = CredentialsSnapshot(content, of: id, version: record.version)
         cache.fill(id, snapshot, ticket)
         return (snapshot, record.lease)
     }
@@ -143,7 +143,7 @@ final class CredentialsRecords: Sendable {
         let told = events(version)
         if !told.isEmpty { changes.append(BrokerEvent.entry(told, of: id, at: time.now)) }
         return Prepared(
-            snapshot: CredentialsSnapshot(record: record, version: version), changes: changes, isNew: isNew,
+            snapshot: CredentialsSnapshot(record, of: id, version: version), changes: changes, isNew: isNew,
             due: open.due)
     }
 

@@ -19,24 +19,14 @@ extension RevalidatingCache where Key == CredentialsID, Value == CredentialsSnap
         bus.onRemoval { tenant in cache.removeAll { id, _ in id.tenant == tenant } }
         return cache
     }
-
-    /// The holding of the credentials that a text names. Not part of its caller, which would count a reference to the cache.
-    @inline(never)
-    func holding(
-        tenant: TenantName, storageKey: Span<UInt8>, _ hashing: CredentialsID.Hashing, now: MonotonicInstant
-    ) -> Holding? {
-        holding(hash: hashing.hashValue(storageKey: storageKey), now: now) {
-            $0.isNamed(tenant: tenant, storageKey: storageKey)
-        }
-    }
 }
 
 extension CredentialsSnapshot {
     /// What it takes of memory, in bytes.
     fileprivate var footprint: Int {
-        let fields = MemoryLayout.size(ofValue: record) + MemoryLayout.size(ofValue: answer) + 6 * 8
+        let fields = MemoryLayout.size(ofValue: record) + MemoryLayout.size(ofValue: bytes) + 4 * 8
         var sum = Footprint.allocation(16 + fields)
-        sum += Footprint.bytes(record.ended?.count ?? 0) + Footprint.secret(answer)
+        sum += Footprint.bytes(record.ended?.count ?? 0) + Footprint.secret(bytes)
         if let held = record.held {
             if !isPlain { sum += Footprint.secret(held.accessToken) }
             sum += Footprint.secret(held.refreshToken)

@@ -18,8 +18,8 @@ package struct CacheStatistics: Sendable, Equatable {
 /// is full, something goes that, as a rule, was not used for long. A value that was read or written before another
 /// change, and arrives after it, is not taken in: with a store of one writer, or while a change feed vouches for what is
 /// here, it would never be looked at again.
-package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>: Sendable {
-    private typealias Contents = CacheShard<Key, Value>
+package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
+    typealias Contents = CacheShard<Key, Value>
 
     /// Shows which changes were known, and when, before somebody turned to the store.
     package struct Ticket: Sendable {
@@ -31,7 +31,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
 
     /// Within this object: the way to one counts no reference.
     private let shards: InlineArray<64, Mutex<Contents>>
-    private let trust: Trust
+    let trust: Trust
     private let cost: @Sendable (Key, Value) -> Int
     private let version: @Sendable (Value) -> Int64
     private let hash: @Sendable (Key) -> Int
@@ -70,19 +70,27 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Sendable>
 
     /// The value that `fresh` gives, for somebody who makes something of it.
     package func holding(_ key: Key, now: MonotonicInstant) -> Holding? {
-        holding(hash: hash(key), now: now) { $0 == key }
+        let hash = hash(key)
+        return withContents(of: hash) { contents in
+            guard let slot = contents.find(key, hash), let end = believedEnd(of: slot, in: contents, now) else {
+                return nil
+            }
+            contents.use(slot)
+            return Holding(value: contents.entry(slot).value, end: end)
+        }
     }
 
-    /// The same of the entry whose key has that hash and matches.
+    /// Lends what stands under the lock of the keys with that hash.
     @inline(__always)
-    package func holding(hash: Int, now: MonotonicInstant, where matches: (Key) -> Bool) -> Holding? {
-        shards[shard(hash)].withLock { contents in
-            guard let (slot, entry) = contents.find(hash, where: matches) else { return nil }
-            let end = trust.end(of: contents.checked(slot), now)
-            guard end.nanoseconds > now.nanoseconds else { return nil }
-            contents.use(slot)
-            return Holding(value: entry.value, end: end)
-        }
+    func withContents<R>(of hash: Int, _ body: (inout Contents) -> R) -> R {
+        shards[shard(hash)].withLock { body(&$0) }
+    }
+
+    /// Until when an entry is believed, nil where it is not.
+    @inline(__always)
+    func believedEnd(of slot: Int, in contents: borrowing Contents, _ now: MonotonicInstant) -> MonotonicInstant? {
+        let end = trust.end(of: contents.checked(slot), now)
+        return end.nanoseconds > now.nanoseconds ? end : nil
     }
 
     /// The value however old it is: for when the store cannot be asked.

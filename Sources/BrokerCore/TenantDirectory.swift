@@ -3,7 +3,7 @@ internal import Cryptography
 package import OAuth
 
 /// A tenant as it stood when it was read.
-package struct Tenant: Sendable, Equatable {
+package struct Tenant: Cacheable, Equatable {
     package let name: TenantName
     package let version: Int64
     package let configuration: TenantConfiguration

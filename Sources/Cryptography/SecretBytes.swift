@@ -73,6 +73,9 @@ internal import COpenSSL
         return try body(unsafe bytes.span)
     }
 
+    /// The content, for as long as somebody keeps these or a part of them.
+    @unsafe package var unownedBytes: UnsafeBufferPointer<UInt8> { unsafe bytes }
+
     /// A copy of the content, which nobody overwrites.
     package var revealedBytes: [UInt8] {
         defer { extendLifetime(storage) }

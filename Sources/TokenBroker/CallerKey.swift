@@ -10,7 +10,7 @@ package enum Permission: String, Sendable, CaseIterable {
 }
 
 /// An API key without its secret.
-package struct CallerKey: Sendable, Equatable {
+package struct CallerKey: Cacheable, Equatable {
     package let id: String
     package let tenant: TenantName
     package let name: String

@@ -108,19 +108,16 @@ final class WarmReads: Shortcut {
         else { return }
         guard let caller = caller(SHA256.words(bytes.extracting(secret)), answer) else { return }
         let frame = Frame(minimumLifetime: parameters.minimumLifetime, closes: head.closes)
-        let found: CredentialsProvider.Warm?
+        let isAnswered: Bool
         if parameters.storageKey.isEmpty {
-            found = warm(defaultKey.utf8.span, frame, caller, answer)
+            isAnswered = read(defaultKey.utf8.span, frame, caller, bytes, head.ifNoneMatch, &answer, output)
         } else {
-            found = warm(bytes.extracting(parameters.storageKey), frame, caller, answer)
+            isAnswered = read(
+                bytes.extracting(parameters.storageKey), frame, caller, bytes, head.ifNoneMatch, &answer, output)
         }
-        guard let found else { return }
-        var isNotModified = false
-        if let tags = head.ifNoneMatch {
-            // One strong tag in full is what callers have of us; whatever else may be said there is for others to read.
-            guard let version = Self.version(bytes, tags) else { return }
-            isNotModified = version == found.snapshot.version
-        } else if head.requestLineLength + StorageKey.longest <= limits.requestLineBytes,
+        guard isAnswered else { return }
+        answer.consumed = head.length
+        if head.ifNoneMatch == nil, head.requestLineLength + StorageKey.longest <= limits.requestLineBytes,
             head.length + StorageKey.longest <= limits.headBytes
         {
             // With whatever storage key, and whatever API key of that length, a request of these bytes is read in the same
@@ -132,8 +129,22 @@ final class WarmReads: Shortcut {
             answer.frame = frame.number
             lastCaller = caller
         }
-        guard write(found, isNotModified, frame, caller, &answer, output) else { return }
-        answer.consumed = head.length
+    }
+
+    /// False where it is left alone.
+    private func read(
+        _ storageKey: Span<UInt8>, _ frame: Frame, _ caller: Caller, _ bytes: Span<UInt8>, _ tags: Range<Int>?,
+        _ answer: inout ShortcutAnswer, _ output: OutputBuffer
+    ) -> Bool {
+        // One strong tag in full is what callers have of us; whatever else may be said there is for others to read.
+        var held: Int64?
+        if let tags {
+            guard let version = Self.version(bytes, tags) else { return false }
+            held = version
+        }
+        return warm(storageKey, frame, caller, answer.monotonic, answer.milliseconds) { facts, content, end in
+            write(facts, content, end, facts.version == held, frame, caller, &answer, output)
+        }
     }
 
     var lastHolder: AnyObject? { lastCaller }
@@ -144,46 +155,45 @@ final class WarmReads: Shortcut {
     ) {
         let frame = Frame(number: frame)
         // What is no storage key is not found.
-        guard let holder, let caller = exactly(holder, Caller.self), isKnown(caller, answer),
-            let found = warm(part, frame, caller, answer), write(found, false, frame, caller, &answer, output)
-        else { return }
-        answer.consumed = part.count
+        guard let holder, let caller = exactly(holder, Caller.self), isKnown(caller, answer) else { return }
+        let isAnswered = warm(part, frame, caller, answer.monotonic, answer.milliseconds) { facts, content, end in
+            write(facts, content, end, false, frame, caller, &answer, output)
+        }
+        if isAnswered { answer.consumed = part.count }
     }
 
     /// False where there is no room for it.
     @inline(__always)
     private func write(
-        _ found: CredentialsProvider.Warm, _ isNotModified: Bool, _ frame: Frame, _ caller: Caller,
-        _ answer: inout ShortcutAnswer, _ output: OutputBuffer
+        _ facts: CachedAnswer.Facts, _ content: Span<UInt8>, _ end: MonotonicInstant, _ isNotModified: Bool,
+        _ frame: Frame, _ caller: Caller, _ answer: inout ShortcutAnswer, _ output: OutputBuffer
     ) -> Bool {
-        let snapshot = found.snapshot
-        guard output.room >= Self.longestHead + snapshot.answer.count else { return false }
+        guard output.room >= Self.longestHead + content.count else { return false }
         answer.begin(isNotModified ? .notModified : .ok, closes: frame.closes, output)
         if isNotModified {
             output.append("Cache-Control: no-store\r\nETag: \"")
-            output.append(decimal: snapshot.version)
+            output.append(decimal: facts.version)
             output.append("\"\r\n\r\n")
         } else {
-            snapshot.answer.withRevealed {
-                answer.append(
-                    $0, secondsUntil: snapshot.expires, upTo: snapshot.secondsEnd,
-                    width: CredentialsSnapshot.secondsWidth, output)
-            }
+            answer.append(
+                content, secondsUntil: facts.expires, upTo: facts.secondsEnd, width: CredentialsSnapshot.secondsWidth,
+                output)
         }
         answer.kind = 2 * caller.provider + (isNotModified ? 1 : 0)
-        let end = min(caller.end.nanoseconds, found.end.nanoseconds)
-        answer.life = min(Self.span, end - answer.monotonic.nanoseconds)
+        let believed = min(caller.end.nanoseconds, end.nanoseconds)
+        answer.life = min(Self.span, believed - answer.monotonic.nanoseconds)
         return true
     }
 
     @inline(__always)
     private func warm(
-        _ storageKey: Span<UInt8>, _ frame: Frame, _ caller: Caller, _ answer: borrowing ShortcutAnswer
-    ) -> CredentialsProvider.Warm? {
-        guard caller.mayRead(storageKey) else { return nil }
+        _ storageKey: Span<UInt8>, _ frame: Frame, _ caller: Caller, _ now: MonotonicInstant, _ milliseconds: Int64,
+        _ serve: (CachedAnswer.Facts, Span<UInt8>, MonotonicInstant) -> Bool
+    ) -> Bool {
+        guard caller.mayRead(storageKey) else { return false }
         return credentials.warm(
             caller.reader, storageKey, frame.query,
-            until: Timestamp(milliseconds: answer.milliseconds + Self.span / 1_000_000), now: answer.monotonic)
+            until: Timestamp(milliseconds: milliseconds + Self.span / 1_000_000), now: now, serve)
     }
 
     // MARK: Callers

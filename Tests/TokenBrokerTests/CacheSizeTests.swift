@@ -14,17 +14,17 @@ internal import Testing
             storageKey: try #require(StorageKey("user-\(number)")))
     }
 
-    private static func snapshot(_ number: Int, octets: Int) throws -> CredentialsSnapshot {
+    private static func snapshot(_ id: CredentialsID, octets: Int) throws -> CredentialsSnapshot {
         let scopes = try #require(ScopeSet(["r_usr", "w_usr"]))
         let client = ClientConfiguration(
             clientID: "client-1", clientSecret: nil, clientUniqueKey: nil, scopes: scopes)
         return CredentialsSnapshot(
-            record: CredentialRecord(
+            CredentialRecord(
                 held: HeldCredentials(
                     level: .user, accessToken: SecretBytes([UInt8](repeating: 97, count: octets)),
                     refreshToken: SecretBytes(utf8: "refresh"), expires: Timestamp(milliseconds: 1_800_000_000_000),
-                    grantedScopes: scopes, userID: "\(number)", obtainedWith: client.fingerprint)),
-            version: 1)
+                    grantedScopes: scopes, userID: "42", obtainedWith: client.fingerprint)),
+            of: id, version: 1)
     }
 
     @Test(arguments: [1 << 20, 8 << 20])
@@ -33,7 +33,7 @@ internal import Testing
         let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(bytes: limit, heeding: bus)
         for number in 0..<10_000 {
             let id = try Self.id(number)
-            cache.fill(id, try Self.snapshot(number, octets: 700), cache.ticket(id, now: Self.now))
+            cache.fill(id, try Self.snapshot(id, octets: 700), cache.ticket(id, now: Self.now))
         }
         let statistics = cache.statistics
         #expect(statistics.bytes <= limit)
@@ -51,7 +51,7 @@ internal import Testing
         let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(bytes: 64 << 20, heeding: bus)
         let id = try Self.id(1)
         for octets in [0, 700, 10_000, 100_000] {
-            cache.put(id, try Self.snapshot(1, octets: octets), cache.ticket(id, now: Self.now))
+            cache.put(id, try Self.snapshot(id, octets: octets), cache.ticket(id, now: Self.now))
             let bytes = cache.statistics.bytes
             #expect((octets..<octets + 1400).contains(bytes))
         }
