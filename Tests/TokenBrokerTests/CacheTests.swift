@@ -6,6 +6,9 @@ internal import Testing
 @testable internal import BrokerCore
 @testable internal import TokenBroker
 
+// What the tests of caches keep.
+extension Int: Cacheable {}
+
 @Suite struct `What is kept in memory` {
     private static func at(_ milliseconds: Int) -> MonotonicInstant {
         MonotonicInstant(nanoseconds: 1).advanced(by: .milliseconds(milliseconds))
