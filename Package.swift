@@ -56,6 +56,7 @@ let package = Package(
             "BrokerCore",
             [
                 "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "JSON", "Reactor", "Postgres",
+                "CLinux",
             ]),
 
         // The same as a library, for programs that need no service.

@@ -90,7 +90,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     private static var leastTable: Int { 16 }
 
     /// What an entry takes of memory beside its key's and value's own allocations. Arrays that grow by doubling are three
-    /// quarters full on average, as is the table.
+    /// quarters full on average; the table, which grows when that many of its places are taken, half full.
     static var overhead: Int {
         let object = MemoryLayout<Key>.stride + MemoryLayout<Value>.stride + 16 + 8
         let slot = MemoryLayout<Slot>.stride + MemoryLayout<Standing>.stride + MemoryLayout<Use>.stride
@@ -180,13 +180,17 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         return place(hash) { slots[Int(table[$0].slot)].entry?.key == key }
     }
 
-    /// The slot of the entry whose key has that hash, and whose value has a hint that matches.
+    /// The slot of the entry whose key has that hash, and whose value has a hint that matches, and its place in the table.
     @inline(__always)
-    func find(_ hash: Int, where matches: (Value.Hint) -> Bool) -> (slot: Int, hint: Value.Hint)? {
+    func find(_ hash: Int, where matches: (Value.Hint) -> Bool) -> (slot: Int, place: Int)? {
         let table = table.span
         guard let place = place(hash, where: { matches(table[$0].hint) }) else { return nil }
-        return (Int(table[place].slot), table[place].hint)
+        return (Int(table[place].slot), place)
     }
+
+    /// What stands at a place in the table.
+    @inline(__always)
+    func hint(_ place: Int) -> Value.Hint { table[place].hint }
 
     @inline(__always)
     private func place(_ hash: Int, where matches: (Int) -> Bool) -> Int? {

@@ -1,3 +1,4 @@
+internal import CLinux
 internal import Cryptography
 internal import HTTPCodec
 internal import OAuth
@@ -18,6 +19,8 @@ internal import OAuth
 
         /// Where the digits of the seconds end in the answer.
         package var secondsEnd: Int { Int(placeOfSeconds) }
+
+        fileprivate var namesCount: Int { Int(tenantCount) + Int(storageKeyCount) }
     }
 
     /// Nil for none. Never written to, so that any number of threads may read it.
@@ -25,9 +28,13 @@ internal import OAuth
 
     package init() { unsafe start = nil }
 
-    /// - Parameter bytes: that begin with the opening of an answer. Whoever keeps what this makes keeps them as well.
+    /// - Parameter bytes: the opening of an answer and all of it. Whoever keeps what this makes keeps them as well.
     init(of bytes: SecretBytes) {
-        unsafe start = unsafe UnsafeRawPointer(bytes.unownedBytes.baseAddress)
+        let start = unsafe UnsafeRawPointer(bytes.unownedBytes.baseAddress)
+        unsafe self.start = unsafe start
+        guard let start = unsafe start, bytes.count >= Self.factsSize else { preconditionFailure() }
+        let facts = unsafe start.loadUnaligned(as: Facts.self)
+        precondition(bytes.count == Self.factsSize + facts.namesCount + Int(facts.count))
     }
 
     /// What stands before the answer in its memory.
@@ -42,10 +49,11 @@ internal import OAuth
         return unsafe withUnsafeBytes(of: facts) { unsafe Array($0) } + tenant + storageKey
     }
 
-    /// Whether it is the answer to the credentials that a text names.
     @inline(__always)
-    func isNamed(tenant: TenantName, storageKey: Span<UInt8>) -> Bool {
+    fileprivate func isNamed(tenant: TenantName, storageKey: Span<UInt8>) -> Bool {
         guard let start = unsafe start else { return false }
+        // It is this one, but for a few among millions: what is sent of it comes while its names are compared.
+        unsafe clinux_prefetch(start, Self.mostAnswers)
         let facts = unsafe start.loadUnaligned(as: Facts.self)
         let name = unsafe Self.bytes(start, Self.factsSize, Int(facts.tenantCount))
         let other = unsafe Self.bytes(start, Self.factsSize + name.count, Int(facts.storageKeyCount))
@@ -53,20 +61,37 @@ internal import OAuth
             && ByteRun.equal(name.span, tenant.description.utf8.span)
     }
 
-    /// Lends it. What it was made of is there until then.
     @inline(__always)
-    func withBytes<R>(_ body: (Facts, Span<UInt8>) -> R) -> R? {
+    fileprivate func withBytes<R>(_ body: (Facts, Span<UInt8>) -> R) -> R? {
         guard let start = unsafe start else { return nil }
         let facts = unsafe start.loadUnaligned(as: Facts.self)
-        let names = Int(facts.tenantCount) + Int(facts.storageKeyCount)
-        let bytes = unsafe Self.bytes(start, Self.factsSize + names, Int(facts.count))
+        let bytes = unsafe Self.bytes(start, Self.factsSize + facts.namesCount, Int(facts.count))
         return unsafe body(facts, bytes.span)
     }
+
+    /// As much as there is with a token of 700 bytes.
+    private static var mostAnswers: Int { 17 * 64 }
 
     private static var factsSize: Int { MemoryLayout<Facts>.size }
 
     @inline(__always)
     private static func bytes(_ start: UnsafeRawPointer, _ offset: Int, _ count: Int) -> UnsafeBufferPointer<UInt8> {
         unsafe UnsafeBufferPointer(start: (start + offset).assumingMemoryBound(to: UInt8.self), count: count)
+    }
+}
+
+// What a hint leads to is there for as long as the entry is in the shard, so that it is followed here alone, where the
+// shard is at hand.
+extension CacheShard where Value.Hint == CachedAnswer {
+    /// The slot and the place of the credentials that a text names, where they have an answer.
+    @inline(__always)
+    func find(_ hash: Int, tenant: TenantName, storageKey: Span<UInt8>) -> (slot: Int, place: Int)? {
+        find(hash) { $0.isNamed(tenant: tenant, storageKey: storageKey) }
+    }
+
+    /// Lends the answer that stands at that place; nil where none does.
+    @inline(__always)
+    func withAnswer<R>(_ place: Int, _ body: (CachedAnswer.Facts, Span<UInt8>) -> R) -> R? {
+        hint(place).withBytes(body)
     }
 }

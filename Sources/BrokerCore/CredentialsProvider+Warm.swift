@@ -25,7 +25,8 @@ extension CredentialsProvider {
     ///   - storageKey: the text of one, or any other, under which nothing is found.
     ///   - query: nil for one without conditions.
     ///   - later: not before now, and no more than some seconds after it.
-    ///   - serve: given the answer, and until when it is believed as long as the trust's generation stays the same.
+    ///   - serve: given the answer, and until when it is believed as long as the trust's generation stays the same. It must
+    ///     not turn to the cache: the lock is held.
     /// - Returns: what `serve` does; false where it was not asked.
     package func warm(
         _ reader: Reader, _ storageKey: Span<UInt8>, _ query: CredentialsQuery?, until later: Timestamp,
@@ -36,8 +37,7 @@ extension CredentialsProvider {
         let hash = reader.hashing.hashValue(storageKey: storageKey)
         return cache.withContents(of: hash) { contents in
             guard
-                let (slot, answer) = contents.find(
-                    hash, where: { $0.isNamed(tenant: reader.tenant, storageKey: storageKey) }),
+                let (slot, place) = contents.find(hash, tenant: reader.tenant, storageKey: storageKey),
                 let end = cache.believedEnd(of: slot, in: contents, now)
             else { return false }
             contents.use(slot)
@@ -48,7 +48,7 @@ extension CredentialsProvider {
                 guard let service = service(contents.entry(slot).value, reader, until: later) else { return false }
                 contents.note(slot, service.number)
             }
-            return answer.withBytes { serve($0, $1, end) } ?? false
+            return contents.withAnswer(place) { serve($0, $1, end) } ?? false
         }
     }
 

@@ -80,7 +80,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
         }
     }
 
-    /// Lends what stands under the lock of the keys with that hash.
+    /// Lends what stands under the lock of the keys with that hash, to somebody who does not turn to the cache meanwhile.
     @inline(__always)
     func withContents<R>(of hash: Int, _ body: (inout Contents) -> R) -> R {
         shards[shard(hash)].withLock { body(&$0) }

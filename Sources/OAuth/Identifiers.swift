@@ -86,11 +86,6 @@ package struct CredentialsID: Hashable, Sendable {
             hashValue(storageKey: storageKey.description.utf8.span)
         }
     }
-
-    /// Whether this is the set of credentials that a text names.
-    package func isNamed(tenant: TenantName, storageKey: Span<UInt8>) -> Bool {
-        self.storageKey.isNamed(storageKey) && self.tenant == tenant
-    }
 }
 
 extension UInt8 {

@@ -5,16 +5,35 @@ internal import Testing
 
 /// The shard is told the hash of each key, so that a test can have all keys meet.
 @Suite struct `One shard of what is kept in memory` {
-    private typealias Shard = CacheShard<Int, Int>
+    /// A value whose hint tells it from every other.
+    private struct Value: Cacheable {
+        struct Hint: CacheHint, Equatable {
+            var key = -1
+            var number = -1
+        }
+
+        let hint: Hint
+    }
+
+    private typealias Shard = CacheShard<Int, Value>
 
     private static let now = MonotonicInstant(nanoseconds: 1)
 
-    private static func set(_ key: Int, _ hash: Int, bytes: Int = 1, in shard: inout Shard) {
-        shard.set(key, hash, to: (Shard.Entry(key, key * 10, version: 0), bytes), checked: now)
+    private static func set(
+        _ key: Int, _ hash: Int, bytes: Int = 1, number: Int = 0, version: Int64 = 0, in shard: inout Shard
+    ) {
+        let value = Value(hint: Value.Hint(key: key, number: number))
+        shard.set(key, hash, to: (Shard.Entry(key, value, version: version), bytes), checked: now)
     }
 
-    private static func value(_ key: Int, _ hash: Int, in shard: Shard) -> Int? {
-        shard.find(key, hash).map { shard.entry($0).value }
+    /// What is found by the key, and by the hint: the same, or nothing by either.
+    private static func number(_ key: Int, _ hash: Int, in shard: Shard) -> Int? {
+        let slot = shard.find(key, hash)
+        let found = shard.find(hash) { $0.key == key }
+        #expect(found?.slot == slot)
+        guard let slot, let found else { return nil }
+        #expect(shard.hint(found.place) == shard.entry(slot).value.hint)
+        return shard.entry(slot).value.hint.number
     }
 
     /// The plain form of the same: a dictionary. It does not say which entries go where there is no room.
@@ -41,23 +60,27 @@ internal import Testing
         }
     }
 
-    // Hashes that differ, that meet in a few places, around the end of the table, and that are all the same.
+    // Hashes that differ, that meet in a few places, around the end of the table, that are all the same, and that are the
+    // same in the half by which they are placed, or in the other one.
     @Test(
         arguments: [
             { $0 &* -7_046_029_254_386_353_131 }, { $0 % 3 }, { 14 + $0 % 4 }, { -1 - $0 % 2 }, { _ in 7 },
+            { $0 << 32 | 7 }, { Int.min | $0 },
         ] as [@Sendable (Int) -> Int])
     func `does what a dictionary does that has no room for all`(hash: @Sendable (Int) -> Int) {
         var random = SplitMix(state: 20_261_121)
         var shard = Shard(limit: 500)
         var model = Model(limit: 500)
+        var numbers: [Int: Int] = [:]
         let isThere = { (key: Int) in shard.find(key, hash(key)) != nil }
         for step in 0..<4000 {
             let key = Int.random(in: 0..<90, using: &random)
             switch Int.random(in: 0..<20, using: &random) {
             case 0..<12:
                 let bytes = Int.random(in: 1...12, using: &random)
-                Self.set(key, hash(key), bytes: bytes, in: &shard)
+                Self.set(key, hash(key), bytes: bytes, number: step, in: &shard)
                 model.set(key, bytes: bytes, isThere)
+                numbers[key] = step
             case 12:
                 Self.set(key, hash(key), bytes: 501, in: &shard)
                 model.set(key, bytes: 501, isThere)
@@ -73,10 +96,10 @@ internal import Testing
             #expect(shard.count == model.entries.count)
             #expect(shard.bytes == model.bytes)
             #expect(shard.evictions == model.evictions)
-            #expect(Self.value(key, hash(key), in: shard) == (model.entries[key] == nil ? nil : key * 10))
+            #expect(Self.number(key, hash(key), in: shard) == (model.entries[key] == nil ? nil : numbers[key]))
             if step % 100 == 0 {
                 for key in 0..<90 {
-                    #expect(Self.value(key, hash(key), in: shard) == (model.entries[key] == nil ? nil : key * 10))
+                    #expect(Self.number(key, hash(key), in: shard) == (model.entries[key] == nil ? nil : numbers[key]))
                 }
             }
         }
@@ -135,6 +158,38 @@ internal import Testing
         Self.set(1, 1, bytes: 10, in: &shard)
         Self.set(1, 1, bytes: 101, in: &shard)
         #expect(shard.find(1, 1) == nil)
+    }
+
+    @Test func `what is noted of an entry goes with it`() throws {
+        var shard = Shard(limit: 2)
+        func note(_ key: Int) throws -> UInt64 { shard.note(try #require(shard.find(key, key))) }
+        Self.set(1, 1, version: 1, in: &shard)
+        #expect(try note(1) == 0)
+        let slot = try #require(shard.find(1, 1))
+        shard.note(slot, 7)
+        shard.use(slot)
+        shard.renew(slot, shard.entry(slot), checked: Self.now.advanced(by: .seconds(1)))
+        #expect(try note(1) == 7)
+        // The same version is another value all the same.
+        Self.set(1, 1, version: 1, in: &shard)
+        #expect(try note(1) == 0)
+        shard.note(slot, 7)
+        Self.set(1, 1, version: 2, in: &shard)
+        #expect(try note(1) == 0)
+        // Another one that comes into its slot.
+        shard.note(slot, 7)
+        shard.set(1, 1, to: nil, checked: Self.now)
+        Self.set(2, 2, in: &shard)
+        #expect(shard.find(2, 2) == slot)
+        #expect(try note(2) == 0)
+        // And where there was no room for both.
+        shard.note(slot, 7)
+        Self.set(3, 3, bytes: 2, in: &shard)
+        #expect(shard.find(2, 2) == nil)
+        #expect(try note(3) == 0)
+        Self.set(4, 4, bytes: 2, in: &shard)
+        #expect(shard.find(4, 4) == slot)
+        #expect(try note(4) == 0)
     }
 
     @Test func `an entry that grows in its place drives out others`() {

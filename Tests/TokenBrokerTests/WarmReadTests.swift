@@ -230,6 +230,50 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
         }
     }
 
+    @Test func `of a token that JSON has to escape takes the usual way, and of another one does not`() async throws {
+        try await withWarmServer { server async throws in
+            for (written, token, isPlain) in [
+                (#"p1"#, "p1", true), (#"with\"quote"#, "with\"quote", false), (#"p2"#, "p2", true),
+                (#"with\\backslash"#, "with\\backslash", false), (#"p3"#, "p3", true),
+            ] {
+                let put = await server.harness.call(
+                    .put, "/credentials", key: server.key,
+                    body: """
+                        {"storage_key": "k", "credentials":
+                            {"client_id": "c1", "user_id": "9", "token": "\(written)", "expires_in": 3600}}
+                        """)
+                #expect(put.status == 200)
+                let before = server.usual()
+                for _ in 0..<3 {
+                    #expect(try await server.get("/credentials?storage_key=k").json["token"]?.string == token)
+                }
+                #expect(server.usual() == before + (isPlain ? 0 : 3))
+            }
+        }
+    }
+
+    @Test func `goes by the tenant's terms as they are now`() async throws {
+        try await withWarmServer { server async throws in
+            let target = "/credentials?storage_key=user-2"
+            let put = await server.harness.call(
+                .put, "/credentials", key: server.key,
+                body: """
+                    {"storage_key": "user-2", "refresh_token": "r2", "credentials":
+                        {"client_id": "c1", "user_id": "9", "token": "a2", "expires_in": 3600}}
+                    """)
+            #expect(put.status == 200)
+            // A user's session is to be moved to another client, and is not while it is the one that it is of.
+            for (client, isUsual) in [("c1", false), ("c2", true), ("c1", false)] {
+                await server.harness.makeTenant("t1", #"{"client_id": "\#(client)", "scopes": ["r_usr"]}"#)
+                for _ in 0..<3 { _ = try await server.get(target) }
+                let before = server.usual()
+                let token = try await server.get(target).json["token"]?.string
+                #expect((server.usual() > before) == isUsual)
+                #expect(isUsual || token == "a2")
+            }
+        }
+    }
+
     @Test func `ends with the API key`() async throws {
         try await withWarmServer { server async throws in
             let made = await server.harness.call(

@@ -36,6 +36,10 @@ char **clinux_environment(void);
 int clinux_drop_unwritten_pages(void);
 /// Has the file system keep room for the file's octets up to that one, and its size as it is. 0, or -1 with errno.
 int clinux_reserve_room(int descriptor, long count);
+/// Has the processor fetch the cache lines from there on, so many bytes of them, without waiting.
+static inline void clinux_prefetch(const void *start, long count) {
+    for (long offset = 0; offset < count; offset += 64) __builtin_prefetch((const char *)start + offset);
+}
 /// Names a thread (15 bytes at most).
 int clinux_set_thread_name(unsigned long thread, const char *name);
 /// getaddrinfo's "the name exists but has no address".
