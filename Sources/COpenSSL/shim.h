@@ -34,6 +34,15 @@ static inline const OPENSSL_STACK *copenssl_verified_chain(const SSL *ssl) {
 
 static inline void copenssl_ctx_set_mode(SSL_CTX *context, long mode) { SSL_CTX_set_mode(context, mode); }
 
+/// Has a MAC be HMAC with SHA-256. In C, because a parameter keeps the pointer to its own name, and Swift lends a text to C
+/// for one call only.
+static inline int copenssl_set_digest_sha256(EVP_MAC_CTX *context) {
+    char digest[] = "SHA256";
+    OSSL_PARAM parameters[] = {
+        OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0), OSSL_PARAM_construct_end()};
+    return EVP_MAC_CTX_set_params(context, parameters);
+}
+
 // SHA-256 without an allocation. EVP, which OpenSSL prefers, makes its state anew for every digest.
 static inline int copenssl_sha256(const void *bytes, size_t count, unsigned char *digest) {
 #pragma clang diagnostic push

@@ -74,14 +74,7 @@ package enum HMACSHA256 {
             else { preconditionFailure("this libcrypto offers no HMAC") }
             // The context holds its own reference.
             unsafe EVP_MAC_free(algorithm)
-            var name = Array("SHA256".utf8CString)
-            let isSet = unsafe name.withUnsafeMutableBufferPointer { name in
-                var parameters = unsafe [
-                    OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, name.baseAddress, 0),
-                    OSSL_PARAM_construct_end(),
-                ]
-                return unsafe EVP_MAC_CTX_set_params(context, &parameters)
-            }
+            let isSet = unsafe copenssl_set_digest_sha256(context)
             precondition(isSet == 1, "this libcrypto offers no HMAC with SHA-256")
             unsafe self.context = context
         }
