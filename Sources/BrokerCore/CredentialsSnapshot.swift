@@ -5,7 +5,7 @@ package import OAuth
 /// What is stored under a storage key, as it was read or written last. Immutable; replaced whole. An object, so that a
 /// reader of the cache counts one reference and not one for each of the parts.
 package final class CredentialsSnapshot: Sendable {
-    /// What stands under each storage key that has nothing.
+    /// Of every storage key under which nothing is stored.
     package static let nothing = CredentialsSnapshot()
 
     /// The stored record's version; 0 where nothing is stored.
