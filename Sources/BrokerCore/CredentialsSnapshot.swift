@@ -6,7 +6,7 @@ package import OAuth
 /// reader of the cache counts one reference and not one for each of the parts.
 package final class CredentialsSnapshot: Sendable {
     /// Of every storage key under which nothing is stored.
-    package static let nothing = CredentialsSnapshot()
+    package static let nothing = CredentialsSnapshot(CredentialRecord(held: nil), version: 0, nil)
 
     /// The stored record's version; 0 where nothing is stored.
     package let version: Int64
@@ -25,24 +25,19 @@ package final class CredentialsSnapshot: Sendable {
     /// while the token grows older: enough for any lifetime.
     package static var secondsWidth: Int { 12 }
 
-    private init() {
-        (version, record) = (0, CredentialRecord(held: nil))
-        (bytes, bodyStart, secondsEnd, isPlain) = (SecretBytes([]), 0, 0, false)
+    package convenience init(_ record: CredentialRecord, of id: CredentialsID, version: Int64) {
+        self.init(record, version: version, record.held.map { EncodedCredentials($0, of: id, version: version) })
     }
 
-    package init(_ record: CredentialRecord, of id: CredentialsID, version: Int64) {
+    private init(_ record: CredentialRecord, version: Int64, _ encoded: EncodedCredentials?) {
         var record = record
         self.version = version
-        if let encoded = record.held.map({ EncodedCredentials($0, of: id, version: version) }) {
-            bytes = encoded.bytes
-            bodyStart = encoded.bodyStart
-            secondsEnd = encoded.secondsEnd
-            isPlain = encoded.isPlain
-            // In memory once.
-            record.held?.accessToken = encoded.token
-        } else {
-            (bytes, bodyStart, secondsEnd, isPlain) = (SecretBytes([]), 0, 0, false)
-        }
+        bytes = encoded?.bytes ?? SecretBytes([])
+        bodyStart = encoded?.bodyStart ?? 0
+        secondsEnd = encoded?.secondsEnd ?? 0
+        isPlain = encoded?.isPlain ?? false
+        // In memory once.
+        if let encoded { record.held?.accessToken = encoded.token }
         self.record = record
     }
 

@@ -96,12 +96,12 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     /// The value however old it is: for when the store cannot be asked.
     package func any(_ key: Key) -> Value? {
         let hash = hash(key)
-        return shards[shard(hash)].withLock { contents in contents.find(key, hash).map { contents.entry($0) } }?.value
+        return withContents(of: hash) { contents in contents.find(key, hash).map { contents.entry($0) } }?.value
     }
 
     /// To be taken before a value is read from the store or written to it.
     package func ticket(_ key: Key, now: MonotonicInstant) -> Ticket {
-        shards[shard(hash(key))].withLock { Ticket(changes: $0.changes, taken: now) }
+        withContents(of: hash(key)) { Ticket(changes: $0.changes, taken: now) }
     }
 
     /// Takes in what was read, nil for nothing, unless the key was changed since the ticket was taken. A change that
@@ -109,7 +109,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     package func fill(_ key: Key, _ value: Value?, _ ticket: Ticket) {
         let hash = hash(key)
         let made = value.map { entry(key, $0) }
-        shards[shard(hash)].withLock { contents in
+        withContents(of: hash) { contents in
             if contents.hasChanged(hash, since: ticket.changes, asSeenBy: made?.entry.version) { return }
             contents.set(key, hash, to: made, checked: ticket.taken)
         }
@@ -121,7 +121,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     package func put(_ key: Key, _ value: Value, _ ticket: Ticket) {
         let hash = hash(key)
         let made = entry(key, value)
-        shards[shard(hash)].withLock { contents in
+        withContents(of: hash) { contents in
             let isLast = !contents.hasChanged(hash, since: ticket.changes, asSeenBy: made.entry.version)
             contents.noteChange(of: hash)
             contents.set(key, hash, to: isLast ? made : nil, checked: ticket.taken)
@@ -131,7 +131,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     /// Forgets what was removed, or what a write may have replaced whose outcome is not known.
     package func remove(_ key: Key) {
         let hash = hash(key)
-        shards[shard(hash)].withLock { contents in
+        withContents(of: hash) { contents in
             contents.noteChange(of: hash)
             contents.set(key, hash, to: nil, checked: MonotonicInstant(nanoseconds: 0))
         }
@@ -142,7 +142,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     package func hear(_ key: Key, version: Int64?) {
         guard let version else { return remove(key) }
         let hash = hash(key)
-        shards[shard(hash)].withLock { contents in
+        withContents(of: hash) { contents in
             contents.noteNews(of: hash, version: version)
             guard let slot = contents.find(key, hash), contents.entry(slot).version < version else { return }
             contents.set(key, hash, to: nil, checked: MonotonicInstant(nanoseconds: 0))

@@ -1,4 +1,3 @@
-internal import Cryptography
 internal import OAuth
 internal import Reactor
 internal import Testing
@@ -15,16 +14,7 @@ internal import Testing
     }
 
     private static func snapshot(_ id: CredentialsID, octets: Int) throws -> CredentialsSnapshot {
-        let scopes = try #require(ScopeSet(["r_usr", "w_usr"]))
-        let client = ClientConfiguration(
-            clientID: "client-1", clientSecret: nil, clientUniqueKey: nil, scopes: scopes)
-        return CredentialsSnapshot(
-            CredentialRecord(
-                held: HeldCredentials(
-                    level: .user, accessToken: SecretBytes([UInt8](repeating: 97, count: octets)),
-                    refreshToken: SecretBytes(utf8: "refresh"), expires: Timestamp(milliseconds: 1_800_000_000_000),
-                    grantedScopes: scopes, userID: "42", obtainedWith: client.fingerprint)),
-            of: id, version: 1)
+        try .sample(id, String(repeating: "a", count: octets))
     }
 
     @Test(arguments: [1 << 20, 8 << 20])

@@ -6,6 +6,20 @@ internal import Testing
 
 @testable internal import BrokerCore
 
+extension CredentialsSnapshot {
+    /// What a user has under that name.
+    static func sample(_ id: CredentialsID, _ token: String, version: Int64 = 5) throws -> CredentialsSnapshot {
+        let scopes = try #require(ScopeSet(["r_usr", "w_usr"]))
+        let client = ClientConfiguration(
+            clientID: "client-1", clientSecret: nil, clientUniqueKey: nil, scopes: scopes)
+        let held = HeldCredentials(
+            level: .user, accessToken: SecretBytes(utf8: token), refreshToken: SecretBytes(utf8: "refresh"),
+            expires: Timestamp(milliseconds: 1_800_000_000_000), grantedScopes: scopes, userID: "42",
+            obtainedWith: client.fingerprint)
+        return CredentialsSnapshot(CredentialRecord(held: held), of: id, version: version)
+    }
+}
+
 /// What warm reads find of credentials without a look at them.
 @Suite struct `The answer that is found by its place` {
     private typealias Shard = CacheShard<CredentialsID, CredentialsSnapshot>
@@ -22,18 +36,6 @@ internal import Testing
     private static func id(_ tenant: String, _ storageKey: String) throws -> CredentialsID {
         CredentialsID(
             tenant: try #require(TenantName(tenant)), storageKey: try #require(StorageKey(storageKey)))
-    }
-
-    private static func snapshot(_ id: CredentialsID, _ token: String, version: Int64 = 5) throws -> CredentialsSnapshot
-    {
-        let scopes = try #require(ScopeSet(["r_usr", "w_usr"]))
-        let client = ClientConfiguration(
-            clientID: "client-1", clientSecret: nil, clientUniqueKey: nil, scopes: scopes)
-        let held = HeldCredentials(
-            level: .user, accessToken: SecretBytes(utf8: token), refreshToken: SecretBytes(utf8: "refresh"),
-            expires: Timestamp(milliseconds: 1_800_000_000_000), grantedScopes: scopes, userID: "42",
-            obtainedWith: client.fingerprint)
-        return CredentialsSnapshot(CredentialRecord(held: held), of: id, version: version)
     }
 
     /// All have one hash, so that only their names tell them apart.
@@ -57,7 +59,7 @@ internal import Testing
         ]
         let all = try names.map { tenant, storageKey in
             let id = try Self.id(tenant, storageKey)
-            return (id, try Self.snapshot(id, "token-of-\(storageKey)"))
+            return (id, try CredentialsSnapshot.sample(id, "token-of-\(storageKey)"))
         }
         let shard = Self.shard(all)
         for (id, snapshot) in all {
@@ -83,8 +85,8 @@ internal import Testing
         let id = try Self.id("t1", "default")
         let others = [
             CredentialsSnapshot.nothing, CredentialsSnapshot(CredentialRecord(held: nil), of: id, version: 3),
-            try Self.snapshot(id, "with\"quote"), try Self.snapshot(id, "with\\backslash"),
-            try Self.snapshot(id, "a b"),
+            try CredentialsSnapshot.sample(id, "with\"quote"), try CredentialsSnapshot.sample(id, "with\\backslash"),
+            try CredentialsSnapshot.sample(id, "a b"),
         ]
         for snapshot in others {
             let shard = Self.shard([(id, snapshot)])
@@ -93,7 +95,7 @@ internal import Testing
         }
         // One that has something in place of one that has not, and the other way round.
         for other in others {
-            let plain = try Self.snapshot(id, "plain", version: 6)
+            let plain = try CredentialsSnapshot.sample(id, "plain", version: 6)
             #expect(Self.find(id.tenant, "default", in: Self.shard([(id, other), (id, plain)])) != nil)
             #expect(Self.find(id.tenant, "default", in: Self.shard([(id, plain), (id, other)])) == nil)
         }
@@ -144,7 +146,9 @@ internal import Testing
                     } else {
                         let number = 10_000 + step % 90_000
                         cache.put(
-                            id, try Self.snapshot(id, "token-of-\(id.storageKey)-\(number)", version: Int64(step)),
+                            id,
+                            try CredentialsSnapshot.sample(
+                                id, "token-of-\(id.storageKey)-\(number)", version: Int64(step)),
                             cache.ticket(id, now: Self.now))
                     }
                     if step % 1000 == 0 { cache.removeAll { id, _ in id.storageKey.description.hasSuffix("7") } }
