@@ -26,24 +26,35 @@ extension CredentialsProvider {
         let refreshID: RefreshID
         let lease: RenewalLease
         let urgency: ProviderBudget.Urgency
+        /// Whether it started from what was in memory, and the lease has shown that this is not what is stored.
+        var isMistaken: Bool { isAssumed && lease.wasRefused }
+        fileprivate let isAssumed: Bool
     }
 
     /// How often it is looked whether another replica has finished, beside its telling so.
     static let lookInterval: Duration = .seconds(1)
 
-    /// Re-reads, re-decides, acts and publishes. Runs once at a time for a storage key.
+    /// Re-decides, acts and publishes. Runs once at a time for a storage key.
+    ///
+    /// It starts from what is in memory where that may be believed: the lease is given on exactly that version, so that the
+    /// claim tells what a look would have told. Where it is refused, what is stored is read.
     /// - Parameter urgency: in the background, another replica's renewal is as good as one's own.
     func renew(
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery, _ urgency: ProviderBudget.Urgency = .caller
     ) async -> Result<Renewed, BrokerError> {
         var waitedSince: MonotonicInstant?
         defer { if let waitedSince { metrics.waitedForLease(waitedSince.duration(to: time.monotonic)) } }
+        var known = cache.fresh(id, now: time.monotonic)
         while true {
             let ticket = records.changes.ticket(id)
             if records.unpublished(id) != nil {
                 // The store has the spent refresh token, and only the one in the journal is any good.
                 guard await isPublished(id, since: ticket) else { return .failure(BrokerError(StoreError.unavailable)) }
                 return .success(.overtaken)
+            }
+            if let snapshot = known {
+                known = nil
+                if let result = await renew(assuming: snapshot, id, tenant, query, urgency) { return result }
             }
             let standing: (snapshot: CredentialsSnapshot, lease: Lease?)
             do throws(StoreError) {
@@ -71,6 +82,21 @@ extension CredentialsProvider {
                 return .failure(BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1))
             }
         }
+    }
+
+    /// Renews what is in memory. Nil where it is not what is stored, or where it is nothing to ask the provider about: then
+    /// nothing was done.
+    private func renew(
+        assuming snapshot: CredentialsSnapshot, _ id: CredentialsID, _ tenant: Tenant, _ query: CredentialsQuery,
+        _ urgency: ProviderBudget.Urgency
+    ) async -> Result<Renewed, BrokerError>? {
+        let decision = decide(snapshot, tenant, query, id)
+        // There is no lease on what is not there.
+        guard let grant = Self.grant(of: decision), snapshot.version > 0 else { return nil }
+        let renewal = Renewal(
+            id: id, tenant: tenant, current: snapshot, over: nil, grant: grant, urgency, self, isAssumed: true)
+        let result = await carryOut(decision, renewal)
+        return renewal.isMistaken ? nil : result
     }
 
     /// Like the decision about a query; but where a replica died while it renewed, the refresh token is tried at once,
@@ -129,7 +155,7 @@ extension CredentialsProvider {
                 pauseEarlyRenewal(renewal.id, of: renewal.current.version, for: Self.pauseAfterEarlyFailure)
             }
         }
-        finish(renewal, outcome, result, took: start.duration(to: time.monotonic))
+        if !renewal.isMistaken { finish(renewal, outcome, result, took: start.duration(to: time.monotonic)) }
         return result
     }
 
@@ -411,7 +437,8 @@ extension CredentialsProvider {
 extension CredentialsProvider.Renewal {
     fileprivate init(
         id: CredentialsID, tenant: Tenant, current: CredentialsSnapshot, over lease: Lease?,
-        grant: TokenRequest.Grant?, _ urgency: ProviderBudget.Urgency, _ provider: CredentialsProvider
+        grant: TokenRequest.Grant?, _ urgency: ProviderBudget.Urgency, _ provider: CredentialsProvider,
+        isAssumed: Bool = false
     ) {
         let refreshID = RefreshID()
         self.init(
@@ -420,7 +447,7 @@ extension CredentialsProvider.Renewal {
                 id, version: current.version, over: lease, as: refreshID,
                 spendsRefreshToken: grant?.spendsRefreshToken == true, callLimit: provider.callLimit,
                 records: provider.records, time: provider.time, stop: provider.stop),
-            urgency: urgency)
+            urgency: urgency, isAssumed: isAssumed)
     }
 }
 

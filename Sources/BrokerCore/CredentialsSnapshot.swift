@@ -95,28 +95,29 @@ private struct EncodedCredentials {
             json.member("expires", held.expires.description)
         }
         head.removeLast()
-        head += Array(#","expires_in":"#.utf8)
-        head += repeatElement(UInt8(ascii: " "), count: CredentialsSnapshot.secondsWidth)
-        let beforeToken = Array(#","token_type":"Bearer","token":""#.utf8)
-        let afterToken = Array("\"}".utf8)
-        let count = head.count + beforeToken.count + held.accessToken.count + afterToken.count
-        let fields = Array(
-            """
+        head.append(contentsOf: #","expires_in":"#.utf8)
+        head.append(contentsOf: repeatElement(UInt8(ascii: " "), count: CredentialsSnapshot.secondsWidth))
+        let secondsEndInHead = head.count
+        head.append(contentsOf: #","token_type":"Bearer","token":""#.utf8)
+        let afterToken: [UInt8] = [UInt8(ascii: "\""), UInt8(ascii: "}")]
+        let count = head.count + held.accessToken.count + afterToken.count
+        let fields = """
             Content-Type: application/json\r\nCache-Control: no-store\r\nETag: "\(version)"\r\n\
             Content-Length: \(count)\r\n\r\n
-            """.utf8)
-        let opening = CachedAnswer.opening(
+            """.utf8
+        var before = CachedAnswer.opening(
             id, expires: held.expires.milliseconds, version: version, count: fields.count + count,
-            secondsEnd: fields.count + head.count)
-        bodyStart = opening.count + fields.count
-        secondsEnd = bodyStart + head.count
-        let before = opening + fields + head
+            secondsEnd: fields.count + secondsEndInHead)
+        before.reserveCapacity(before.count + fields.count + head.count)
+        before.append(contentsOf: fields)
+        bodyStart = before.count
+        secondsEnd = bodyStart + secondsEndInHead
+        before += head
         if isPlain {
-            let tokenStart = before.count + beforeToken.count
-            bytes = SecretBytes(before + beforeToken, held.accessToken, afterToken)
-            token = bytes.extracting(tokenStart..<tokenStart + held.accessToken.count)
+            bytes = SecretBytes(before, held.accessToken, afterToken)
+            token = bytes.extracting(before.count..<before.count + held.accessToken.count)
         } else {
-            bytes = SecretBytes(before)
+            bytes = SecretBytes(Array(before[..<secondsEnd]))
             token = held.accessToken
         }
     }

@@ -20,6 +20,7 @@ final class RenewalLease: Sendable {
         /// By this process's clock, counted from before the store was asked; nil without a claim.
         var end: MonotonicInstant?
         var isUncertain: Bool
+        var wasRefused = false
     }
 
     let id: CredentialsID
@@ -62,13 +63,21 @@ final class RenewalLease: Sendable {
     /// Whether the refresh token may have been exchanged by a call whose answer nobody has seen.
     var isUncertain: Bool { state.withLock { $0.isUncertain } }
 
+    /// Whether the claim was refused: the record is another one, or another's.
+    var wasRefused: Bool { state.withLock { $0.wasRefused } }
+
     /// Takes the lease, in one commit with the events that tell of the renewal's beginning.
     /// - Throws: `.conflict` where somebody else was faster, or the tenant is gone.
     func claim(telling events: [BrokerEvent]) async throws(StoreError) {
         let start = time.monotonic
         var changes: [VaultChange] = []
         if version > 0 { changes.append(change(replacing: replaced?.holder)) }
-        try await records.tell(events, of: id, with: changes)
+        do throws(StoreError) {
+            try await records.tell(events, of: id, with: changes)
+        } catch {
+            if error == .conflict { state.withLock { $0.wasRefused = true } }
+            throw error
+        }
         if version > 0 { state.withLock { $0.end = start.advanced(by: span) } }
     }
 

@@ -2,8 +2,9 @@ package import CredentialStore
 internal import Cryptography
 package import OAuth
 
-/// A tenant as it stood when it was read.
-package struct Tenant: Cacheable, Equatable {
+/// A tenant as it stood when it was read. Immutable; replaced whole. An object, so that whoever passes it on counts one
+/// reference and not one for each of its parts.
+package final class Tenant: Cacheable, Equatable {
     package let name: TenantName
     package let version: Int64
     package let configuration: TenantConfiguration
@@ -18,6 +19,10 @@ package struct Tenant: Cacheable, Equatable {
             client: configuration.client.fingerprint,
             canObtainClientCredentials: configuration.client.clientSecret != nil,
             canUpgrade: configuration.preset.upgradeGrant != nil, leadTime: configuration.effectiveRefreshLeadTime)
+    }
+
+    package static func == (left: Tenant, right: Tenant) -> Bool {
+        left.name == right.name && left.version == right.version && left.configuration == right.configuration
     }
 }
 

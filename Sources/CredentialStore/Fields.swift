@@ -3,6 +3,11 @@
 struct FieldWriter {
     private(set) var bytes: [UInt8] = []
 
+    /// - Parameter capacity: how many octets it is likely to come to.
+    init(capacity: Int = 0) {
+        bytes.reserveCapacity(capacity)
+    }
+
     mutating func write(_ value: some FixedWidthInteger) {
         for shift in stride(from: value.bitWidth - 8, through: 0, by: -8) {
             bytes.append(UInt8(truncatingIfNeeded: value >> shift))
@@ -15,7 +20,8 @@ struct FieldWriter {
     }
 
     mutating func write(_ value: String) {
-        write(Array(value.utf8))
+        write(UInt32(value.utf8.count))
+        bytes.append(contentsOf: value.utf8)
     }
 
     mutating func write(optional value: [UInt8]?) {

@@ -73,7 +73,13 @@ package struct Sealer: Sendable {
         let nonce = try SecureRandom.bytes(AES256GCM.nonceCount)
         let sealed = try AES256GCM.seal(
             content, key: dataKey(keyring.primary, subject), nonce: nonce, associatedData: subject.associatedData)
-        return [Self.format] + keyring.primary.identity.bytes + nonce + sealed
+        var envelope: [UInt8] = []
+        envelope.reserveCapacity(Self.headCount + sealed.count)
+        envelope.append(Self.format)
+        envelope += keyring.primary.identity.bytes
+        envelope += nonce
+        envelope += sealed
+        return envelope
     }
 
     private func open(_ sealed: [UInt8], as subject: Subject) throws(SealError) -> SecretBytes {
@@ -105,7 +111,7 @@ package struct Sealer: Sendable {
     }
 
     private static func subject(of record: StoredRecord) -> Subject {
-        var fields = FieldWriter()
+        var fields = FieldWriter(capacity: 128)
         fields.write(format)
         fields.write(record.id.kind.rawValue)
         fields.write(record.id.tenant.description)
@@ -118,7 +124,7 @@ package struct Sealer: Sendable {
 
     private static func subject(of entry: StoredLogEntry) -> Subject {
         let label = "event"
-        var fields = FieldWriter()
+        var fields = FieldWriter(capacity: 128)
         fields.write(format)
         fields.write(label)
         fields.write(entry.tenant.description)

@@ -47,6 +47,8 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
 
     package init(dictionaryLiteral elements: (String, String)...) {
         self.init()
+        lines.reserveCapacity(elements.count)
+        bytes.reserveCapacity(elements.reduce(0) { $0 + $1.0.utf8.count + $1.1.utf8.count })
         for (name, value) in elements { append(name, value) }
     }
 

@@ -16,25 +16,49 @@ package enum FormEncoding {
     /// `a=1&b=2`, with every byte outside RFC 3986's unreserved set as %XX; a space is %20, which every form decoder
     /// and every URL query takes.
     package static func encode(_ pairs: [Pair]) -> String {
-        pairs.map { percentEncode($0.name) + "=" + percentEncode($0.value) }.joined(separator: "&")
+        var bytes: [UInt8] = []
+        bytes.reserveCapacity(pairs.reduce(0) { $0 + $1.name.utf8.count + $1.value.utf8.count + 2 })
+        for pair in pairs {
+            if !bytes.isEmpty { bytes.append(UInt8(ascii: "&")) }
+            append(pair.name, to: &bytes)
+            bytes.append(UInt8(ascii: "="))
+            append(pair.value, to: &bytes)
+        }
+        return String(decoding: bytes, as: UTF8.self)
     }
 
     /// Reads pairs in order, repeated names included. `+` is a space; a name without `=` has an empty value; empty
     /// pieces between ampersands are skipped.
     package static func decode(_ text: String) throws(Malformed) -> [Pair] {
         var pairs: [Pair] = []
-        for piece in text.utf8.split(separator: UInt8(ascii: "&")) {
-            let halves = piece.split(separator: UInt8(ascii: "="), maxSplits: 1, omittingEmptySubsequences: false)
-            let value = halves.count > 1 ? try percentDecode(halves[1], plusIsSpace: true) : ""
-            pairs.append(Pair(try percentDecode(halves[0], plusIsSpace: true), value))
+        var rest = text.utf8[...]
+        while !rest.isEmpty {
+            let piece = rest.prefix { $0 != UInt8(ascii: "&") }
+            rest = rest[piece.endIndex...].dropFirst()
+            if piece.isEmpty { continue }
+            let name = piece.prefix { $0 != UInt8(ascii: "=") }
+            pairs.append(Pair(try formDecode(name), try formDecode(piece[name.endIndex...].dropFirst())))
         }
         return pairs
     }
 
+    private static func formDecode(_ text: Substring.UTF8View) throws(Malformed) -> String {
+        // Nearly everything stands there as it is.
+        if text.allSatisfy({ $0 != UInt8(ascii: "%") && $0 != UInt8(ascii: "+") }) { return String(Substring(text)) }
+        return try percentDecode(text, plusIsSpace: true)
+    }
+
     package static func percentEncode(_ text: String) -> String {
+        if text.utf8.allSatisfy(isUnreserved) { return text }
         var bytes: [UInt8] = []
-        bytes.reserveCapacity(text.utf8.count)
-        for byte in text.utf8 {
+        append(text, to: &bytes)
+        return String(decoding: bytes, as: UTF8.self)
+    }
+
+    private static func append(_ text: String, to bytes: inout [UInt8]) {
+        let text = text.utf8.span
+        for index in text.indices {
+            let byte = text[index]
             if isUnreserved(byte) {
                 bytes.append(byte)
             } else {
@@ -43,7 +67,6 @@ package enum FormEncoding {
                 bytes.append(hexDigit(byte & 15))
             }
         }
-        return String(decoding: bytes, as: UTF8.self)
     }
 
     package static func percentDecode(

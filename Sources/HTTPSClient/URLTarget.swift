@@ -70,10 +70,13 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
     private static func isURLByte(_ byte: UInt8) -> Bool {
         switch byte {
         case UInt8(ascii: "a")...UInt8(ascii: "z"), UInt8(ascii: "A")...UInt8(ascii: "Z"),
-            UInt8(ascii: "0")...UInt8(ascii: "9"):
+            UInt8(ascii: "0")...UInt8(ascii: "9"), UInt8(ascii: "-"), UInt8(ascii: "."), UInt8(ascii: "_"),
+            UInt8(ascii: "~"), UInt8(ascii: ":"), UInt8(ascii: "/"), UInt8(ascii: "?"), UInt8(ascii: "["),
+            UInt8(ascii: "]"), UInt8(ascii: "@"), UInt8(ascii: "!"), UInt8(ascii: "$"), UInt8(ascii: "&"),
+            UInt8(ascii: "'"), UInt8(ascii: "("), UInt8(ascii: ")"), UInt8(ascii: "*"), UInt8(ascii: "+"),
+            UInt8(ascii: ","), UInt8(ascii: ";"), UInt8(ascii: "="), UInt8(ascii: "%"):
             true
-        default:
-            "-._~:/?[]@!$&'()*+,;=%".utf8.contains(byte)
+        default: false
         }
     }
 
@@ -124,24 +127,27 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
     /// A DNS name of letters, digits, hyphens and underscores (RFC 1123 §2.1, RFC 2181 §11), or a dotted quad.
     private static func registeredName(_ bytes: ArraySlice<UInt8>) -> String? {
         guard (1...253).contains(bytes.count) else { return nil }
-        let text = String(decoding: bytes, as: UTF8.self).lowercased()
-        let labels = text.utf8.split(separator: UInt8(ascii: "."), omittingEmptySubsequences: false)
-        for label in labels {
+        let lowercase = bytes.map { $0 >= UInt8(ascii: "A") && $0 <= UInt8(ascii: "Z") ? $0 | 0x20 : $0 }
+        let text = String(decoding: lowercase, as: UTF8.self)
+        var label = lowercase[..<0]
+        var rest = lowercase[...]
+        repeat {
+            label = rest.prefix { $0 != UInt8(ascii: ".") }
             guard (1...63).contains(label.count), label.first != UInt8(ascii: "-"), label.last != UInt8(ascii: "-"),
                 label.allSatisfy({
                     isDigit($0) || isLowercase($0) || $0 == UInt8(ascii: "-") || $0 == UInt8(ascii: "_")
                 })
             else { return nil }
-        }
+            if label.endIndex == rest.endIndex { break }
+            rest = rest[(label.endIndex + 1)...]
+        } while true
         // A last label that is a number makes the whole an IPv4 address for inet_aton(3) and for browsers, in any of
         // its shortened, octal and hexadecimal spellings. Only the plain one is let through.
-        guard let last = labels.last, isNumber(last) else { return text }
-        guard let address = SocketAddress(numericHost: text, port: 0) else { return nil }
-        return address.host
+        return !isNumber(label) || SocketAddress(numericHost: text, port: 0) != nil ? text : nil
     }
 
-    private static func isNumber(_ label: Substring.UTF8View) -> Bool {
-        if label.starts(with: "0x".utf8) { return label.dropFirst(2).allSatisfy(isHexDigit) }
+    private static func isNumber(_ label: ArraySlice<UInt8>) -> Bool {
+        if label.starts(with: [UInt8(ascii: "0"), UInt8(ascii: "x")]) { return label.dropFirst(2).allSatisfy(isHexDigit) }
         return label.allSatisfy(isDigit)
     }
 

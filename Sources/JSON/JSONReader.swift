@@ -123,15 +123,14 @@ struct JSONReader {
 
     private mutating func string() throws(JSONValue.Fault) -> String {
         position += 1
+        if let plain = try plainString() { return plain }
         var start = position
-        // Stays empty where there are no escapes, which is nearly always.
         var unescaped: [UInt8] = []
         while let byte = next {
             switch byte {
             case UInt8(ascii: "\""):
                 let end = position
                 position += 1
-                if unescaped.isEmpty { return try Self.text(bytes.span.extracting(start..<end)) }
                 unescaped += bytes[start..<end]
                 return try Self.text(unescaped.span)
             case UInt8(ascii: "\\"):
@@ -144,6 +143,21 @@ struct JSONReader {
             }
         }
         throw .malformed
+    }
+
+    /// The rest of a string without escapes, which nearly every one is; nil, and nothing taken, for any other.
+    private mutating func plainString() throws(JSONValue.Fault) -> String? {
+        let start = position
+        for index in start..<bytes.count {
+            switch bytes[index] {
+            case UInt8(ascii: "\""):
+                position = index + 1
+                return try Self.text(bytes.span.extracting(start..<index))
+            case UInt8(ascii: "\\"), 0..<0x20: return nil
+            default: continue
+            }
+        }
+        return nil
     }
 
     private static func text(_ bytes: Span<UInt8>) throws(JSONValue.Fault) -> String {

@@ -6,7 +6,10 @@ package struct JSONWriter {
     package private(set) var bytes: [UInt8] = []
     private var needsComma = false
 
-    package init() {}
+    package init() {
+        // Few texts are shorter, and one that grows is copied each time.
+        bytes.reserveCapacity(256)
+    }
 
     /// The text of one object.
     package static func object(_ body: (inout JSONWriter) -> Void) -> [UInt8] {
@@ -130,22 +133,34 @@ package struct JSONWriter {
         bytes.append(contentsOf: text.utf8)
     }
 
-    /// Whether nothing of it may need an escape. The leads are those of all that does.
-    private static func isPlain(_ text: Span<UInt8>) -> Bool {
-        for index in text.indices {
-            switch text[index] {
-            case 0x20...0x21, 0x23...0x5b, 0x5d...0x7e, 0x80...0xc1, 0xc3...0xe1, 0xe3...0xff: continue
-            default: return false
+    /// Nearly every text is one that needs no escape, and is copied byte by byte. Stops at what may need one: the leads of
+    /// all that does.
+    private mutating func quotePlain(_ text: Span<UInt8>) -> Bool {
+        var isPlain = true
+        let start = bytes.count
+        bytes.append(addingCapacity: text.count + 2) { output in
+            output.append(UInt8(ascii: "\""))
+            for index in text.indices {
+                let byte = text[index]
+                let mayNeedEscape =
+                    byte < 0x20 || byte == UInt8(ascii: "\"") || byte == UInt8(ascii: "\\") || byte == 0x7f
+                    || byte == 0xc2 || byte == 0xe2
+                if mayNeedEscape {
+                    isPlain = false
+                    return
+                }
+                output.append(byte)
             }
+            output.append(UInt8(ascii: "\""))
         }
-        return true
+        if !isPlain { bytes.removeLast(bytes.count - start) }
+        return isPlain
     }
 
     private mutating func quote(_ text: String) {
+        if quotePlain(text.utf8.span) { return }
         bytes.append(UInt8(ascii: "\""))
         defer { bytes.append(UInt8(ascii: "\"")) }
-        // Nearly every text is one that needs no escape, and is copied whole.
-        if Self.isPlain(text.utf8.span) { return bytes.append(contentsOf: text.utf8) }
         for scalar in text.unicodeScalars {
             switch scalar {
             case "\"", "\\":

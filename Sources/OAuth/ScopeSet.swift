@@ -13,12 +13,12 @@ package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
     /// Reads a provider's list: separated by spaces, and by commas as some providers write it. Tokens that the
     /// grammar does not allow are left out: a grant is not lost over the spelling of its scopes.
     package init(granted text: String) {
-        let tokens = text.split(whereSeparator: { $0 == " " || $0 == "," }).map(String.init)
-        self.init(unchecked: tokens.filter(Self.isToken))
+        let tokens = text.utf8.split { $0 == UInt8(ascii: " ") || $0 == UInt8(ascii: ",") }
+        self.init(unchecked: tokens.map { String(Substring($0)) }.filter(Self.isToken))
     }
 
     private init(unchecked tokens: [String]) {
-        values = Set(tokens).sorted { $0.utf8.lexicographicallyPrecedes($1.utf8) }
+        values = tokens.count < 2 ? tokens : Set(tokens).sorted { $0.utf8.lexicographicallyPrecedes($1.utf8) }
     }
 
     package var isEmpty: Bool { values.isEmpty }

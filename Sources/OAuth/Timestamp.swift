@@ -39,29 +39,37 @@ internal import HTTPCodec
         let (days, secondOfDay) = GregorianDate.floorDivide(seconds, by: 86_400)
         let date = GregorianDate(daysSince1970: days)
         // Byte by byte: every event and every line of the log bears a time or two.
-        var text: [UInt8] = []
-        text.reserveCapacity(20)
-        func append(_ value: Int64) {
-            text.append(UInt8(ascii: "0") + UInt8(value / 10))
-            text.append(UInt8(ascii: "0") + UInt8(value % 10))
-        }
-        if (0...9999).contains(date.year) {
-            append(date.year / 100)
-            append(date.year % 100)
-        } else {
+        guard (0...9999).contains(date.year) else {
             // Beyond what RFC 3339 can write.
-            text.append(contentsOf: String(date.year).utf8)
+            return Self.text(secondOfDay, of: date, afterYear: Array(String(date.year).utf8))
         }
-        let parts = [
-            (UInt8(ascii: "-"), date.month), (UInt8(ascii: "-"), date.day), (UInt8(ascii: "T"), secondOfDay / 3600),
-            (UInt8(ascii: ":"), secondOfDay / 60 % 60), (UInt8(ascii: ":"), secondOfDay % 60),
-        ]
-        for (mark, value) in parts {
-            text.append(mark)
-            append(value)
-        }
+        var year: [UInt8] = []
+        year.reserveCapacity(20)
+        Self.append(date.year / 100, to: &year)
+        Self.append(date.year % 100, to: &year)
+        return Self.text(secondOfDay, of: date, afterYear: year)
+    }
+
+    private static func text(_ secondOfDay: Int64, of date: GregorianDate, afterYear: consuming [UInt8]) -> String {
+        var text = afterYear
+        text.append(UInt8(ascii: "-"))
+        append(date.month, to: &text)
+        text.append(UInt8(ascii: "-"))
+        append(date.day, to: &text)
+        text.append(UInt8(ascii: "T"))
+        append(secondOfDay / 3600, to: &text)
+        text.append(UInt8(ascii: ":"))
+        append(secondOfDay / 60 % 60, to: &text)
+        text.append(UInt8(ascii: ":"))
+        append(secondOfDay % 60, to: &text)
         text.append(UInt8(ascii: "Z"))
         return String(decoding: text, as: UTF8.self)
+    }
+
+    /// Two digits.
+    private static func append(_ value: Int64, to text: inout [UInt8]) {
+        text.append(UInt8(ascii: "0") + UInt8(truncatingIfNeeded: value / 10))
+        text.append(UInt8(ascii: "0") + UInt8(truncatingIfNeeded: value % 10))
     }
 
     /// Reads RFC 3339 (§5.6): any offset, fractions cut to milliseconds; nil for anything else, leap seconds included,

@@ -266,7 +266,7 @@ package actor PostgresConnection {
         var steps: [PipelineStep] = []
         for command in commands { try queue(command, &steps) }
         guard handle.sendSync() else { throw lost() }
-        try await flush(until: deadline)
+        if try !isFlushed() { try await flush(until: deadline) }
         let failure = try await finish(steps, &results, until: deadline)
         guard handle.endPipeline() else { throw lost() }
         if let failure { throw failure }
@@ -309,23 +309,23 @@ package actor PostgresConnection {
         var failure: PostgresError?
         var finished = 0
         while true {
-            let outcome = failure.map { Result<PostgresResult, PostgresError>.failure($0) } ?? .failure(.connectionLost)
-            guard let result = try await nextResult(until: deadline, after: outcome) else {
+            if handle.isBusy { try await arrival(until: deadline, after: failure) }
+            guard let result = handle.takeResult() else {
                 // No more of this step: the next one follows, at last the mark, which itself can fail. A broken
                 // connection says "no more" without end.
                 finished += 1
-                guard finished <= steps.count + 1, handle.isConnected else { throw lost(after: outcome) }
+                guard finished <= steps.count + 1, handle.isConnected else { throw lost(after: failure) }
                 continue
             }
             switch result.status {
             case .succeeded where failure == nil && finished < steps.count:
                 switch steps[finished] {
                 case .preparation(let name): prepared.insert(name)
-                case .statement: results.append(PostgresResult(copying: result))
+                case .statement: results.append(PostgresResult(result))
                 }
             case .failed:
                 // libpq names no state for what it met itself: the connection has ended.
-                guard let sqlstate = result.sqlstate else { throw lost(after: outcome) }
+                guard let sqlstate = result.sqlstate else { throw lost(after: failure) }
                 failure = failure ?? .server(sqlstate: sqlstate)
             case .passedOver: continue
             case .pipelineEnd:
@@ -339,51 +339,57 @@ package actor PostgresConnection {
 
     /// Sends what is queued and receives every result of the command in flight.
     private func finish(until deadline: MonotonicInstant) async throws(PostgresError) -> PostgresResult {
-        try await flush(until: deadline)
-        var outcome: Result<PostgresResult, PostgresError> = .failure(.unexpectedResult("no result"))
+        if try !isFlushed() { try await flush(until: deadline) }
+        var answer: PostgresResult?
+        var failure: PostgresError?
         // To the end, since the server says "done" before it commits: an error can still follow.
         while true {
-            guard let result = try await nextResult(until: deadline, after: outcome) else { break }
+            if handle.isBusy { try await arrival(until: deadline, after: failure) }
+            guard let result = handle.takeResult() else { break }
             switch result.status {
-            case .succeeded:
-                if case .failure(.server) = outcome { continue }
-                outcome = .success(PostgresResult(copying: result))
+            case .succeeded: answer = PostgresResult(result)
             case .failed:
                 // libpq names no state for what it met itself: the connection has ended.
-                guard let sqlstate = result.sqlstate else { throw lost(after: outcome) }
-                outcome = .failure(.server(sqlstate: sqlstate))
+                guard let sqlstate = result.sqlstate else { throw lost(after: failure) }
+                failure = .server(sqlstate: sqlstate)
             case .passedOver, .pipelineEnd, .unusable:
                 handle.finish()
                 throw .unexpectedResult("neither rows nor the end of a command")
             }
         }
-        return try outcome.get()
+        if let failure { throw failure }
+        guard let answer else { throw .unexpectedResult("no result") }
+        return answer
     }
 
-    /// The next result of the command in flight, when it has arrived; nil when there are no more.
-    private func nextResult(
-        until deadline: MonotonicInstant, after outcome: Result<PostgresResult, PostgresError>
-    ) async throws(PostgresError) -> ResultHandle? {
-        while handle.isBusy {
+    /// Waits until it is known what comes next of the command in flight: a result, or that there are no more.
+    /// - Parameter failure: what the server has refused before.
+    private func arrival(
+        until deadline: MonotonicInstant, after failure: PostgresError?
+    ) async throws(PostgresError) {
+        repeat {
             _ = try await ready(.readable, until: deadline)
-            guard handle.consumeInput() else { throw lost(after: outcome) }
-        }
-        return handle.takeResult()
+            guard handle.consumeInput() else { throw lost(after: failure) }
+        } while handle.isBusy
     }
 
     /// libpq, "Asynchronous command processing": while the socket does not take all, read as well, for the server may
     /// itself be waiting for us to read.
     private func flush(until deadline: MonotonicInstant) async throws(PostgresError) {
-        while true {
-            switch handle.flush() {
-            case .flushed: return
-            case .failed: throw lost()
-            case .blocked:
-                let readiness = try await ready([.readable, .writable], until: deadline)
-                if !readiness.isDisjoint(with: [.readable, .peerFinished, .hangup]) {
-                    guard handle.consumeInput() else { throw lost() }
-                }
+        while try !isFlushed() {
+            let readiness = try await ready([.readable, .writable], until: deadline)
+            if !readiness.isDisjoint(with: [.readable, .peerFinished, .hangup]) {
+                guard handle.consumeInput() else { throw lost() }
             }
+        }
+    }
+
+    /// Writes what is queued, as far as the socket takes it, and tells whether that was all.
+    private func isFlushed() throws(PostgresError) -> Bool {
+        switch handle.flush() {
+        case .flushed: return true
+        case .blocked: return false
+        case .failed: throw lost()
         }
     }
 
@@ -411,9 +417,8 @@ package actor PostgresConnection {
     }
 
     /// A server that ends a session says why before it closes: that is worth more than that it closed.
-    private func lost(after outcome: Result<PostgresResult, PostgresError>) -> PostgresError {
+    private func lost(after failure: PostgresError?) -> PostgresError {
         handle.finish()
-        if case .failure(.server(let sqlstate)) = outcome { return .server(sqlstate: sqlstate) }
-        return .connectionLost
+        return failure ?? .connectionLost
     }
 }

@@ -85,8 +85,12 @@ internal import CPostgres
 
     /// Queues a statement for the server; false when the connection is unusable.
     func send(_ sql: String, _ parameters: [PostgresValue]) -> Bool {
-        unsafe withParameters(parameters) { count, types, values, lengths, formats in
-            unsafe PQsendQueryParams(connection, sql, count, types, values, lengths, formats, 1) == 1
+        let types = parameters.map(\.type)
+        return unsafe withParameters(parameters) { count, values, lengths, formats in
+            // A string that is passed as it is would be copied.
+            unsafe sql.withCString { sql in
+                unsafe PQsendQueryParams(connection, sql, count, types, values, lengths, formats, 1) == 1
+            }
         }
     }
 
@@ -98,8 +102,10 @@ internal import CPostgres
 
     /// Queues a use of a prepared statement.
     func sendPrepared(_ name: String, _ parameters: [PostgresValue]) -> Bool {
-        unsafe withParameters(parameters) { count, _, values, lengths, formats in
-            unsafe PQsendQueryPrepared(connection, name, count, values, lengths, formats, 1) == 1
+        unsafe withParameters(parameters) { count, values, lengths, formats in
+            unsafe name.withCString { name in
+                unsafe PQsendQueryPrepared(connection, name, count, values, lengths, formats, 1) == 1
+            }
         }
     }
 
@@ -183,31 +189,33 @@ internal import CPostgres
         return options
     }
 
-    /// Lends the parameters in the form libpq takes: their types, where their bytes start (null for NULL), their
-    /// lengths, and 1 for the binary format.
+    /// Lends the parameters in the form libpq takes: where their bytes start (null for NULL), their lengths, and 1 for the
+    /// binary format.
     private func withParameters<R>(
         _ parameters: [PostgresValue],
-        _ body: (CInt, [UInt32], [UnsafePointer<CChar>?], [CInt], [CInt]) -> R
+        _ body: (CInt, UnsafePointer<UnsafePointer<CChar>?>, UnsafePointer<CInt>, UnsafePointer<CInt>) -> R
     ) -> R {
+        let count = parameters.count
         var bytes: [UInt8] = []
-        var ranges: [Range<Int>?] = []
-        for parameter in parameters {
-            let start = bytes.count
-            guard let binary = parameter.binary else {
-                ranges.append(nil)
-                continue
-            }
-            bytes += binary
-            ranges.append(start..<bytes.count)
-        }
+        bytes.reserveCapacity(parameters.reduce(1) { $0 + $1.binaryCount })
+        for parameter in parameters { parameter.appendBinary(to: &bytes) }
         // An empty array has no address, and an empty value must have one: its pointer is what tells it from NULL.
         bytes.append(0)
         return unsafe bytes.withUnsafeBytes { buffer in
-            let start = unsafe buffer.baseAddress!.assumingMemoryBound(to: CChar.self)
-            let pointers = unsafe ranges.map { range in unsafe range.map { unsafe start + $0.lowerBound } }
-            return unsafe body(
-                CInt(parameters.count), parameters.map(\.type), pointers, ranges.map { CInt($0?.count ?? 0) },
-                parameters.map { _ in 1 })
+            unsafe withUnsafeTemporaryAllocation(of: UnsafePointer<CChar>?.self, capacity: count) { values in
+                unsafe withUnsafeTemporaryAllocation(of: CInt.self, capacity: 2 * count) { numbers in
+                    var next = unsafe buffer.baseAddress!.assumingMemoryBound(to: CChar.self)
+                    for index in 0..<count {
+                        let length = parameters[index].binaryCount
+                        unsafe values.initializeElement(at: index, to: parameters[index].isNull ? nil : next)
+                        unsafe numbers.initializeElement(at: index, to: CInt(length))
+                        unsafe numbers.initializeElement(at: count + index, to: 1)
+                        unsafe next += length
+                    }
+                    return unsafe body(
+                        CInt(count), values.baseAddress!, numbers.baseAddress!, numbers.baseAddress! + count)
+                }
+            }
         }
     }
 

@@ -22,7 +22,7 @@ package actor PostgresPool {
     private var connections: [Int: PostgresConnection] = [:]
     /// When the server was last heard on each.
     private var lastHeard: [Int: MonotonicInstant] = [:]
-    private var nextLook: ScheduledAction?
+    private var nextLook: (due: MonotonicInstant, action: ScheduledAction)?
     private var openings: [Int: Task<Void, Never>] = [:]
     private var waiters: [Int: Suspension<Int>] = [:]
     private var lastWaiter = 0
@@ -182,14 +182,17 @@ package actor PostgresPool {
     }
 
     private func scheduleLook() {
-        if let nextLook { loop.cancel(nextLook) }
-        nextLook = state.nextLook.map { due in
-            loop.schedule(at: due) { [weak self] in
+        let due = state.nextLook
+        if nextLook?.due == due { return }
+        if let nextLook { loop.cancel(nextLook.action) }
+        nextLook = due.map { due in
+            let action = loop.schedule(at: due) { [weak self] in
                 self?.assumeIsolated { pool in
                     pool.nextLook = nil
                     pool.perform(pool.state.look(at: .now))
                 }
             }
+            return (due, action)
         }
     }
 

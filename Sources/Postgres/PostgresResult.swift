@@ -1,35 +1,21 @@
 internal import CPostgres
 
 /// What a statement returned: rows as values, in PostgreSQL's binary form, and how many rows it touched.
-package struct PostgresResult: Sendable, Equatable {
-    /// How many rows were returned.
-    package let rowCount: Int
-    /// How many rows were inserted, updated, deleted or selected; 0 for commands that have no such number.
-    package let affectedRows: Int
+///
+/// It reads where libpq has put what the server sent, which several threads may do (libpq, "Behavior in Threaded
+/// Programs"). That is given back with the last copy of it.
+package struct PostgresResult: Sendable {
+    private let handle: ResultHandle
 
-    /// The types of the columns.
-    private let types: [UInt32]
-    /// Every field's bytes, one after the other.
-    private let bytes: [UInt8]
-    /// Where each field lies in `bytes`, row by row; nil for NULL.
-    private let fields: [Range<Int>?]
-
-    init(copying result: borrowing ResultHandle) {
-        rowCount = result.rowCount
-        affectedRows = result.affectedRows
-        types = (0..<result.columnCount).map { result.type(ofColumn: $0) }
-        var bytes: [UInt8] = []
-        var fields: [Range<Int>?] = []
-        fields.reserveCapacity(rowCount * types.count)
-        for row in 0..<rowCount {
-            for column in types.indices {
-                let start = bytes.count
-                fields.append(result.appendField(row: row, column: column, to: &bytes) ? start..<bytes.count : nil)
-            }
-        }
-        self.bytes = bytes
-        self.fields = fields
+    init(_ handle: ResultHandle) {
+        self.handle = handle
     }
+
+    /// How many rows were returned.
+    package var rowCount: Int { handle.rowCount }
+
+    /// How many rows were inserted, updated, deleted or selected; 0 for commands that have no such number.
+    package var affectedRows: Int { handle.affectedRows }
 
     package var rows: some RandomAccessCollection<Row> & Sendable {
         (0..<rowCount).lazy.map { @Sendable row in Row(result: self, index: row) }
@@ -47,36 +33,38 @@ package struct PostgresResult: Sendable, Equatable {
 
         /// A `bytea`; nil for NULL.
         package func bytes(_ column: Int) throws(PostgresError) -> [UInt8]? {
-            guard let (type, range) = field(column) else { return nil }
+            guard let type = typeUnlessNull(column) else { return nil }
             guard type == PostgresType.bytes else { throw .unexpectedResult("a column is not bytea") }
-            return Array(result.bytes[range])
+            return unsafe withField(column) { unsafe Array($0) }
         }
 
         /// A `text`, `varchar` or `name`; nil for NULL.
         package func text(_ column: Int) throws(PostgresError) -> String? {
-            guard let (type, range) = field(column) else { return nil }
-            guard [PostgresType.text, PostgresType.varyingText, PostgresType.name].contains(type) else {
+            guard let type = typeUnlessNull(column) else { return nil }
+            guard type == PostgresType.text || type == PostgresType.varyingText || type == PostgresType.name else {
                 throw .unexpectedResult("a column is not text")
             }
-            return String(decoding: result.bytes[range], as: UTF8.self)
+            return unsafe withField(column) { unsafe String(decoding: $0, as: UTF8.self) }
         }
 
         /// A `bigint`, `integer` or `smallint`; nil for NULL.
         package func integer(_ column: Int) throws(PostgresError) -> Int64? {
-            guard let (type, range) = field(column) else { return nil }
-            let isNegative = result.bytes[range].first.map { $0 >= 0x80 } ?? false
-            switch (type, range.count) {
-            case (PostgresType.integer, 8), (PostgresType.integer4, 4), (PostgresType.integer2, 2):
-                return result.bytes[range].reduce(isNegative ? -1 : 0) { $0 << 8 | Int64($1) }
-            default:
-                throw .unexpectedResult("a column is not an integer")
+            guard let type = typeUnlessNull(column) else { return nil }
+            let integer = unsafe withField(column) { field -> Int64? in
+                switch (type, field.count) {
+                case (PostgresType.integer, 8), (PostgresType.integer4, 4), (PostgresType.integer2, 2):
+                    unsafe field.reduce(field[0] >= 0x80 ? -1 : 0) { $0 << 8 | Int64($1) }
+                default: nil
+                }
             }
+            guard let integer else { throw .unexpectedResult("a column is not an integer") }
+            return integer
         }
 
         /// A `bigint[]` of one dimension, with nil for each NULL in it; nil where it is NULL itself.
         package func integers(_ column: Int) throws(PostgresError) -> [Int64?]? {
-            guard let (type, range) = field(column) else { return nil }
-            guard type == PostgresType.integers, let elements = result.integers(range) else {
+            guard let type = typeUnlessNull(column) else { return nil }
+            guard type == PostgresType.integers, let elements = unsafe withField(column, { unsafe Self.integers($0) }) else {
                 throw .unexpectedResult("a column is not an array of bigint")
             }
             return elements
@@ -84,52 +72,59 @@ package struct PostgresResult: Sendable, Equatable {
 
         /// A `boolean`; nil for NULL.
         package func boolean(_ column: Int) throws(PostgresError) -> Bool? {
-            guard let (type, range) = field(column) else { return nil }
-            guard type == PostgresType.boolean, range.count == 1 else {
-                throw .unexpectedResult("a column is not boolean")
+            guard let type = typeUnlessNull(column) else { return nil }
+            let boolean = unsafe withField(column) { field -> Bool? in
+                unsafe type == PostgresType.boolean && field.count == 1 ? field[0] != 0 : nil
             }
-            return result.bytes[range.lowerBound] != 0
+            guard let boolean else { throw .unexpectedResult("a column is not boolean") }
+            return boolean
         }
 
-        private func field(_ column: Int) -> (type: UInt32, range: Range<Int>)? {
-            precondition(result.types.indices.contains(column), "the statement has no column \(column)")
-            return result.fields[index * result.types.count + column].map { (result.types[column], $0) }
+        private func typeUnlessNull(_ column: Int) -> UInt32? {
+            precondition(
+                column >= 0 && column < result.handle.columnCount, "the statement has no column \(column)")
+            return result.handle.isNull(row: index, column: column)
+                ? nil : result.handle.type(ofColumn: column)
         }
-    }
-}
 
-extension PostgresResult {
-    /// The elements of an array in the form that `PostgresValue.texts` is sent in; nil where it is none of bigint.
-    fileprivate func integers(_ range: Range<Int>) -> [Int64?]? {
-        var place = range.lowerBound
-        func next() -> Int? {
-            guard range.upperBound - place >= 4 else { return nil }
-            defer { place += 4 }
-            return Int(bytes[place..<place + 4].reduce(0 as UInt32) { $0 << 8 | UInt32($1) })
+        private func withField<R>(_ column: Int, _ body: (UnsafeRawBufferPointer) -> R) -> R {
+            unsafe result.handle.withField(row: index, column: column, body)
         }
-        guard let dimensions = next(), next() != nil, next() == Int(PostgresType.integer) else { return nil }
-        if dimensions == 0 { return place == range.upperBound ? [] : nil }
-        guard dimensions == 1, let count = next(), next() != nil, count <= (range.upperBound - place) / 4 else {
-            return nil
-        }
-        var elements: [Int64?] = []
-        elements.reserveCapacity(count)
-        for _ in 0..<count {
-            switch next() {
-            case 0xffff_ffff: elements.append(nil)
-            case 8 where range.upperBound - place >= 8:
-                let element = bytes[place..<place + 8].reduce(0 as UInt64) { $0 << 8 | UInt64($1) }
-                elements.append(Int64(bitPattern: element))
-                place += 8
-            default: return nil
+
+        /// The elements of an array in the form that `PostgresValue.texts` is sent in; nil where it is none of bigint.
+        private static func integers(_ bytes: UnsafeRawBufferPointer) -> [Int64?]? {
+            var place = 0
+            func next() -> Int? {
+                guard bytes.count - place >= 4 else { return nil }
+                defer { place += 4 }
+                return unsafe Int(UInt32(bigEndian: bytes.loadUnaligned(fromByteOffset: place, as: UInt32.self)))
             }
+            guard let dimensions = next(), next() != nil, next() == Int(PostgresType.integer) else { return nil }
+            if dimensions == 0 { return place == bytes.count ? [] : nil }
+            guard dimensions == 1, let count = next(), next() != nil, count <= (bytes.count - place) / 4 else {
+                return nil
+            }
+            var elements: [Int64?] = []
+            elements.reserveCapacity(count)
+            for _ in 0..<count {
+                switch next() {
+                case 0xffff_ffff: elements.append(nil)
+                case 8 where bytes.count - place >= 8:
+                    elements.append(
+                        unsafe Int64(bigEndian: bytes.loadUnaligned(fromByteOffset: place, as: Int64.self)))
+                    place += 8
+                default: return nil
+                }
+            }
+            return place == bytes.count ? elements : nil
         }
-        return place == range.upperBound ? elements : nil
     }
 }
 
 /// The owner of one `PGresult`, cleared with it.
-@safe struct ResultHandle: ~Copyable {
+///
+/// Unchecked, because nothing changes a result once `PQgetResult` has returned it.
+@safe final class ResultHandle: @unchecked Sendable {
     enum Status {
         case succeeded
         case failed
@@ -177,15 +172,15 @@ extension PostgresResult {
 
     func type(ofColumn column: Int) -> UInt32 { unsafe PQftype(result, CInt(column)) }
 
-    /// Appends the field's bytes; false for NULL.
-    func appendField(row: Int, column: Int, to bytes: inout [UInt8]) -> Bool {
+    func isNull(row: Int, column: Int) -> Bool {
+        unsafe PQgetisnull(result, CInt(row), CInt(column)) != 0
+    }
+
+    /// Lends the field's bytes, which lie where libpq has put them; none for NULL.
+    func withField<R>(row: Int, column: Int, _ body: (UnsafeRawBufferPointer) -> R) -> R {
         let (row, column) = (CInt(row), CInt(column))
-        if unsafe PQgetisnull(result, row, column) != 0 { return false }
-        let length = unsafe Int(PQgetlength(result, row, column))
-        // libpq keeps the field at this address, `length` bytes long, until the result is cleared.
-        if let start = unsafe PQgetvalue(result, row, column) {
-            unsafe bytes.append(contentsOf: UnsafeRawBufferPointer(start: start, count: length))
-        }
-        return true
+        return unsafe body(
+            UnsafeRawBufferPointer(
+                start: PQgetvalue(result, row, column), count: Int(PQgetlength(result, row, column))))
     }
 }

@@ -64,24 +64,41 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
         }
     }
 
-    /// PostgreSQL's binary form; nil for NULL. Binary, because libpq ends a text parameter at its first zero byte.
-    var binary: [UInt8]? {
+    var isNull: Bool {
         switch self {
-        case .text(let text): text.map { Array($0.utf8) }
-        case .bytes(let bytes): bytes
+        case .text(nil), .bytes(nil), .integer(nil): true
+        case .text, .bytes, .integer, .texts: false
+        }
+    }
+
+    /// How many bytes `appendBinary` appends.
+    var binaryCount: Int {
+        switch self {
+        case .text(let text): text?.utf8.count ?? 0
+        case .bytes(let bytes): bytes?.count ?? 0
+        case .integer(let integer): integer == nil ? 0 : 8
+        case .texts(let texts): texts.reduce(20) { $0 + 4 + $1.utf8.count }
+        }
+    }
+
+    /// Appends PostgreSQL's binary form; nothing for NULL. Binary, because libpq ends a text parameter at its first zero
+    /// byte.
+    func appendBinary(to bytes: inout [UInt8]) {
+        switch self {
+        case .text(let text): bytes.append(contentsOf: (text ?? "").utf8)
+        case .bytes(let value): bytes.append(contentsOf: value ?? [])
         case .integer(let integer):
-            integer.map { value in (0..<8).map { UInt8(truncatingIfNeeded: value >> (56 - 8 * $0)) } }
-        case .texts(let texts): Self.binary(texts)
+            guard let integer else { return }
+            for shift in stride(from: 56, through: 0, by: -8) { bytes.append(UInt8(truncatingIfNeeded: integer >> shift)) }
+        case .texts(let texts): Self.appendBinary(texts, to: &bytes)
         }
     }
 
     /// As `array_recv` in PostgreSQL's `arrayfuncs.c` reads it: how many dimensions, whether there are NULLs, the
     /// elements' type; of the one dimension its length and its first index; the elements, each after its length.
-    private static func binary(_ texts: [String]) -> [UInt8] {
-        var bytes: [UInt8] = []
-        bytes.reserveCapacity(20 + texts.reduce(0) { $0 + 4 + $1.utf8.count })
+    private static func appendBinary(_ texts: [String], to bytes: inout [UInt8]) {
         func append(_ number: UInt32) {
-            for shift in [24, 16, 8, 0] as [UInt32] { bytes.append(UInt8(truncatingIfNeeded: number >> shift)) }
+            for shift in stride(from: 24, through: 0, by: -8) { bytes.append(UInt8(truncatingIfNeeded: number >> shift)) }
         }
         append(1)
         append(0)
@@ -90,9 +107,8 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
         append(1)
         for text in texts {
             append(UInt32(text.utf8.count))
-            bytes += text.utf8
+            bytes.append(contentsOf: text.utf8)
         }
-        return bytes
     }
 }
 

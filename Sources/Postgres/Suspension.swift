@@ -3,12 +3,12 @@ internal import Reactor
 /// One suspended caller, resumed by an answer, by its deadline or by its cancellation, whichever comes first.
 ///
 /// Unchecked, because its state is only touched on the loop's thread: `wait` and `resume` check that, the deadline
-/// fires there, and a cancellation is sent there.
-final class Suspension<Answer: Sendable>: @unchecked Sendable {
+/// fires there, and a cancellation is sent there. Its continuation is let go of when it is resumed, once.
+@safe final class Suspension<Answer: Sendable>: @unchecked Sendable {
     typealias Outcome = Result<Answer, PostgresError>
 
     private let loop: EventLoop
-    private var continuation: CheckedContinuation<Outcome, Never>?
+    private var continuation: UnsafeContinuation<Outcome, Never>?
     private var outcome: Outcome?
     private var limit: (deadline: MonotonicInstant, overdue: PostgresError)?
     private var deadline: ScheduledAction?
@@ -27,11 +27,11 @@ final class Suspension<Answer: Sendable>: @unchecked Sendable {
         let outcome = await withTaskCancellationHandler {
             // Capturing the actor keeps the closure, which the standard library takes as nonisolated, on the loop.
             _ = isolation
-            return await withCheckedContinuation { continuation in
+            return await unsafe withUnsafeContinuation { continuation in
                 // An answer or a cancellation may have come between the look above and here: entering the closure can
                 // take a turn of the loop.
-                if let outcome = self.outcome { return continuation.resume(returning: outcome) }
-                self.continuation = continuation
+                if let outcome = self.outcome { return unsafe continuation.resume(returning: outcome) }
+                unsafe self.continuation = continuation
                 if limit == nil { limit = (deadline, overdue) }
                 scheduleLimit()
             }
@@ -46,7 +46,7 @@ final class Suspension<Answer: Sendable>: @unchecked Sendable {
         loop.checkIsolated()
         if outcome != nil { return }
         limit = (deadline, overdue)
-        if continuation != nil { scheduleLimit() }
+        if unsafe continuation != nil { scheduleLimit() }
     }
 
     /// Ends the wait, or spares it. Returns false when it has ended already: the answer did not arrive.
@@ -57,8 +57,8 @@ final class Suspension<Answer: Sendable>: @unchecked Sendable {
         self.outcome = outcome
         if let deadline { loop.cancel(deadline) }
         deadline = nil
-        continuation?.resume(returning: outcome)
-        continuation = nil
+        unsafe continuation?.resume(returning: outcome)
+        unsafe continuation = nil
         return true
     }
 

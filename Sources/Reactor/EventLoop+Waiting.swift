@@ -27,8 +27,8 @@ extension EventLoop {
         let result = await withTaskCancellationHandler {
             // The standard library takes a closure that would leave the loop's thread. Capturing the actor keeps it.
             _ = isolation
-            return await withCheckedContinuation { continuation in
-                wait.begin(continuation, descriptor: descriptor, interests: interests, deadline: deadline)
+            return await unsafe withUnsafeContinuation { continuation in
+                unsafe wait.begin(continuation, descriptor: descriptor, interests: interests, deadline: deadline)
             }
         } onCancel: {
             self.execute { wait.finish(.failure(.cancelled)) }
@@ -50,11 +50,14 @@ extension EventLoop {
 }
 
 /// One suspended wait. The loop's thread only, once begun.
-private final class Wait: ReadinessHandler, @unchecked Sendable {
+///
+/// Its continuation is unchecked, since a checked one is an object more for each wait; it is let go of when it is resumed,
+/// once.
+@safe private final class Wait: ReadinessHandler, @unchecked Sendable {
     typealias Outcome = Result<Readiness, WaitInterrupted>
 
     private let loop: EventLoop
-    private var continuation: CheckedContinuation<Outcome, Never>?
+    private var continuation: UnsafeContinuation<Outcome, Never>?
     private var registration: Registration?
     private var deadline: ScheduledAction?
     private var isCancelled = false
@@ -64,10 +67,10 @@ private final class Wait: ReadinessHandler, @unchecked Sendable {
     }
 
     func begin(
-        _ continuation: CheckedContinuation<Outcome, Never>, descriptor: CInt, interests: Readiness,
+        _ continuation: UnsafeContinuation<Outcome, Never>, descriptor: CInt, interests: Readiness,
         deadline due: MonotonicInstant
     ) {
-        self.continuation = continuation
+        unsafe self.continuation = continuation
         if isCancelled { return finish(.failure(.cancelled)) }
         if descriptor >= 0 {
             var events = CLINUX_ONESHOT
@@ -89,16 +92,16 @@ private final class Wait: ReadinessHandler, @unchecked Sendable {
     }
 
     func finish(_ outcome: Outcome) {
-        guard let continuation else {
+        guard let continuation = unsafe continuation else {
             // Cancelled before `begin`, or finished before the cancellation arrived.
             isCancelled = true
             return
         }
-        self.continuation = nil
+        unsafe self.continuation = nil
         // The slot is freed and the descriptor stays in the epoll set: its one event has disarmed it, or a late event
         // will name a generation that is over. The next wait re-arms it with one call instead of two.
         if let registration { _ = loop.release(registration) }
         if let deadline { loop.cancel(deadline) }
-        continuation.resume(returning: outcome)
+        unsafe continuation.resume(returning: outcome)
     }
 }

@@ -54,9 +54,10 @@ package struct ScheduledAction: Hashable, Sendable {
 /// when called from elsewhere. Unchecked, because the compiler cannot see that every stored property below is either
 /// immutable, in a lock, or touched by the loop's thread alone.
 @safe package final class EventLoop: SerialExecutor, @unchecked Sendable {
-    private enum Item {
+    @safe private enum Item {
         case job(UnownedJob)
-        case preferring(UnownedJob, LoopTasks)
+        /// Whoever has such a job run keeps the executor until it has run.
+        case preferring(UnownedJob, UnownedTaskExecutor)
         case action(@Sendable () -> Void)
     }
 
@@ -130,9 +131,9 @@ package struct ScheduledAction: Hashable, Sendable {
     }
 
     /// Runs a job of a task that prefers the loop: it may go on in any actor of the loop's.
-    func enqueue(_ job: consuming ExecutorJob, preferring tasks: LoopTasks) {
+    func enqueue(_ job: consuming ExecutorJob, preferring tasks: UnownedTaskExecutor) {
         let unowned = UnownedJob(job)
-        post(.preferring(unowned, tasks))
+        unsafe post(.preferring(unowned, tasks))
     }
 
     /// Runs `action` on the loop's thread, after what is queued already.
@@ -298,8 +299,7 @@ package struct ScheduledAction: Hashable, Sendable {
                 switch item {
                 case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
                 case .preferring(let job, let tasks):
-                    unsafe job.runSynchronously(
-                        isolatedTo: asUnownedSerialExecutor(), taskExecutor: tasks.asUnownedTaskExecutor())
+                    unsafe job.runSynchronously(isolatedTo: asUnownedSerialExecutor(), taskExecutor: tasks)
                 case .action(let action) where round == 0: action()
                 case .action:
                     later.append(item)
@@ -318,7 +318,8 @@ package struct ScheduledAction: Hashable, Sendable {
             unsafe state.pointee.firstTaken = 0
             round += 1
         } while !isOver && round < Self.roundsInTurn && takeMail()
-        unsafe state.pointee.taken = later
+        // What was taken is empty now, and its memory the mailbox's next.
+        if !later.isEmpty { unsafe state.pointee.taken.append(contentsOf: later) }
         return !later.isEmpty || mailbox.withLock { !$0.items.isEmpty }
     }
 

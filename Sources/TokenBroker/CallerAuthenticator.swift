@@ -32,9 +32,10 @@ package struct CallerAuthenticator: Sendable {
     }
 
     private static func bearerToken(_ value: String) -> Substring.UTF8View? {
-        let scheme = value.prefix { $0 != " " }
-        guard scheme.lowercased() == "bearer" else { return nil }
-        let token = value[scheme.endIndex...].drop { $0 == " " }.utf8
+        let scheme = value.utf8.prefix { $0 != UInt8(ascii: " ") }
+        // The bit that tells the two cases of a letter apart, and makes no letter of anything else.
+        guard scheme.lazy.map({ $0 | 0x20 }).elementsEqual("bearer".utf8) else { return nil }
+        let token = value.utf8[scheme.endIndex...].drop { $0 == UInt8(ascii: " ") }
         guard (1...512).contains(token.count), token.allSatisfy({ $0 > 0x20 && $0 < 0x7f }) else { return nil }
         return token
     }

@@ -19,6 +19,8 @@ struct Router: Sendable {
     }
 
     private let patterns: [(path: String, segments: [Segment], routes: [Route])]
+    /// The first pattern that takes the path, for the paths without parameters.
+    private let literals: [String: Int]
 
     init(_ routes: [Route]) {
         var patterns: [(path: String, segments: [Segment], routes: [Route])] = []
@@ -30,21 +32,35 @@ struct Router: Sendable {
             }
         }
         self.patterns = patterns
+        literals = patterns.reduce(into: [:]) { literals, pattern in
+            if pattern.path.contains("{") { return }
+            literals[pattern.path] = patterns.firstIndex { Self.match($0.segments, Self.pieces(pattern.path)) != nil }
+        }
     }
 
     /// - Throws: `not_found`, or `method_not_allowed` with the methods that are.
     func match(_ method: Method, _ path: String) throws(BrokerError) -> Match {
-        let pieces = path.split(separator: "/", omittingEmptySubsequences: false).dropFirst()
+        if let index = literals[path] { return try match(method, patterns[index].routes, [:]) }
+        let pieces = Self.pieces(path)
         for pattern in patterns {
             guard let parameters = Self.match(pattern.segments, pieces) else { continue }
-            if let route = pattern.routes.first(where: { $0.accepts(method) }) {
-                return Match(route: route, parameters: parameters)
-            }
-            throw BrokerError(
-                .methodNotAllowed, "This path does not take that method.",
-                allowedMethods: pattern.routes.flatMap(\.methods))
+            return try match(method, pattern.routes, parameters)
         }
         throw BrokerError(.notFound, "There is nothing at this path.")
+    }
+
+    private func match(
+        _ method: Method, _ routes: [Route], _ parameters: PathParameters
+    ) throws(BrokerError) -> Match {
+        if let route = routes.first(where: { $0.accepts(method) }) {
+            return Match(route: route, parameters: parameters)
+        }
+        throw BrokerError(
+            .methodNotAllowed, "This path does not take that method.", allowedMethods: routes.flatMap(\.methods))
+    }
+
+    private static func pieces(_ path: String) -> ArraySlice<Substring> {
+        path.split(separator: "/", omittingEmptySubsequences: false).dropFirst()
     }
 
     private static func segments(_ path: String) -> [Segment] {
@@ -101,7 +117,7 @@ struct Route: Sendable {
 
     var methods: [Method] { method == .get && allowsHead ? [.get, .head] : [method] }
 
-    func accepts(_ other: Method) -> Bool { methods.contains(other) }
+    func accepts(_ other: Method) -> Bool { other == method || methods.contains(other) }
 }
 
 /// A request that found its route and, where the route has one, its caller.

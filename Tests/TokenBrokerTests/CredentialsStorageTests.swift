@@ -220,9 +220,12 @@ internal import TokenBroker
         let store = FaultyStore()
         let broker = try await Self.make(store)
         await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        // What is in memory is not what is stored any more, but is to be renewed as well.
+        let sibling = try await BrokerHarness(store: store, time: broker.time)
+        await sibling.set("a2", refresh: "r2", lifetime: .seconds(1))
         let gate = Gate()
         store.holdNextRead(of: .credentials, gate)
-        broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3")))
         // The renewal reads the record, and the logout comes before it goes on.
         async let renewed = broker.get()
         await gate.arrivals()
@@ -230,6 +233,32 @@ internal import TokenBroker
         gate.open()
         #expect(await renewed.level == "basic")
         #expect(await broker.get("policy=local").code == "missing_token_container")
+    }
+
+    @Test func `a renewal of what is in memory reads nothing`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        await broker.set("a1", refresh: "r1")
+        let (reads, commits) = (store.reads, store.commits)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        #expect(await broker.get("policy=local_force_refresh").token == "a2")
+        // The lease, and what was granted.
+        #expect((store.reads, store.commits) == (reads, commits + 2))
+    }
+
+    @Test func `what is in memory and not stored any more is not shown to the provider`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        let sibling = try await BrokerHarness(store: store, time: broker.time)
+        await sibling.set("a2", refresh: "r2", lifetime: .seconds(1))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get().token == "a3")
+        #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r2"])
+        // The first attempt has come to nothing at all.
+        #expect(!broker.log.contains { $0.contains("renewal_overtaken") })
+        let kinds = try await broker.events().map(\.kind)
+        #expect(kinds.count { $0 == .refreshStarted } == 1 && kinds.count { $0 == .refreshFailed } == 0)
     }
 
     @Test func `a read that needs no renewal after all does not bring the user back`() async throws {

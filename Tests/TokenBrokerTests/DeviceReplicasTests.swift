@@ -248,11 +248,11 @@ internal import TokenBroker
         let second = try await BrokerHarness.devices(store: store, script: script, tenant: nil).broker
         store.isAway = true
         second.broker.start()
-        await second.time.sleepers(atLeast: revalidateAfter == nil ? 3 : 4)
+        await second.time.sleepers(atLeast: revalidateAfter == nil ? 4 : 5)
         store.isAway = false
         script.enqueue(DeviceScript.granted())
         second.time.advance(by: .seconds(5))
-        await second.time.sleepers(atLeast: revalidateAfter == nil ? 3 : 5)
+        await second.time.sleepers(atLeast: revalidateAfter == nil ? 4 : 6)
         second.time.advance(by: .seconds(12))
         #expect(await second.deviceEnd(handle) == #"{"status":"completed"}"#)
     }

@@ -125,7 +125,7 @@ internal import TokenBroker
         // The next one is due in its turn.
         let next = try #require(try await Self.mark(broker)) - mark
         #expect((Duration.seconds(1440)...Duration.seconds(1801)).contains(next))
-        Self.advance(broker, to: .seconds(3500))
+        Self.advance(broker, to: mark + next + .milliseconds(1))
         await Self.look(broker)
         #expect(try await Self.notices(broker) == 0)
         #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1", "next"])

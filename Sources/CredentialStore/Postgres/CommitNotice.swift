@@ -12,22 +12,31 @@ enum CommitNotice {
 
     /// Nil where there is nothing to tell: leases that are taken and due marks that move are of no interest to others.
     static func text(_ changes: [RecordChange]) -> String? {
-        var lines: [String] = []
-        var grown: Set<TenantName> = []
+        var text = ""
+        var grown: [TenantName] = []
+        func line(_ words: String...) {
+            for (index, word) in words.enumerated() {
+                if index > 0 || !text.isEmpty { text += index > 0 ? " " : "\n" }
+                text += word
+            }
+        }
         for change in changes {
             switch change {
             case .insert(let record), .replace(let record, _, _):
-                lines.append("w \(record.version) \(words(record.id))")
-            case .release(let id, let version, _, _): lines.append("w \(version) \(words(id))")
-            case .remove(let id, _): lines.append("r \(words(id))")
-            case .removeAll(let tenant): lines.append("t \(tenant)")
+                let id = record.id
+                line("w", String(record.version), id.kind.rawValue, id.tenant.description, id.key)
+            case .release(let id, let version, _, _):
+                line("w", String(version), id.kind.rawValue, id.tenant.description, id.key)
+            case .remove(let id, _): line("r", id.kind.rawValue, id.tenant.description, id.key)
+            case .removeAll(let tenant): line("t", tenant.description)
             case .append(let entry):
-                if grown.insert(entry.tenant).inserted { lines.append("l \(entry.tenant)") }
+                if grown.contains(entry.tenant) { continue }
+                grown.append(entry.tenant)
+                line("l", entry.tenant.description)
             case .require, .settleDue, .claim: break
             }
         }
-        if lines.isEmpty { return nil }
-        let text = lines.joined(separator: "\n")
+        if text.isEmpty { return nil }
         return text.utf8.count <= limit ? text : anything
     }
 
@@ -36,36 +45,54 @@ enum CommitNotice {
     static func news(_ text: String) -> StoreNews {
         var changes: [StoreChange] = []
         // By octets, since characters would be put together first.
-        for line in text.utf8.split(separator: UInt8(ascii: "\n"), omittingEmptySubsequences: false) {
-            let words = line.split(separator: UInt8(ascii: " "), omittingEmptySubsequences: false)
-            guard let change = change(words.map { Substring($0) }) else { return .unknown }
+        var rest = text.utf8[...]
+        while true {
+            let line = rest.prefix { $0 != UInt8(ascii: "\n") }
+            guard let change = change(line) else { return .unknown }
             changes.append(change)
+            if line.endIndex == rest.endIndex { return .changed(changes) }
+            rest = rest[line.endIndex...].dropFirst()
         }
-        return .changed(changes)
     }
 
-    private static func change(_ words: [Substring]) -> StoreChange? {
-        switch (words.first, words.count) {
-        case ("w", 5):
-            guard let version = Int64(words[1]), let id = id(words[2...]) else { return nil }
-            return .written(id, version: version)
-        case ("r", 4): return id(words[1...]).map { .removed($0) }
-        case ("t", 2): return tenant(words[1]).map { .tenantRemoved($0) }
-        case ("l", 2): return tenant(words[1]).map { .logGrown($0) }
+    private static func change(_ line: Substring.UTF8View) -> StoreChange? {
+        var words = Words(rest: line)
+        let change: StoreChange?
+        switch words.next() {
+        case "w":
+            let version = words.next().flatMap { Int64($0) }
+            change = words.id().flatMap { id in version.map { .written(id, version: $0) } }
+        case "r": change = words.id().map { .removed($0) }
+        case "t": change = words.tenant().map { .tenantRemoved($0) }
+        case "l": change = words.tenant().map { .logGrown($0) }
         default: return nil
         }
+        return words.isAtEnd ? change : nil
     }
 
-    private static func words(_ id: RecordID) -> String { "\(id.kind.rawValue) \(id.tenant) \(id.key)" }
+    /// The words of a line, one after the other.
+    private struct Words {
+        /// Nil behind the last one.
+        var rest: Substring.UTF8View?
 
-    private static func id(_ words: ArraySlice<Substring>) -> RecordID? {
-        guard let first = words.first, let kind = RecordKind(rawValue: String(first)),
-            let tenant = tenant(words[words.startIndex + 1])
-        else { return nil }
-        return RecordID(kind, tenant, key: String(words[words.startIndex + 2]))
-    }
+        var isAtEnd: Bool { rest == nil }
 
-    private static func tenant(_ name: Substring) -> TenantName? {
-        name == TenantName.broker.description ? .broker : TenantName(String(name))
+        mutating func next() -> String? {
+            guard let line = rest else { return nil }
+            let word = line.prefix { $0 != UInt8(ascii: " ") }
+            rest = word.endIndex == line.endIndex ? nil : line[word.endIndex...].dropFirst()
+            return String(Substring(word))
+        }
+
+        mutating func id() -> RecordID? {
+            guard let kind = next().flatMap(RecordKind.init(rawValue:)), let tenant = tenant(), let key = next() else {
+                return nil
+            }
+            return RecordID(kind, tenant, key: key)
+        }
+
+        mutating func tenant() -> TenantName? {
+            next().flatMap { $0 == TenantName.broker.description ? .broker : TenantName($0) }
+        }
     }
 }
