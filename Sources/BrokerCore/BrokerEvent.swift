@@ -126,11 +126,13 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
-    /// A step of a renewal by refresh token, in the order of `Kind`.
-    package static func step(
-        _ kind: Kind, _ id: CredentialsID, _ grant: TokenRequest.Grant, _ refreshID: RefreshID, at time: Timestamp
-    ) -> BrokerEvent {
-        BrokerEvent(kind, id, at: time, refreshID) { $0.member("grant", grant.rawValue) }
+    /// Steps of a renewal by refresh token, in the order of `Kind`: all at one time, with the same data.
+    package static func steps(
+        _ kinds: [Kind], _ id: CredentialsID, _ grant: TokenRequest.Grant, _ refreshID: RefreshID, at time: Timestamp
+    ) -> [BrokerEvent] {
+        guard let first = kinds.first else { return [] }
+        let event = BrokerEvent(first, id, at: time, refreshID) { $0.member("grant", grant.rawValue) }
+        return kinds.map { BrokerEvent(kind: $0, data: event.data) }
     }
 
     package static func refreshFailed(

@@ -383,10 +383,8 @@ extension CredentialsProvider {
         guard let grant = renewal.grant else { return true }
         let events: [BrokerEvent] =
             grant.spendsRefreshToken
-            ? [
-                .step(.refreshStarted, id, grant, renewal.refreshID, at: now),
-                .step(.refreshRefreshingAccessToken, id, grant, renewal.refreshID, at: now),
-            ] : []
+            ? BrokerEvent.steps(
+                [.refreshStarted, .refreshRefreshingAccessToken], id, grant, renewal.refreshID, at: now) : []
         do throws(StoreError) {
             try await renewal.lease.claim(telling: events)
             return true
@@ -404,12 +402,11 @@ extension CredentialsProvider {
         let (id, refreshID, now) = (renewal.id, renewal.refreshID, time.now)
         guard let grant = renewal.grant else { return { _ in [] } }
         return { version in
-            [
-                .step(.refreshRefreshedAccessToken, id, grant, refreshID, at: now),
-                .step(.refreshSavingTokens, id, grant, refreshID, at: now),
-                .updated(id, to: held, version: version, by: origin, refreshID, at: now),
-                .step(.refreshSucceeded, id, grant, refreshID, at: now),
-            ]
+            var events = BrokerEvent.steps(
+                [.refreshRefreshedAccessToken, .refreshSavingTokens, .refreshSucceeded], id, grant, refreshID, at: now)
+            events.insert(
+                .updated(id, to: held, version: version, by: origin, refreshID, at: now), at: events.endIndex - 1)
+            return events
         }
     }
 

@@ -57,9 +57,16 @@ extension CredentialsProvider {
     private func overwrite(
         _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin, _ companions: Companions
     ) async throws(StoreError) -> CredentialsSnapshot? {
-        try await retryingConflicts { () async throws(StoreError) in
+        // What is in memory does for the first try: what is not stored any more is not replaced.
+        var known = cache.fresh(id, now: time.monotonic)
+        return try await retryingConflicts { () async throws(StoreError) in
             guard let (others, told) = try await companions() else { return nil }
-            let current = try await self.records.reread(id)
+            let current: CredentialsSnapshot
+            if let snapshot = known {
+                (current, known) = (snapshot, nil)
+            } else {
+                current = try await self.records.reread(id)
+            }
             let now = self.time.now
             return try await self.records.write(CredentialRecord(held: held), id, over: current, alongside: others) {
                 version in [.updated(id, to: held, version: version, by: origin, nil, at: now)] + told

@@ -320,14 +320,18 @@ package final class LoginFlow: Sendable {
         var completed = login
         completed.status = .completed
         let completedRecord = completed.record(replacing: record)
-        var hasArrived = false
+        var (isFirst, hasArrived) = (true, false)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
         let stored = try await credentials.settle(login: held, by: .login, for: login.credentialsID) {
             () async throws(StoreError) in
-            let standing = try await self.vault.read(login.recordID)
-            if standing?.version == record.version {
-                return ([.replace(completedRecord, version: record.version)], [told])
+            let completion: [VaultChange] = [.replace(completedRecord, version: record.version)]
+            // Nobody but us has reason to write a login whose state is used: that need not be looked at first.
+            if isFirst {
+                isFirst = false
+                return (completion, [told])
             }
+            let standing = try await self.vault.read(login.recordID)
+            if standing?.version == record.version { return (completion, [told]) }
             // Where an earlier try arrived although its answer did not, the credentials may have been renewed since.
             hasArrived = standing?.content == completedRecord.content
             return nil

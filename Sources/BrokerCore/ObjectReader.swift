@@ -5,7 +5,8 @@ package import JSON
 package struct ObjectReader {
     private let members: [String: JSONValue]
     private let pointer: String
-    private var known: Set<String> = []
+    /// As few as an object has members.
+    private var known: [String] = []
     package private(set) var faults: [BrokerError.Fault] = []
 
     package init(_ value: JSONValue, at pointer: String = "") {
@@ -157,7 +158,7 @@ package struct ObjectReader {
     private static let mostFaultsTold = 100
 
     private mutating func refuseUnknown() {
-        for name in members.keys.sorted() where !known.contains(name) {
+        for name in members.keys.filter({ !known.contains($0) }).sorted() {
             note(JSONValue.pointerToken(String(name.prefix(64))), "is not a known member")
         }
     }
@@ -172,12 +173,13 @@ package struct ObjectReader {
     }
 
     private mutating func take(_ name: String) -> JSONValue? {
-        known.insert(name)
-        return isAbsent(name) ? nil : members[name]
+        known.append(name)
+        let value = members[name]
+        return value == .null ? nil : value
     }
 
     private mutating func fail<T>(_ name: String, _ detail: String) -> T? {
-        known.insert(name)
+        known.append(name)
         note(name, detail)
         return nil
     }

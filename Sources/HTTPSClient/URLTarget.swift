@@ -147,7 +147,9 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
     }
 
     private static func isNumber(_ label: ArraySlice<UInt8>) -> Bool {
-        if label.starts(with: [UInt8(ascii: "0"), UInt8(ascii: "x")]) { return label.dropFirst(2).allSatisfy(isHexDigit) }
+        if label.starts(with: [UInt8(ascii: "0"), UInt8(ascii: "x")]) {
+            return label.dropFirst(2).allSatisfy(isHexDigit)
+        }
         return label.allSatisfy(isDigit)
     }
 

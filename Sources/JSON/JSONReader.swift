@@ -147,15 +147,17 @@ struct JSONReader {
 
     /// The rest of a string without escapes, which nearly every one is; nil, and nothing taken, for any other.
     private mutating func plainString() throws(JSONValue.Fault) -> String? {
-        let start = position
+        guard let end = Self.endOfPlain(bytes.span, from: position) else { return nil }
+        defer { position = end + 1 }
+        return try Self.text(bytes.span.extracting(position..<end))
+    }
+
+    /// Where the quotation mark stands that ends a string, if no escape and nothing unfit comes before it.
+    private static func endOfPlain(_ bytes: Span<UInt8>, from start: Int) -> Int? {
         for index in start..<bytes.count {
-            switch bytes[index] {
-            case UInt8(ascii: "\""):
-                position = index + 1
-                return try Self.text(bytes.span.extracting(start..<index))
-            case UInt8(ascii: "\\"), 0..<0x20: return nil
-            default: continue
-            }
+            let byte = bytes[index]
+            if byte == UInt8(ascii: "\"") { return index }
+            if byte == UInt8(ascii: "\\") || byte < 0x20 { return nil }
         }
         return nil
     }

@@ -64,7 +64,8 @@ package struct PostgresResult: Sendable {
         /// A `bigint[]` of one dimension, with nil for each NULL in it; nil where it is NULL itself.
         package func integers(_ column: Int) throws(PostgresError) -> [Int64?]? {
             guard let type = typeUnlessNull(column) else { return nil }
-            guard type == PostgresType.integers, let elements = unsafe withField(column, { unsafe Self.integers($0) }) else {
+            guard type == PostgresType.integers, let elements = unsafe withField(column, { unsafe Self.integers($0) })
+            else {
                 throw .unexpectedResult("a column is not an array of bigint")
             }
             return elements

@@ -89,7 +89,9 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
         case .bytes(let value): bytes.append(contentsOf: value ?? [])
         case .integer(let integer):
             guard let integer else { return }
-            for shift in stride(from: 56, through: 0, by: -8) { bytes.append(UInt8(truncatingIfNeeded: integer >> shift)) }
+            for shift in stride(from: 56, through: 0, by: -8) {
+                bytes.append(UInt8(truncatingIfNeeded: integer >> shift))
+            }
         case .texts(let texts): Self.appendBinary(texts, to: &bytes)
         }
     }
@@ -98,7 +100,9 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
     /// elements' type; of the one dimension its length and its first index; the elements, each after its length.
     private static func appendBinary(_ texts: [String], to bytes: inout [UInt8]) {
         func append(_ number: UInt32) {
-            for shift in stride(from: 24, through: 0, by: -8) { bytes.append(UInt8(truncatingIfNeeded: number >> shift)) }
+            for shift in stride(from: 24, through: 0, by: -8) {
+                bytes.append(UInt8(truncatingIfNeeded: number >> shift))
+            }
         }
         append(1)
         append(0)

@@ -155,6 +155,7 @@ struct Call: Sendable {
 
     /// `application/json`, with `charset=utf-8` or no parameter at all.
     private static func isJSON(_ value: String) -> Bool {
+        if value == "application/json" { return true }
         let parts = value.lowercased().split(separator: ";").map { $0.filter { $0 != " " && $0 != "\t" && $0 != "\"" } }
         return parts.first == "application/json" && parts.dropFirst().allSatisfy { $0 == "charset=utf-8" }
     }

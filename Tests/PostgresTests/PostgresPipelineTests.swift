@@ -61,7 +61,7 @@ internal import Testing
                 #expect(results[3].affectedRows == 2)
                 #expect(try results[4].first?.integer(0) == 42)
             }
-            #expect(try await connection.pipeline([], until: Self.soon) .isEmpty)
+            #expect(try await connection.pipeline([], until: Self.soon).isEmpty)
             let prepared = try await connection.execute(
                 PostgresStatement("SELECT count(*) FROM pg_prepared_statements"), until: Self.soon)
             #expect(try prepared.first?.integer(0) == (usesPooler ? 0 : 1))

@@ -246,6 +246,22 @@ internal import TokenBroker
         #expect((store.reads, store.commits) == (reads, commits + 2))
     }
 
+    @Test func `credentials are stored over what is in memory without a look`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        await broker.set("a1", refresh: "r1")
+        let (reads, commits) = (store.reads, store.commits)
+        await broker.set("a2", refresh: "r2")
+        #expect((store.reads, store.commits) == (reads, commits + 1))
+        // And over what is not in memory.
+        let sibling = try await BrokerHarness(store: store, time: broker.time)
+        await sibling.set("a3", refresh: "r3")
+        await broker.set("a4", refresh: "r4")
+        #expect(await broker.get().token == "a4")
+        let third = try await BrokerHarness(store: store, time: broker.time)
+        #expect(await third.get().token == "a4")
+    }
+
     @Test func `what is in memory and not stored any more is not shown to the provider`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
