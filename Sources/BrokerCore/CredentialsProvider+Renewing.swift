@@ -26,9 +26,10 @@ extension CredentialsProvider {
         let refreshID: RefreshID
         let lease: RenewalLease
         let urgency: ProviderBudget.Urgency
-        /// Whether it started from what was in memory, and the lease has shown that this is not what is stored.
-        var isMistaken: Bool { isAssumed && lease.wasRefused }
-        fileprivate let isAssumed: Bool
+        /// Whether it starts from what is in memory. Until its claim shows that this is what is stored, it is an attempt that
+        /// nobody is told of.
+        let isAssumed: Bool
+        var counts: Bool { !isAssumed || lease.claim == .made }
     }
 
     /// How often it is looked whether another replica has finished, beside its telling so.
@@ -36,15 +37,17 @@ extension CredentialsProvider {
 
     /// Re-decides, acts and publishes. Runs once at a time for a storage key.
     ///
-    /// It starts from what is in memory where that may be believed: the lease is given on exactly that version, so that the
-    /// claim tells what a look would have told. Where it is refused, what is stored is read.
+    /// It starts from what is in memory where every change of that would have been heard of, and the provider can be asked
+    /// at once: the lease is given on exactly that version, so that the claim tells what a look would have told. Where it
+    /// is not given, what is stored is read.
     /// - Parameter urgency: in the background, another replica's renewal is as good as one's own.
     func renew(
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery, _ urgency: ProviderBudget.Urgency = .caller
     ) async -> Result<Renewed, BrokerError> {
         var waitedSince: MonotonicInstant?
         defer { if let waitedSince { metrics.waitedForLease(waitedSince.duration(to: time.monotonic)) } }
-        var known = cache.fresh(id, now: time.monotonic)
+        // A store that has lost its last commits gives their versions to other contents, which only who follows it hears of.
+        var known = records.isFollowing ? cache.fresh(id, now: time.monotonic) : nil
         while true {
             let ticket = records.changes.ticket(id)
             if records.unpublished(id) != nil {
@@ -84,8 +87,8 @@ extension CredentialsProvider {
         }
     }
 
-    /// Renews what is in memory. Nil where it is not what is stored, or where it is nothing to ask the provider about: then
-    /// nothing was done.
+    /// Renews what is in memory. Nil where it is not what is stored, where it is nothing to ask the provider about, and where
+    /// the provider cannot be asked at once: then nothing was done, and another replica may have done it.
     private func renew(
         assuming snapshot: CredentialsSnapshot, _ id: CredentialsID, _ tenant: Tenant, _ query: CredentialsQuery,
         _ urgency: ProviderBudget.Urgency
@@ -96,7 +99,10 @@ extension CredentialsProvider {
         let renewal = Renewal(
             id: id, tenant: tenant, current: snapshot, over: nil, grant: grant, urgency, self, isAssumed: true)
         let result = await carryOut(decision, renewal)
-        return renewal.isMistaken ? nil : result
+        switch renewal.lease.claim {
+        case .made, .failed: return result
+        case .notMade, .refused: return nil
+        }
     }
 
     /// Like the decision about a query; but where a replica died while it renewed, the refresh token is tried at once,
@@ -151,11 +157,11 @@ extension CredentialsProvider {
             }
         } catch {
             (result, outcome) = (.failure(error), .failed)
-            if decision == .refresh(isEarly: true) {
+            if decision == .refresh(isEarly: true), renewal.counts {
                 pauseEarlyRenewal(renewal.id, of: renewal.current.version, for: Self.pauseAfterEarlyFailure)
             }
         }
-        if !renewal.isMistaken { finish(renewal, outcome, result, took: start.duration(to: time.monotonic)) }
+        if renewal.counts { finish(renewal, outcome, result, took: start.duration(to: time.monotonic)) }
         return result
     }
 
@@ -208,7 +214,7 @@ extension CredentialsProvider {
     ) async throws(BrokerError) -> Result<TokenResponse, TokenEndpoint.Failure>? {
         let client = renewal.tenant.configuration.client
         return try await endpoint.budget.withPlace(
-            for: client, at: server, of: renewal.tenant.name, renewal.urgency
+            for: client, at: server, of: renewal.tenant.name, renewal.urgency, mayWait: !renewal.isAssumed
         ) { () async throws(BrokerError) in
             guard try await self.begin(renewal) else { return nil }
             do throws(TokenEndpoint.Failure) {

@@ -48,6 +48,9 @@ final class CredentialsRecords: Sendable {
     /// The cache, with the records that its entries were read from.
     var renewable: RenewableCache { RenewableCache(cache) { id, _ in Self.recordID(id) } }
 
+    /// Whether every change of the store is heard of, because nobody else makes any or because its feed tells of them.
+    var isFollowing: Bool { bus.trust.validity == nil || bus.trust.isFollowing(time.monotonic) }
+
     // MARK: Reading
 
     /// What is stored. Does not suspend while what is in memory may be believed.

@@ -186,15 +186,16 @@ package final class ProviderBudget: Sendable {
 
     /// Runs `body` while it holds a place at the provider; does not suspend before where there is one. `body` may not
     /// ask for another: it might wait for its own.
+    /// - Parameter mayWait: whether it waits for a place where there is none; default true.
     /// - Throws: what `body` does; `retryable_error` where the provider has asked this client to be left alone, before
     ///   the call or while it waited, where too many wait already, and where the task is cancelled while it waits. Then
     ///   `body` has not begun.
     package func withPlace<R>(
         for client: ClientConfiguration, at server: AuthorizationServer, of tenant: TenantName,
-        _ urgency: Urgency = .caller, _ body: () async throws(BrokerError) -> R
+        _ urgency: Urgency = .caller, mayWait: Bool = true, _ body: () async throws(BrokerError) -> R
     ) async throws(BrokerError) -> R {
         let origin = Self.origin(of: server)
-        switch await take(urgency, at: origin, ProviderPauses.Key(client, at: server), tenant) {
+        switch await take(urgency, at: origin, ProviderPauses.Key(client, at: server), tenant, mayWait: mayWait) {
         case .taken: break
         case .paused(let remaining): throw TokenEndpoint.retryable(nil, after: remaining)
         case .full:
@@ -222,7 +223,7 @@ package final class ProviderBudget: Sendable {
     }
 
     private func take(
-        _ urgency: Urgency, at origin: String, _ pause: ProviderPauses.Key, _ tenant: TenantName
+        _ urgency: Urgency, at origin: String, _ pause: ProviderPauses.Key, _ tenant: TenantName, mayWait: Bool
     ) async -> Outcome {
         if let remaining = pauses.remaining(pause, now: time.monotonic) { return .paused(remaining) }
         let ticket = state.withLock { state -> UInt64? in
@@ -234,6 +235,7 @@ package final class ProviderBudget: Sendable {
             return state.lastTicket
         }
         guard let ticket else { return .taken }
+        if !mayWait { return .full }
         return await withTaskCancellationHandler {
             await withCheckedContinuation { (continuation: CheckedContinuation<Outcome, Never>) in
                 let settled = state.withLock { state -> Outcome? in

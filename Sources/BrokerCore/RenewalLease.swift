@@ -20,7 +20,17 @@ final class RenewalLease: Sendable {
         /// By this process's clock, counted from before the store was asked; nil without a claim.
         var end: MonotonicInstant?
         var isUncertain: Bool
-        var wasRefused = false
+        var claim = Claim.notMade
+    }
+
+    /// What became of the claim.
+    enum Claim: Sendable {
+        case notMade
+        /// The record is another one, or another's.
+        case refused
+        /// The store did not take it.
+        case failed
+        case made
     }
 
     let id: CredentialsID
@@ -63,8 +73,7 @@ final class RenewalLease: Sendable {
     /// Whether the refresh token may have been exchanged by a call whose answer nobody has seen.
     var isUncertain: Bool { state.withLock { $0.isUncertain } }
 
-    /// Whether the claim was refused: the record is another one, or another's.
-    var wasRefused: Bool { state.withLock { $0.wasRefused } }
+    var claim: Claim { state.withLock { $0.claim } }
 
     /// Takes the lease, in one commit with the events that tell of the renewal's beginning.
     /// - Throws: `.conflict` where somebody else was faster, or the tenant is gone.
@@ -75,10 +84,13 @@ final class RenewalLease: Sendable {
         do throws(StoreError) {
             try await records.tell(events, of: id, with: changes)
         } catch {
-            if error == .conflict { state.withLock { $0.wasRefused = true } }
+            state.withLock { $0.claim = error == .conflict ? .refused : .failed }
             throw error
         }
-        if version > 0 { state.withLock { $0.end = start.advanced(by: span) } }
+        state.withLock { state in
+            state.claim = .made
+            if version > 0 { state.end = start.advanced(by: span) }
+        }
     }
 
     /// Makes sure that the lease outlasts a call that begins now.

@@ -21,6 +21,10 @@ package final class Tenant: Cacheable, Equatable {
             canUpgrade: configuration.preset.upgradeGrant != nil, leadTime: configuration.effectiveRefreshLeadTime)
     }
 
+    /// What the object takes of memory without what its fields refer to.
+    fileprivate static let footprint = Footprint.allocation(
+        16 + MemoryLayout<(TenantName, Int64, TenantConfiguration, CredentialsPolicy.Terms)>.size)
+
     package static func == (left: Tenant, right: Tenant) -> Bool {
         left.name == right.name && left.version == right.version && left.configuration == right.configuration
     }
@@ -37,8 +41,9 @@ package final class TenantDirectory: Sendable {
         self.vault = vault
         self.time = time
         cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust, holdsConfiguration: true) { name, tenant in
-            // A configuration's values and what was made of them, by the length of the text that they are written in.
-            Footprint.text(name.description) + 2 * tenant.configuration.encoded.count
+            // An object; a configuration's values and what was made of them, by the length of the text that they are
+            // written in.
+            Footprint.text(name.description) + Tenant.footprint + 2 * tenant.configuration.encoded.count
         } version: {
             $0.version
         }
@@ -165,7 +170,8 @@ package final class TenantDirectory: Sendable {
     }
 }
 
-/// Runs `body` again while another writer was faster. Each run must read before it writes.
+/// Runs `body` again while another writer was faster. Each run must read before it writes; the first may go by what is known
+/// already, where a write of anything else is a conflict.
 ///
 /// One of any number of writers succeeds in each round, so 32 rounds are lost only by a record under siege.
 package func retryingConflicts<R>(

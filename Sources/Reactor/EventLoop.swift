@@ -54,10 +54,10 @@ package struct ScheduledAction: Hashable, Sendable {
 /// when called from elsewhere. Unchecked, because the compiler cannot see that every stored property below is either
 /// immutable, in a lock, or touched by the loop's thread alone.
 @safe package final class EventLoop: SerialExecutor, @unchecked Sendable {
-    @safe private enum Item {
+    private enum Item {
         case job(UnownedJob)
-        /// Whoever has such a job run keeps the executor until it has run.
-        case preferring(UnownedJob, UnownedTaskExecutor)
+        /// Keeps the executor until the job has run, in which the task may let go of it.
+        case preferring(UnownedJob, LoopTasks)
         case action(@Sendable () -> Void)
     }
 
@@ -131,9 +131,9 @@ package struct ScheduledAction: Hashable, Sendable {
     }
 
     /// Runs a job of a task that prefers the loop: it may go on in any actor of the loop's.
-    func enqueue(_ job: consuming ExecutorJob, preferring tasks: UnownedTaskExecutor) {
+    func enqueue(_ job: consuming ExecutorJob, preferring tasks: LoopTasks) {
         let unowned = UnownedJob(job)
-        unsafe post(.preferring(unowned, tasks))
+        post(.preferring(unowned, tasks))
     }
 
     /// Runs `action` on the loop's thread, after what is queued already.
@@ -299,7 +299,8 @@ package struct ScheduledAction: Hashable, Sendable {
                 switch item {
                 case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
                 case .preferring(let job, let tasks):
-                    unsafe job.runSynchronously(isolatedTo: asUnownedSerialExecutor(), taskExecutor: tasks)
+                    unsafe job.runSynchronously(
+                        isolatedTo: asUnownedSerialExecutor(), taskExecutor: tasks.asUnownedTaskExecutor())
                 case .action(let action) where round == 0: action()
                 case .action:
                     later.append(item)

@@ -15,7 +15,7 @@ package final class LoopTasks: TaskExecutor {
     }
 
     package func enqueue(_ job: consuming ExecutorJob) {
-        unsafe loop.enqueue(job, preferring: asUnownedTaskExecutor())
+        loop.enqueue(job, preferring: self)
     }
 }
 

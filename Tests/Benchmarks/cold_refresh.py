@@ -4,12 +4,14 @@
 Starts the broker on the embedded store and on PostgreSQL, with the development provider over plain HTTP and behind nginx
 with TLS, on connections that are kept alive. The clock of the operating system for each process counts, so that waiting
 for the provider, the database and the disk does not. What the request itself costs without the refresh, a warm read, is
-told beside it.
+told beside it, and so are, with PostgreSQL and plain HTTP, the same calls by a C program that does nothing else
+(refresh_floor.c): what nobody could do without.
 
     Tests/Benchmarks/cold_refresh.py [--broker PROGRAM] [--provider PROGRAM] [--count N] [--rounds N] [--stores ...]
 """
 
 import argparse
+import concurrent.futures
 import html
 import http.client
 import json
@@ -23,13 +25,13 @@ import socket
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 import urllib.parse
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 POSTGRES = "/usr/lib/postgresql/15/bin"
 TICK = os.sysconf("SC_CLK_TCK")
+KEYS = 8
 
 
 def free_port():
@@ -229,7 +231,39 @@ class Database:
         self.run("pg_ctl", "-D", f"{self.directory}/data", "-m", "immediate", "-w", "stop")
 
 
-class Broker:
+class Server:
+    """What is measured: a process with a port."""
+
+    def __init__(self, process, port, key):
+        self.process, self.port, self.key = process, port, key
+
+    def measure(self, count, callers, action):
+        """CPU microseconds of each of `count` actions: in all, user, kernel."""
+        clients = [Client(self.port, self.key) for _ in range(callers)]
+        before = cpu(self.process)
+        with concurrent.futures.ThreadPoolExecutor(callers) as pool:
+            runs = [pool.submit(lambda n=n: [action(clients[n], i) for i in range(n, count, callers)])
+                    for n in range(callers)]
+            for run in runs:
+                run.result()
+        after = cpu(self.process)
+        total, user, system = ((b - a) / count for a, b in zip(before, after))
+        share = user / (user + system) if user + system else 0
+        return total, total * share, total * (1 - share)
+
+
+class Floor(Server):
+    def __init__(self, processes, directory, provider, database, tokens):
+        program, port = os.path.join(directory, "refresh_floor"), free_port()
+        include = subprocess.run(["pg_config", "--includedir"], check=True, capture_output=True, text=True).stdout.strip()
+        subprocess.run(["cc", "-O2", f"-I{include}", f"{ROOT}/Tests/Benchmarks/refresh_floor.c", "-lpq", "-o", program],
+                       check=True)
+        super().__init__(processes.start(
+            [program, str(port), database.uri, str(provider.port), *tokens], stdout=subprocess.DEVNULL), port, "none")
+        wait_for_port(port)
+
+
+class Broker(Server):
     def __init__(self, processes, program, directory, provider, database, level):
         self.processes, self.provider = processes, provider
         self.port = free_port()
@@ -247,7 +281,7 @@ class Broker:
         else:
             settings["TOKEN_BROKER_DATA_DIR"] = tempfile.mkdtemp(dir=directory)
         self.log = open(os.path.join(directory, "broker.log"), "ab")
-        self.process = processes.start([program], settings, stdout=self.log, stderr=self.log)
+        process = processes.start([program], settings, stdout=self.log, stderr=self.log)
         wait_for_port(self.port)
         admin = Client(self.port, "benchmark-admin")
         admin.ask("PUT", "/tenants/bench", {
@@ -256,7 +290,7 @@ class Broker:
             "allowed_redirect_uris": ["http://127.0.0.1:8080/end"]})
         _, made = admin.ask("POST", "/tenants/bench/api-keys", {
             "name": "bench", "permissions": ["credentials:read", "credentials:write", "login"]})
-        self.key = json.loads(made)["api_key"]
+        super().__init__(process, self.port, json.loads(made)["api_key"])
         self.client = Client(self.port, self.key)
 
     def store(self, storage_key, session):
@@ -270,22 +304,6 @@ class Broker:
 
     def read(self, client, storage_key):
         client.ask("GET", f"/credentials?storage_key={storage_key}")
-
-    def measure(self, count, callers, action):
-        """CPU microseconds of each of `count` actions: in all, user, kernel."""
-        clients = [Client(self.port, self.key) for _ in range(callers)]
-        before = cpu(self.process)
-        threads = [
-            threading.Thread(target=lambda n=n: [action(clients[n], i) for i in range(n, count, callers)])
-            for n in range(callers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        after = cpu(self.process)
-        total, user, system = ((b - a) / count for a, b in zip(before, after))
-        share = user / (user + system) if user + system else 0
-        return total, total * share, total * (1 - share)
 
     def begin_login(self, number):
         _, begun = self.client.ask("POST", "/login/initialize", {
@@ -325,8 +343,14 @@ def main():
                 broker = Broker(
                     processes, arguments.broker, directory, provider, database if store == "postgres" else None,
                     arguments.level)
-                measure(broker, f"{store}, {scheme}", arguments)
+                floor = None
+                if store == "postgres" and scheme == "http":
+                    tokens = [provider.session(f"floor-{number}")["refresh_token"] for number in range(KEYS)]
+                    floor = Floor(processes, directory, provider, database, tokens)
+                measure(broker, floor, f"{store}, {scheme}", arguments)
                 processes.stop(broker.process)
+                if floor:
+                    processes.stop(floor.process)
     finally:
         processes.stop_all()
         if database:
@@ -334,8 +358,8 @@ def main():
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def measure(broker, name, arguments):
-    keys = [f"key-{number}" for number in range(8)]
+def measure(broker, floor, name, arguments):
+    keys = [f"key-{number}" for number in range(KEYS)]
     for key in keys:
         broker.store(key, broker.provider.session(key))
     for key in keys:
@@ -352,6 +376,9 @@ def measure(broker, name, arguments):
                 arguments.count, callers, lambda c, i: broker.read(c, keys[i % len(keys)])))
             figures["refresh"].append(broker.measure(
                 arguments.count, callers, lambda c, i: broker.refresh(c, keys[i % len(keys)])))
+            if floor:
+                figures.setdefault("the calls alone", []).append(floor.measure(
+                    arguments.count, callers, lambda c, i: broker.refresh(c, keys[i % len(keys)])))
         for what, costs in figures.items():
             row(f"{name}: {what}, {callers} callers",
                 *(f"{statistics.median(cost[part] for cost in costs):.0f}" for part in range(3)))

@@ -158,6 +158,7 @@ internal import Testing
                 RecordChange.remove(kept.id, version: 99),
                 .insert(StoredRecord(id: kept.id, version: 6, sealed: [1])),
                 .replace(StoredRecord(id: kept.id, version: 100, sealed: [1]), version: 99),
+                .claim(kept.id, version: 5, holder: "h", replacing: "nobody", for: .seconds(1)),
             ] {
                 await #expect(throws: StoreError.conflict) { try await other.commit([conflict, .append(Self.entry)]) }
                 await #expect(throws: StoreError.conflict) { try await other.commit([conflict]) }

@@ -96,6 +96,9 @@ internal import Testing
             Use(
                 testDescription: "notify", statement: Statements.notifyUnless,
                 parameters: [.text("notice")] + names + [.integer(1)]),
+            Use(
+                testDescription: "notify of a claim", statement: Statements.notifyIfHeld,
+                parameters: [.text("notice")] + names + [.text("holder")]),
             Use(testDescription: "log", statement: Statements.log, parameters: []),
             Use(testDescription: "number", statement: Statements.number, parameters: [.integer(1000)]),
             Use(

@@ -246,6 +246,52 @@ internal import TokenBroker
         #expect((store.reads, store.commits) == (reads, commits + 2))
     }
 
+    @Test func `a replica that the provider wants to be left alone by serves what another one has stored`() async throws
+    {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        broker.transport.enqueue(.json(429, "{}", fields: ["Retry-After": "60"]))
+        #expect(await broker.get().status == 503)
+        let sibling = try await BrokerHarness(store: store, time: broker.time)
+        await sibling.set("a2", refresh: "r2")
+        #expect(await broker.get().token == "a2")
+        #expect(broker.transport.seen.count == 1)
+    }
+
+    @Test func `a lease that the store does not take is the store's failure alone`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        await broker.set("a1", refresh: "r1")
+        let reads = store.reads
+        store.setDown(true)
+        let answer = await broker.get("policy=local_force_refresh")
+        #expect((answer.status, answer.code) == (503, "storage_unavailable"))
+        #expect(store.reads == reads)
+        store.setDown(false)
+        #expect(!(await broker.call(.get, "/metrics").text.contains("token_broker_refresh_total{")))
+        #expect(!broker.log.contains { $0.contains("renewal_failed") })
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
+        #expect(await broker.get("policy=local_force_refresh").token == "a2")
+    }
+
+    @Test func `a login over what is in memory looks for its state alone`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        await broker.set("a1", refresh: "r1")
+        let login = await broker.beginLogin(body: #"{"storage_key": "default"}"#)
+        let (reads, commits) = (store.reads, store.commits)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2", userID: 42)))
+        #expect(
+            await broker.call(
+                .post, "/login/finalize", tenant: "t1",
+                body: #"{"login_response_query": "code=c-1&state=\#(login.state)"}"#
+            ).status == 200)
+        // The state is used, and the credentials are stored.
+        #expect((store.reads, store.commits) == (reads + 1, commits + 2))
+        #expect(await broker.get().token == "a2")
+    }
+
     @Test func `credentials are stored over what is in memory without a look`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)

@@ -43,11 +43,11 @@ internal import Testing
         /// - Parameter name: the tenant's name with whatever behind a dash.
         func hold(
             _ name: String, _ urgency: ProviderBudget.Urgency = .caller, client: String = "c1",
-            at host: String = "id.example"
+            at host: String = "id.example", mayWait: Bool = true
         ) async -> BrokerError? {
             do throws(BrokerError) {
                 try await budget.withPlace(
-                    for: Self.client(client), at: Self.server(host), of: Self.tenant(name), urgency
+                    for: Self.client(client), at: Self.server(host), of: Self.tenant(name), urgency, mayWait: mayWait
                 ) { () async throws(BrokerError) in
                     guard
                         let gate = self.state.withLock({ state in
@@ -118,6 +118,18 @@ internal import Testing
         for name in ["z"] + served { await users.end(name) }
         for task in tasks { #expect(await task.value == nil) }
         #expect(users.begun == ["z"] + served)
+    }
+
+    @Test func `one who may not wait has a free place or none`() async {
+        let users = Users(places: 1)
+        #expect(await users.hold("a-1", mayWait: false) == nil)
+        let holder = await users.ask("b-1")
+        #expect(await users.hold("a-2", mayWait: false)?.code == .retryableError)
+        #expect(users.budget.usage == .init(inUse: 1, waiting: 0))
+        await users.end("b-1")
+        #expect(await holder.value == nil)
+        #expect(await users.hold("a-3", mayWait: false) == nil)
+        #expect(users.begun == ["a-1", "b-1", "a-3"])
     }
 
     @Test func `one who is cancelled leaves the queue`() async {

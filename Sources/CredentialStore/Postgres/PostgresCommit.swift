@@ -72,7 +72,8 @@ enum PostgresCommit {
     }
 
     /// Told behind a COMMIT that has committed nothing if its one statement was in conflict. That shows in the record,
-    /// so that no change of one is told which there was not; that the log has grown may be told for nothing.
+    /// so that no change of one is told which there was not, nor the beginning of a renewal whose claim was refused; else
+    /// that the log has grown may be told for nothing.
     private static func notify(_ notice: String, of changes: [RecordChange]) -> PostgresCommand {
         func unless(_ id: RecordID, before version: Int64) -> PostgresCommand {
             PostgresCommand(Statements.notifyUnless, [.text(notice)] + names(id) + [.integer(version)])
@@ -81,6 +82,8 @@ enum PostgresCommit {
             switch change {
             case .insert(let record), .replace(let record, _, _): return unless(record.id, before: record.version)
             case .remove(let id, _): return unless(id, before: .max)
+            case .claim(let id, _, let holder, _, _):
+                return PostgresCommand(Statements.notifyIfHeld, [.text(notice)] + names(id) + [.text(holder)])
             default: continue
             }
         }

@@ -315,6 +315,14 @@ enum Statements {
             )
             """, isPrepared: true)
 
+    /// The same, if the record of $2 to $4 has a lease of $5.
+    static let notifyIfHeld = PostgresStatement(
+        trusted: """
+            SELECT pg_notify('\(channel)', $1) WHERE EXISTS (
+                SELECT 1 FROM token_broker_records WHERE kind = $2 AND tenant = $3 AND key = $4 AND lease_holder = $5
+            )
+            """, isPrepared: true)
+
     static let channel = "token_broker"
 
     // MARK: Transactions
