@@ -41,17 +41,17 @@ internal import HTTPCodec
         // Byte by byte: every event and every line of the log bears a time or two.
         guard (0...9999).contains(date.year) else {
             // Beyond what RFC 3339 can write.
-            return Self.text(secondOfDay, of: date, afterYear: Array(String(date.year).utf8))
+            return Self.text(year: Array(String(date.year).utf8), date, secondOfDay)
         }
         var year: [UInt8] = []
         year.reserveCapacity(20)
         Self.append(date.year / 100, to: &year)
         Self.append(date.year % 100, to: &year)
-        return Self.text(secondOfDay, of: date, afterYear: year)
+        return Self.text(year: year, date, secondOfDay)
     }
 
-    private static func text(_ secondOfDay: Int64, of date: GregorianDate, afterYear: consuming [UInt8]) -> String {
-        var text = afterYear
+    private static func text(year: consuming [UInt8], _ date: GregorianDate, _ secondOfDay: Int64) -> String {
+        var text = year
         text.append(UInt8(ascii: "-"))
         append(date.month, to: &text)
         text.append(UInt8(ascii: "-"))

@@ -19,7 +19,7 @@ struct Router: Sendable {
     }
 
     private let patterns: [(path: String, segments: [Segment], routes: [Route])]
-    /// The first pattern that takes the path, for the paths without parameters.
+    /// The patterns without parameters, by their paths.
     private let literals: [String: Int]
 
     init(_ routes: [Route]) {
@@ -32,10 +32,14 @@ struct Router: Sendable {
             }
         }
         self.patterns = patterns
-        literals = patterns.reduce(into: [:]) { literals, pattern in
-            if pattern.path.contains("{") { return }
-            literals[pattern.path] = patterns.firstIndex { Self.match($0.segments, Self.pieces(pattern.path)) != nil }
+        var literals: [String: Int] = [:]
+        for (index, pattern) in patterns.enumerated() where !pattern.path.contains("{") {
+            let pieces = Self.pieces(pattern.path)
+            // One that an earlier pattern takes as well is found by looking at them in turn.
+            let first = patterns.firstIndex { Self.match($0.segments, pieces) != nil }
+            if first == index { literals[pattern.path] = index }
         }
+        self.literals = literals
     }
 
     /// - Throws: `not_found`, or `method_not_allowed` with the methods that are.
