@@ -39,29 +39,25 @@ internal import HTTPCodec
         let (days, secondOfDay) = GregorianDate.floorDivide(seconds, by: 86_400)
         let date = GregorianDate(daysSince1970: days)
         // Byte by byte: every event and every line of the log bears a time or two.
-        guard (0...9999).contains(date.year) else {
+        var text: [UInt8] = []
+        text.reserveCapacity(20)
+        if (0...9999).contains(date.year) {
+            Self.append(date.year / 100, to: &text)
+            Self.append(date.year % 100, to: &text)
+        } else {
             // Beyond what RFC 3339 can write.
-            return Self.text(year: Array(String(date.year).utf8), date, secondOfDay)
+            text.append(contentsOf: String(date.year).utf8)
         }
-        var year: [UInt8] = []
-        year.reserveCapacity(20)
-        Self.append(date.year / 100, to: &year)
-        Self.append(date.year % 100, to: &year)
-        return Self.text(year: year, date, secondOfDay)
-    }
-
-    private static func text(year: consuming [UInt8], _ date: GregorianDate, _ secondOfDay: Int64) -> String {
-        var text = year
         text.append(UInt8(ascii: "-"))
-        append(date.month, to: &text)
+        Self.append(date.month, to: &text)
         text.append(UInt8(ascii: "-"))
-        append(date.day, to: &text)
+        Self.append(date.day, to: &text)
         text.append(UInt8(ascii: "T"))
-        append(secondOfDay / 3600, to: &text)
+        Self.append(secondOfDay / 3600, to: &text)
         text.append(UInt8(ascii: ":"))
-        append(secondOfDay / 60 % 60, to: &text)
+        Self.append(secondOfDay / 60 % 60, to: &text)
         text.append(UInt8(ascii: ":"))
-        append(secondOfDay % 60, to: &text)
+        Self.append(secondOfDay % 60, to: &text)
         text.append(UInt8(ascii: "Z"))
         return String(decoding: text, as: UTF8.self)
     }

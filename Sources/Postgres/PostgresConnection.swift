@@ -373,15 +373,15 @@ package actor PostgresConnection {
         } while handle.isBusy
     }
 
-    /// libpq, "Asynchronous command processing": while the socket does not take all, read as well, for the server may
-    /// itself be waiting for us to read.
+    /// Writes what the socket has not taken at once. libpq, "Asynchronous command processing": while it does not take all,
+    /// read as well, for the server may itself be waiting for us to read.
     private func flush(until deadline: MonotonicInstant) async throws(PostgresError) {
-        while try !isFlushed() {
+        repeat {
             let readiness = try await ready([.readable, .writable], until: deadline)
             if !readiness.isDisjoint(with: [.readable, .peerFinished, .hangup]) {
                 guard handle.consumeInput() else { throw lost() }
             }
-        }
+        } while try !isFlushed()
     }
 
     /// Writes what is queued, as far as the socket takes it, and tells whether that was all.

@@ -16,7 +16,7 @@ enum CommitNotice {
         var grown: [TenantName] = []
         func line(_ words: String...) {
             for (index, word) in words.enumerated() {
-                if index > 0 || !text.isEmpty { text += index > 0 ? " " : "\n" }
+                if !text.isEmpty { text += index > 0 ? " " : "\n" }
                 text += word
             }
         }
