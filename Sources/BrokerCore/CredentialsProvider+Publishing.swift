@@ -48,13 +48,24 @@ extension CredentialsProvider {
     ) async throws(BrokerError) -> Renewed {
         let id = renewal.id
         let life = record.held.map { time.now.duration(to: $0.expires) }
+        // Where a session is put away without its refresh token's having been asked about, nobody may be exchanging that
+        // just now: so this one heeds the leases of others, too.
+        let holder = renewal.lease.holder ?? (aside == .none ? nil : renewal.refreshID.text)
         var publication = Publication(
-            id: id, tenantVersion: renewal.tenant.version, holder: renewal.lease.holder, record: record,
+            id: id, tenantVersion: renewal.tenant.version, holder: holder, record: record,
             spent: renewal.grant?.spendsRefreshToken == true ? renewal.current.record.held?.refreshTokenDigest : nil,
             events: events, base: renewal.current.version, aside: aside)
         while true {
             let ticket = records.changes.ticket(id)
-            switch try await advance(&publication) {
+            let progress: Progress
+            do throws(BrokerError) {
+                progress = try await advance(&publication)
+            } catch {
+                // An operator must look, and what was granted is to be there then.
+                if let snapshot = await keep(publication) { return .new(snapshot, life: life) }
+                throw error
+            }
+            switch progress {
             case .stored(let snapshot): return .new(snapshot, life: life)
             case .overtaken:
                 await letGo(
@@ -70,10 +81,14 @@ extension CredentialsProvider {
                     throw error
                 }
             case .storeAway:
-                if publication.tries == 1, let snapshot = await keep(publication) {
-                    return .new(snapshot, life: life)
+                // A journal that has failed may be well again.
+                if let snapshot = await keep(publication) { return .new(snapshot, life: life) }
+                do throws(BrokerError) {
+                    try await records.waitForStore(beforeTry: publication.tries, id)
+                } catch {
+                    if let snapshot = await keep(publication) { return .new(snapshot, life: life) }
+                    throw error
                 }
-                try await records.waitForStore(beforeTry: publication.tries, id)
             }
         }
     }
@@ -130,15 +145,17 @@ extension CredentialsProvider {
         if Self.isRefuted(standing.snapshot.record, by: publication.record, inExchangeFor: publication.spent) {
             // What was kept aside of the session is spent, and using it would end the session after all.
             (publication.base, publication.aside) = (standing.snapshot.version, .drop)
-        } else if standing.snapshot.version != publication.base {
+        } else if standing.snapshot.version != publication.base, !Self.holdsSpent(standing.snapshot.record, publication) {
             return .overtaken
-        } else if let lease = standing.lease, lease.holder != publication.holder, !lease.hasRunOut,
-            publication.holder != nil
-        {
-            (publication.prepared, publication.tries) = (nil, 0)
-            return .again(after: lease.remaining)
-        } else if publication.aside == .none, publication.base == 0 {
-            return .overtaken
+        } else {
+            publication.base = standing.snapshot.version
+            if let lease = standing.lease, lease.holder != publication.holder, !lease.hasRunOut,
+                publication.holder != nil
+            {
+                (publication.prepared, publication.tries) = (nil, 0)
+                return .again(after: lease.remaining)
+            }
+            if publication.aside == .none, publication.base == 0 { return .overtaken }
         }
         // Otherwise it was what is kept aside that somebody else has changed, or a lease that has ended since: what the
         // record holds is what was renewed, and its refresh token is spent. Waits for a lease are not counted, which
@@ -157,6 +174,15 @@ extension CredentialsProvider {
     ) -> Bool {
         guard granted.held?.level == .user, standing.held?.level != .user, let spent else { return false }
         return standing.ended == spent
+    }
+
+    /// Whether the record, whoever has written it, has the refresh token that was exchanged for another one: restored by an
+    /// operator, or kept by a replica whose own refresh brought none. What we were granted is what comes after it.
+    private static func holdsSpent(_ standing: CredentialRecord, _ publication: Publication) -> Bool {
+        guard let spent = publication.spent, let successor = publication.record.held?.refreshTokenDigest else {
+            return false
+        }
+        return successor != spent && standing.held?.refreshTokenDigest == spent
     }
 
     /// Waits for another replica to finish, for as long as its lease lasts.

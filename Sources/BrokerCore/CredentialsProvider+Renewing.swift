@@ -74,7 +74,10 @@ extension CredentialsProvider {
                 await settleAbandoned(standing.lease, renewal)
                 return .success(.overtaken)
             }
-            guard let lease = standing.lease, renewal.grant != nil else { return await carryOut(decision, renewal) }
+            // What nobody is asked about takes no lease; but a refresh token is not put away while another replica may be
+            // exchanging it.
+            let heedsLease = renewal.grant != nil || standing.snapshot.record.held?.refreshToken != nil
+            guard let lease = standing.lease, heedsLease else { return await carryOut(decision, renewal) }
             if lease.hasRunOut, await records.mayTakeOver(lease) { return await carryOut(decision, renewal) }
             // Another replica renews. It ends by telling so, or its lease runs out.
             if urgency == .background { return .success(.overtaken) }
@@ -157,7 +160,8 @@ extension CredentialsProvider {
             }
         } catch {
             (result, outcome) = (.failure(error), .failed)
-            if decision == .refresh(isEarly: true), renewal.counts {
+            // A store that takes nothing makes callers wait as a provider does that does not answer.
+            if decision == .refresh(isEarly: true), renewal.counts || renewal.lease.claim == .failed {
                 pauseEarlyRenewal(renewal.id, of: renewal.current.version, for: Self.pauseAfterEarlyFailure)
             }
         }

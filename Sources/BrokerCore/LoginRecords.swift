@@ -18,17 +18,22 @@ struct LoginRecords: Sendable {
     func replace(
         _ record: OpenRecord, version: Int64, telling events: [VaultChange], retries: Int?
     ) async throws(StoreError) {
+        // An earlier try may have arrived although its answer did not, before the next one or while that was under way.
+        func hasArrived() async throws(StoreError) -> Bool {
+            let standing = try await vault.read(record.id)
+            return standing?.version == record.version && standing?.content == record.content
+        }
         var tries = 0
         while true {
             do throws(StoreError) {
-                // An earlier try may have arrived although its answer did not.
-                var hasArrived = false
-                if tries > 0 {
-                    let standing = try await vault.read(record.id)
-                    hasArrived = standing?.version == record.version && standing?.content == record.content
-                }
-                if !hasArrived {
-                    try await vault.commit([.replace(record, version: version)] + events)
+                var isWritten = false
+                if tries > 0 { isWritten = try await hasArrived() }
+                if !isWritten {
+                    do throws(StoreError) {
+                        try await vault.commit([.replace(record, version: version)] + events)
+                    } catch {
+                        guard error == .conflict, tries > 0, try await hasArrived() else { throw error }
+                    }
                 }
                 if !events.isEmpty { bus.announce(record.id.tenant) }
                 return

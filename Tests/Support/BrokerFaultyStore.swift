@@ -8,6 +8,10 @@ package final class BrokerFaultyStore: ForwardingStore {
         case refuse
         /// The changes are made, and the caller hears that the store is unavailable.
         case loseAnswer
+        /// The caller hears that the store is unavailable, and the changes are made just before those of the next commit.
+        case landLate
+        /// Nothing is changed, and the caller hears that the store is damaged.
+        case damage
         /// Waits for the gate first. As with a database, a caller that was cancelled meanwhile does not learn that the
         /// changes were made.
         case hold(Gate)
@@ -20,6 +24,7 @@ package final class BrokerFaultyStore: ForwardingStore {
 
     private struct State {
         var traps: [Trap] = []
+        var late: [RecordChange] = []
         var isAway = false
     }
 
@@ -53,6 +58,11 @@ package final class BrokerFaultyStore: ForwardingStore {
 
     package func commit(_ changes: [RecordChange]) async throws(StoreError) {
         try admit()
+        let late = state.withLock { state in
+            defer { state.late = [] }
+            return state.late
+        }
+        if !late.isEmpty { try await inner.commit(late) }
         let fault = state.withLock { state -> Fault? in
             guard let index = state.traps.firstIndex(where: { changes.contains(where: $0.concerns) }) else {
                 return nil
@@ -65,6 +75,10 @@ package final class BrokerFaultyStore: ForwardingStore {
         case .loseAnswer?:
             try await inner.commit(changes)
             throw .unavailable
+        case .landLate?:
+            state.withLock { $0.late = changes }
+            throw .unavailable
+        case .damage?: throw .damaged("a table is not what it was")
         case .hold(let gate)?:
             gate.arrive()
             await gate.opened()

@@ -144,6 +144,18 @@ internal import TokenBroker
         #expect(await broker.token() == "access-2")
     }
 
+    @Test func `happens although the mark came to be while it was tried again`() async throws {
+        let store = BrokerFaultyStore()
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant()
+        let login = await broker.beginLogin()
+        store.disturb([.landLate]) { $0.replaces(.login) }
+        broker.transport.enqueue(.json(200, Self.granted))
+        #expect(await broker.callback("code=c-1&state=\(login.state)").status == 200)
+        #expect(broker.transport.seen.count == 1)
+        #expect(await broker.token() == "access-2")
+    }
+
     @Test func `happens once when two callbacks meet a store that does not say whose mark it took`() async throws {
         let store = BrokerFaultyStore()
         let broker = try await BrokerHarness(store: store)

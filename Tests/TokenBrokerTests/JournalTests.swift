@@ -20,12 +20,15 @@ internal import TokenBroker
         let store: BrokerFaultyStore
         let broker: BrokerHarness
         let journal: Journal
+        /// What the journal is written to.
+        let journalStore: BrokerFaultyStore
 
         init() async throws {
             let time = time
             base = MemoryRecordStore { time.monotonic }
             store = BrokerFaultyStore(base, revalidateAfter: .seconds(5))
-            journal = try await Self.journal(directory)
+            journalStore = BrokerFaultyStore(try await FileRecordStore(directory: directory.path))
+            journal = try Self.journal(journalStore)
             broker = try await BrokerHarness(store: store, time: time, journal: journal)
             await broker.makeTenant()
             await broker.set("a1", refresh: "r1")
@@ -33,8 +36,11 @@ internal import TokenBroker
         }
 
         static func journal(_ directory: StoreFixtureDirectory) async throws -> Journal {
-            let store = try await FileRecordStore(directory: directory.path)
-            return Journal(vault: Vault(store: store, keyring: try Keyring(parsing: BrokerHarness.masterKeys)))
+            try journal(try await FileRecordStore(directory: directory.path))
+        }
+
+        private static func journal(_ store: any RecordStore) throws -> Journal {
+            Journal(vault: Vault(store: store, keyring: try Keyring(parsing: BrokerHarness.masterKeys)))
         }
 
         /// Refreshes, and has the store go away before the grant is stored.
@@ -127,7 +133,7 @@ internal import TokenBroker
         await next.broker.finish()
     }
 
-    @Test(arguments: ["logout", "login", "refusal"])
+    @Test(arguments: ["logout", "login", "refusal", "restore"])
     func `what has come between decides`(event: String) async throws {
         let setting = try await Setting()
         #expect(await setting.refreshWithoutStore().token == "a2")
@@ -140,6 +146,8 @@ internal import TokenBroker
             setting.time.advance(by: .seconds(12))
             other.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
             #expect(await other.get().level == "basic")
+            // What an operator then brings back is the refresh token that was exchanged for the one in the journal.
+            if event == "restore" { #expect(await other.restore().status == 200) }
         }
         setting.store.isAway = false
         await setting.untilStored()
@@ -152,7 +160,12 @@ internal import TokenBroker
             default: #expect(answer.token == "a2")
             }
         }
-        if event == "refusal" { #expect(try await other.aside() == nil) }
+        if event == "refusal" || event == "restore" {
+            #expect(try await other.aside() == nil)
+            other.transport.enqueue(.json(200, BrokerHarness.token("a3")))
+            #expect(await other.get("policy=local_force_refresh").token == "a3")
+            #expect(other.transport.seen.last?.form["refresh_token"] == "r2")
+        }
         await setting.broker.broker.finish()
     }
 
@@ -242,6 +255,42 @@ internal import TokenBroker
         #expect(await setting.passing { await granted.value }.token == "a2")
         #expect(setting.broker.log.contains { $0.contains("journal_failed") })
         #expect(try await setting.entries() == 0)
+    }
+
+    @Test func `a journal that is well again gets what it did not take at first`() async throws {
+        let setting = try await Setting()
+        setting.journalStore.disturb([.refuse]) { _ in true }
+        let granted = Task { await setting.refreshWithoutStore() }
+        #expect(await setting.passing { await granted.value }.token == "a2")
+        #expect(setting.store.isAway)
+        #expect(try await setting.entries() == 1)
+        setting.store.isAway = false
+        await setting.untilStored()
+        #expect(try await setting.another().get().token == "a2")
+        await setting.broker.broker.finish()
+    }
+
+    @Test func `what is cut short goes into a journal that is well again`() async throws {
+        let setting = try await Setting()
+        setting.journalStore.disturb([.refuse]) { _ in true }
+        async let granted = setting.refreshWithoutStore()
+        await setting.time.sleepers(atLeast: 1)
+        #expect(setting.broker.broker.core.credentials.cutShort() == 1)
+        #expect(await granted.token == "a2")
+        #expect(try await setting.entries() == 1)
+        await setting.broker.broker.finish()
+    }
+
+    @Test func `what a damaged store does not take stays in the journal until somebody has looked`() async throws {
+        let setting = try await Setting()
+        setting.store.disturb([.damage, .damage]) { $0.replaces(.credentials) }
+        setting.broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        #expect(await setting.broker.get().token == "a2")
+        #expect(try await setting.entries() == 1)
+        await setting.untilStored()
+        #expect(setting.store.remainingFaults == 0)
+        #expect(try await setting.another().get().token == "a2")
+        await setting.broker.broker.finish()
     }
 
     @Test func `nothing readable stands in the journal's files`() async throws {

@@ -145,6 +145,22 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
+    @Test func `pauses for a store that can be read and not written to`() async throws {
+        let store = BrokerFaultyStore()
+        let broker = try await Self.make(store: store)
+        broker.time.advance(by: .seconds(3100))
+        store.disturb([.refuse, .refuse]) { if case .claim = $0 { true } else { false } }
+        #expect(await broker.get().token == "a1")
+        #expect(store.remainingFaults == 1)
+        broker.time.advance(by: .milliseconds(29_999))
+        #expect(await broker.get().token == "a1")
+        #expect(store.remainingFaults == 1)
+        broker.time.advance(by: .milliseconds(1))
+        #expect(await broker.get().token == "a1")
+        #expect(store.remainingFaults == 0)
+        #expect(broker.transport.seen.isEmpty)
+    }
+
     @Test func `a token that never lives longer than the lead time is not refreshed at every read`() async throws {
         let broker = try await Self.make(lead: 7200, lifetime: .seconds(100))
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", expiresIn: 1000)))

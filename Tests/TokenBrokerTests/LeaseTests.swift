@@ -349,6 +349,45 @@ internal import TokenBroker
         #expect(await two.get().token == (succeeds ? "a3" : "a2"))
     }
 
+    @Test func `a grant that comes late takes the place of one that left the spent refresh token where it was`()
+        async throws
+    {
+        let (time, one, two) = try await Self.expired(skipsSleeps: false)
+        let late = Gate()
+        one.transport.enqueue(.after(late, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        async let first = one.get()
+        await late.arrivals()
+        time.advance(by: .seconds(12))
+        two.transport.enqueue(.json(200, BrokerHarness.token("a3")))
+        #expect(await two.get().token == "a3")
+        late.open()
+        #expect(await first.token == "a2")
+        time.advance(by: .seconds(6))
+        two.transport.enqueue(.json(200, BrokerHarness.token("a4", refresh: "r4")))
+        #expect(await two.get("policy=local_force_refresh").token == "a4")
+        #expect(two.transport.seen.map { $0.form["refresh_token"] } == ["r1", "r2"])
+    }
+
+    @Test func `a session is not put away while another replica exchanges its refresh token`() async throws {
+        let time = ManualTime(skipsSleeps: false)
+        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
+        await one.makeTenant("t1", "{\(BrokerHarness.oidc) \"client_id\": \"c1\"}")
+        await one.set("a1", refresh: "r1", lifetime: .seconds(1))
+        let gate = Gate()
+        one.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2", expiresIn: 1))))
+        async let first = one.get()
+        await gate.arrivals()
+        await two.makeTenant("t1", "{\(BrokerHarness.oidc) \"client_id\": \"c2\"}")
+        async let second = two.get()
+        await time.sleepers(atLeast: 1)
+        #expect(try await two.aside() == nil)
+        gate.open()
+        _ = await first
+        time.advance(by: .seconds(1))
+        #expect(await second.level == "basic")
+        #expect(try await two.aside()?.credentials.refreshToken == SecretBytes(utf8: "r2"))
+    }
+
     @Test func `what a dead replica left is seen to although nobody asks and the token is good`() async throws {
         let time = ManualTime(skipsSleeps: false)
         let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
