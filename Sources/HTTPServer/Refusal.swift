@@ -4,7 +4,7 @@ package enum Refusal: Int, Sendable, CaseIterable {
     case overload
     /// A connection over the limit; of a crowd, most are closed without an answer.
     case connections
-    /// A request whose content, with the unfinished ones of the same loop, is more than that may hold.
+    /// A request whose content, with those of the same loop's other requests, is more than that may hold.
     case contents
 
     /// As metrics and the log call it.
@@ -21,7 +21,7 @@ package enum Refusal: Int, Sendable, CaseIterable {
         switch self {
         case .overload: "There is more to do than this server can. Ask again."
         case .connections: "The server has too many connections."
-        case .contents: "The server holds too many unfinished requests."
+        case .contents: "The server holds too much content of requests. Ask again."
         }
     }
 }

@@ -31,8 +31,9 @@ package struct ServerConfiguration: Sendable {
     /// Unsent bytes of answers from which on a connection's further requests are not read and a stream's writer waits;
     /// requests are not read on a connection whose socket is full, either. Default 64 KiB. One answer, and one write to a stream, may exceed it.
     package var unsentBytes: Int
-    /// Bytes of unfinished contents that the connections of one loop may hold together. Default 64 MiB. The request
-    /// that would exceed it is answered 503: whoever fills memory with contents that never end hurts only such.
+    /// Bytes of contents that the requests of one loop may hold together, from their first to the end of the answer.
+    /// Default 64 MiB. The request that would exceed it is answered 503: whoever fills memory with contents that never
+    /// end, or with requests that wait, hurts only those that have any.
     package var contentBytes: Int
     /// For `Retry-After` in a 503 to a refused connection or request. Default 1 s.
     package var retryAfterSeconds: Int

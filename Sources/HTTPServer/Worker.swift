@@ -30,6 +30,8 @@ actor Worker {
     private var isListed: [Bool] = []
     private var refusedConnections = 0
     private var isSweeping = false
+    /// The slot at which the sweep goes on.
+    private var nextSwept = 0
     /// What each kind of refusal is answered with, once there was one.
     private var refusalAnswers = [Response?](repeating: nil, count: Refusal.allCases.count)
     /// Refusals that the handler has not been told of, and whether it is going to be.
@@ -305,7 +307,13 @@ actor Worker {
                     _ = refuseIfTooMuchIsHeld(connection)
                 case .request(let head, let body):
                     requests += 1
-                    start(head, body, connection)
+                    // What a GET or a HEAD has of content means nothing (RFC 9110 §9.3.1), and need not be kept.
+                    let content = head.method == .get || head.method == .head ? [] : body
+                    if !content.isEmpty, heldContentBytes + content.count > configuration.contentBytes {
+                        refuseContent(connection)
+                    } else {
+                        start(head, content, connection)
+                    }
                 case .fault(let fault):
                     fail(connection, fault.status, fault.detail)
                 }
@@ -344,12 +352,17 @@ actor Worker {
 
     private func refuseIfTooMuchIsHeld(_ connection: Connection) -> Bool {
         guard connection.phase == .receiving, heldContentBytes > configuration.contentBytes else { return false }
-        note(.contents)
-        end(connection, with: answer(to: .contents))
+        refuseContent(connection)
         return true
     }
 
-    /// Keeps the sum of the unfinished contents that this loop's connections hold.
+    private func refuseContent(_ connection: Connection) {
+        note(.contents)
+        end(connection, with: answer(to: .contents))
+    }
+
+    /// Keeps the sum of the unfinished contents that this loop's connections hold. Finished ones are in it for as long as
+    /// their handlers run.
     private func account(_ connection: Connection) {
         heldContentBytes += connection.unfinishedContentBytes - connection.accountedContentBytes
         connection.accountedContentBytes = connection.unfinishedContentBytes
@@ -430,6 +443,7 @@ actor Worker {
         // The phase changes first: when the handler does not suspend, the answer is there before the next line.
         connection.phase = .answering
         runningHandlers += 1
+        heldContentBytes += body.count
         let id = connection.id
         let task = Task.immediate { await self.respond(to: request, on: id) }
         switch connection.phase {
@@ -483,6 +497,7 @@ actor Worker {
         if let serial = answered(id, response), let makeContent = response.stream {
             await stream(makeContent, serial, on: id)
         }
+        heldContentBytes -= request.body.count
         runningHandlers -= 1
         if runningHandlers == 0 { becomeQuietIfDone() }
     }
@@ -715,27 +730,49 @@ actor Worker {
         loop.schedule(at: .after(configuration.sweepInterval)) { self.assumeIsolated { $0.sweep() } }
     }
 
+    /// Looks at the deadlines of all connections, as many in a turn as its time is enough for.
     private func sweep() {
-        isSweeping = false
         let now = MonotonicInstant.now
-        for case let connection? in connections {
-            if connection.readDeadline <= now { noteAnswers(of: connection) }
-            if connection.writeDeadline <= now {
-                counters.stalled.add(1, ordering: .relaxed)
-                abort(connection)
-            } else if connection.readDeadline <= now {
-                deadlinePassed(connection)
+        let end = now.advanced(byNanoseconds: Self.timePerTurn)
+        while nextSwept < connections.count {
+            let slot = nextSwept
+            nextSwept += 1
+            var isDone = true
+            if let connection = connections[slot] {
+                if connection.readDeadline <= now { noteAnswers(of: connection) }
+                if connection.writeDeadline <= now {
+                    counters.stalled.add(1, ordering: .relaxed)
+                    abort(connection)
+                } else if connection.readDeadline <= now {
+                    deadlinePassed(connection, now)
+                } else {
+                    isDone = false
+                }
+            }
+            // A look at a deadline that has not passed takes less than one at the clock.
+            if isDone || slot.isMultiple(of: 16), nextSwept < connections.count, MonotonicInstant.now >= end {
+                loop.schedule(at: .now) { self.assumeIsolated { $0.sweep() } }
+                return
             }
         }
+        nextSwept = 0
+        isSweeping = false
         let isKeeping = lane.tidy()
         if liveConnections > 0 || isKeeping { scheduleSweep() }
     }
 
-    private func deadlinePassed(_ connection: Connection) {
-        switch connection.wait {
-        case .firstRequest, .nextRequest:
-            closeIfStillIdle(connection)
-        case .linger, .nothing:
+    private func deadlinePassed(_ connection: Connection, _ now: MonotonicInstant) {
+        let wait = connection.wait
+        if wait == .linger || wait == .nothing { return close(connection) }
+        // What it waits for may have come without the loop's having got to it.
+        lane.close(connection.id)
+        connection.mayHaveInput = true
+        serve(connection)
+        guard connection.phase == .receiving, connection.wait == wait, connection.readDeadline <= now,
+            !connection.isQueued
+        else { return }
+        switch wait {
+        case .firstRequest, .nextRequest, .linger, .nothing:
             close(connection)
         case .head:
             fail(connection, .requestTimeout, "The head of the request took too long.")
@@ -775,7 +812,7 @@ actor Worker {
         becomeQuietIfDone()
     }
 
-    /// Closes an idle connection, unless a request has arrived on it that no event has told of yet.
+    /// Closes an idle connection in a drain, unless a request has arrived on it that no event has told of yet.
     private func closeIfStillIdle(_ connection: Connection) {
         lane.close(connection.id)
         connection.mayHaveInput = true

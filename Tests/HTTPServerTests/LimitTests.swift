@@ -181,6 +181,59 @@ import Testing
         }
     }
 
+    @Test func `a request that comes at the last moment is answered, and its connection stays`() async throws {
+        let clients = Mutex<[HTTPRawClient]>([])
+        let handler: @Sendable (Request) async -> Response = { request in
+            let clients = clients.withLock { $0 }
+            switch request.path {
+            case "/hold":
+                // Until the first connection's time is up, and a look at deadlines is due.
+                try? clients[2].sendBlocking(Array(get("/then").utf8))
+                usleep(300_000)
+            case "/then":
+                // Behind the turn's look at the descriptors, and before the one at the deadlines.
+                try? clients[0].sendBlocking(Array(get("/late").utf8))
+            default: break
+            }
+            return Response(.ok, body: Array(request.path.utf8))
+        }
+        try await withServer(configured { $0.idleTimeout = .milliseconds(200) }, handler: handler) { server in
+            let three = try (0..<3).map { _ in try HTTPRawClient(server.address) }
+            clients.withLock { $0 = three }
+            defer { clients.withLock { $0 = [] } }
+            try await three[0].send(get("/first"))
+            #expect(try await three[0].response().text == "/first")
+            try await three[1].send(get("/hold"))
+            #expect(try await three[0].response().text == "/late")
+            try await three[0].send(get("/again"))
+            #expect(try await three[0].response().text == "/again")
+        }
+    }
+
+    @Test func `many time-outs at once leave others their turns`() async throws {
+        let counts = Mutex((server: Server?.none, open: Set<Int>()))
+        let handler: @Sendable (Request) async -> Response = { _ in
+            counts.withLock { counts in
+                if let open = counts.server?.statistics.connectionsOpen { counts.open.insert(open) }
+            }
+            return Response(.ok)
+        }
+        try await withServer(configured { $0.headTimeout = .seconds(2) }, handler: handler) { server in
+            let silent = try (0..<1000).map { _ in try SilentClient(server.address) }
+            let client = try HTTPRawClient(server.address)
+            await eventually { server.statistics.connectionsOpen == silent.count + 1 }
+            counts.withLock { $0.server = server }
+            defer { counts.withLock { $0.server = nil } }
+            // One answer on, as long as there are others.
+            while server.statistics.connectionsOpen > 1 {
+                try await client.send(get("/"))
+                #expect(try await client.response().status == .ok)
+            }
+            let between = counts.withLock { $0.open.filter { (2...silent.count).contains($0) } }
+            #expect(between.count > 5, "\(between.sorted())")
+        }
+    }
+
     @Test func `time-outs of requests do not count while a handler works`() async throws {
         let configuration = configured {
             $0.headTimeout = .milliseconds(50)
@@ -217,6 +270,33 @@ import Testing
             let third = try HTTPRawClient(server.address)
             try await third.send(head + String(repeating: "x", count: 60_000))
             #expect(try await third.response().status == .ok)
+        }
+    }
+
+    @Test func `contents count until their requests are answered, and those of a GET are not kept`() async throws {
+        let gate = Gate()
+        let handler: @Sendable (Request) async -> Response = { request in
+            gate.arrive()
+            await gate.opened()
+            return Response(.ok, body: Array("\(request.body.count)".utf8))
+        }
+        try await withServer(configured { $0.contentBytes = 100_000 }, handler: handler) { server in
+            func begin(_ method: String) async throws -> HTTPRawClient {
+                let client = try HTTPRawClient(server.address)
+                let head = "\(method) / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n"
+                try await client.send(head + String(repeating: "x", count: 60_000))
+                return client
+            }
+            let waiting = [try await begin("GET"), try await begin("GET"), try await begin("POST")]
+            await gate.arrivals(3)
+            let refusal = try await begin("POST").response()
+            #expect(refusal.status == .serviceUnavailable)
+            #expect(refusal.fields["retry-after"] == "1")
+            gate.open()
+            for (client, held) in zip(waiting, ["0", "0", "60000"]) {
+                #expect(try await client.response().text == held)
+            }
+            #expect(try await begin("POST").response().text == "60000")
         }
     }
 
@@ -419,6 +499,20 @@ import Testing
                 #expect(try await client.response().status == .ok)
             }
         }
+    }
+}
+
+/// A connection that nothing is sent on.
+private final class SilentClient {
+    private let descriptor: OwnedDescriptor
+
+    init(_ address: SocketAddress) throws {
+        descriptor = OwnedDescriptor(
+            adopting: try retryingInterrupts("socket") {
+                socket(address.family, CInt(SOCK_STREAM.rawValue) | CInt(SOCK_CLOEXEC.rawValue), 0)
+            })
+        let number = descriptor.rawValue
+        try retryingInterrupts("connect") { unsafe address.withSockaddr { unsafe Glibc.connect(number, $0, $1) } }
     }
 }
 

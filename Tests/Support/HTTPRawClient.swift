@@ -50,6 +50,11 @@ package actor HTTPRawClient {
     }
 
     package func send(_ bytes: [UInt8]) throws {
+        try sendBlocking(bytes)
+    }
+
+    /// The same, on the caller's thread.
+    package nonisolated func sendBlocking(_ bytes: [UInt8]) throws {
         var start = 0
         while start < bytes.count {
             let count = unsafe bytes.withUnsafeBytes { bytes in
