@@ -145,7 +145,8 @@ extension CredentialsProvider {
         if Self.isRefuted(standing.snapshot.record, by: publication.record, inExchangeFor: publication.spent) {
             // What was kept aside of the session is spent, and using it would end the session after all.
             (publication.base, publication.aside) = (standing.snapshot.version, .drop)
-        } else if standing.snapshot.version != publication.base, !Self.holdsSpent(standing.snapshot.record, publication) {
+        } else if standing.snapshot.version != publication.base, !Self.holdsSpent(standing.snapshot.record, publication)
+        {
             return .overtaken
         } else {
             publication.base = standing.snapshot.version

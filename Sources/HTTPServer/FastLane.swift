@@ -53,8 +53,9 @@ internal import Synchronization
 
     /// An answer that is kept, with the request that it answers.
     private struct Kept {
-        /// In nanoseconds of the shortcut's clock.
+        /// In nanoseconds of the shortcut's clock, and the same by the time of day, in milliseconds: a clock may be moved.
         var end: Int64 = .min
+        var lastMillisecond: Int64 = .min
         var generation = 0
         /// The second that its date is of.
         var second: Int64 = 0
@@ -688,6 +689,7 @@ internal import Synchronization
     @inline(__always)
     private func holds(_ entry: UnsafeMutablePointer<Kept>) -> Bool {
         unsafe entry.pointee.end > state.pointee.monotonic && entry.pointee.generation == generation.current
+            && entry.pointee.lastMillisecond >= state.pointee.milliseconds
     }
 
     /// Gives the kept answer the date and a name of its own.
@@ -968,7 +970,9 @@ internal import Synchronization
             from: output.base + answer.start, byteCount: output.count - answer.start)
         let left = ShortcutAnswer.seconds(until: answer.secondsEnd, at: answer.milliseconds)
         unsafe entry.pointee = Kept(
-            end: state.pointee.monotonic + answer.life, generation: generation, second: stamp.second,
+            end: state.pointee.monotonic + answer.life,
+            lastMillisecond: state.pointee.milliseconds + answer.life / 1_000_000, generation: generation,
+            second: stamp.second,
             secondsEnd: answer.secondsEnd,
             secondsLast: answer.secondsOffset == 0 ? .max : Self.lastMillisecond(of: left, until: answer.secondsEnd),
             headLength: UInt32(length), answerLength: UInt32(output.count - answer.start),

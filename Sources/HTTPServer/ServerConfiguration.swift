@@ -22,8 +22,8 @@ package struct ServerConfiguration: Sendable {
     package var lingerTimeout: Duration
     /// How many bytes are read and dropped after a last answer. Default 1 MiB.
     package var lingerBytes: Int
-    /// Connections at once, over all loops. Default 10 000. Beyond it an idle connection gives way; where there is
-    /// none, the new one is answered 503.
+    /// Connections at once, over all loops. Default 10 000. Beyond it an idle connection of the same loop gives way; where
+    /// there is none, the new one is answered 503.
     package var maximumConnections: Int
     /// How long a connection must have been idle before it gives way to a new one. Default 1 s: one whose client is
     /// about to use it again is not taken from it.

@@ -9,13 +9,15 @@ internal import Reactor
 /// credentials that are good. One event loop's own.
 ///
 /// What it leaves alone goes the way of every other request. It never answers otherwise than that way would: it has the
-/// same caches and the same policy, and what it has found out holds for a second at most, so that the caches see what is
-/// in use.
+/// same caches and the same policy. What it has found out of credentials holds for a second at most, so that the caches see
+/// what is in use, and of an API key and its tenant for ten; either only as long as nothing of it changes.
 final class WarmReads: Shortcut {
     /// An API key that may read credentials, with what is known of it.
     private final class Caller {
         // What every reading looks at comes first, for the processor's cache.
         let end: MonotonicInstant
+        /// When the API key expires, in milliseconds of the time of day.
+        let expires: Int64
         let reader: CredentialsProvider.Reader
         let storageKeys: [StorageKey]?
         let provider: Int
@@ -26,6 +28,7 @@ final class WarmReads: Shortcut {
         ) {
             self.digest = digest
             storageKeys = key.storageKeys
+            expires = key.expires?.milliseconds ?? .max
             reader = CredentialsProvider.Reader(tenant.name, tenant.terms, configuration: generation)
             provider = ProviderPreset.all.firstIndex { $0.name == tenant.configuration.preset.name } ?? 0
             self.end = end
@@ -223,7 +226,7 @@ final class WarmReads: Shortcut {
     @inline(__always)
     private func isKnown(_ caller: Caller, _ answer: borrowing ShortcutAnswer) -> Bool {
         caller.reader.configuration == configurations.current
-            && caller.end.nanoseconds > answer.monotonic.nanoseconds
+            && caller.end.nanoseconds > answer.monotonic.nanoseconds && caller.expires > answer.milliseconds
     }
 
     // MARK: Reading

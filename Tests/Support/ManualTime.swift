@@ -15,6 +15,8 @@ package final class ManualTime: Time {
 
     private struct State {
         var elapsed: Duration = .zero
+        /// By how much the clock was moved without time's having passed.
+        var moved: Duration = .zero
         var skipsSleeps: Bool
         var slept: [Duration] = []
         var sleepers: [UInt64: Sleeper] = [:]
@@ -44,7 +46,7 @@ package final class ManualTime: Time {
         state = Mutex(State(skipsSleeps: skipsSleeps))
     }
 
-    package var now: Timestamp { Self.beginning.advanced(by: state.withLock { $0.elapsed }) }
+    package var now: Timestamp { Self.beginning.advanced(by: state.withLock { $0.elapsed + $0.moved }) }
 
     package var monotonic: MonotonicInstant {
         MonotonicInstant(nanoseconds: 1).advanced(by: state.withLock { $0.elapsed })
@@ -57,6 +59,9 @@ package final class ManualTime: Time {
 
     /// From now on sleepers wait for `advance`.
     package func holdSleeps() { state.withLock { $0.skipsSleeps = false } }
+
+    /// Sets the time of day, as an operator does; no time passes.
+    package func moveClock(by duration: Duration) { state.withLock { $0.moved += duration } }
 
     package func advance(by duration: Duration) {
         let due = state.withLock { state in

@@ -318,6 +318,29 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
         }
     }
 
+    @Test func `goes by the time of day when somebody moves the clock`() async throws {
+        try await withWarmServer { server async throws in
+            let brief = await server.harness.makeKey(
+                "t1", #"{"name": "b", "permissions": ["credentials:read"], "expires_in": 60}"#)
+            func status(_ storageKey: String) async throws -> Int {
+                try await server.client.send(server.head("/credentials?storage_key=\(storageKey)", key: brief))
+                return try await server.answer().status
+            }
+            for name in ["a", "b"] { try await server.store(name) }
+            for _ in 0..<3 {
+                for name in ["a", "b"] { #expect(try await status(name) == 200) }
+            }
+            for _ in 0..<3 { #expect(try await server.get().token == "access-1") }
+            server.harness.time.moveClock(by: .seconds(61))
+            #expect(try await status("a") == 401)
+            #expect(try await status("b") == 401)
+            #expect(try await server.get().json["expires_in"]?.integer == 3539)
+            server.harness.time.moveClock(by: .seconds(3600 - 61))
+            server.harness.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2")))
+            #expect(try await server.get().token == "access-2")
+        }
+    }
+
     /// Heads that differ in their storage key only are not read whole again.
     @Test func `of each storage key gets that one's credentials, alone and in batches`() async throws {
         try await withWarmServer { server async throws in
