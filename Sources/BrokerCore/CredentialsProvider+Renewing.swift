@@ -421,7 +421,8 @@ extension CredentialsProvider {
     }
 
     /// Gives the lease back and tells how the renewal ended that brought nothing. Where the store does not take it, the
-    /// lease runs out by itself and a listener misses the event; the log has it.
+    /// lease runs out by itself, this process knows that nothing comes of it, and a listener misses the event; the log has
+    /// it.
     /// - Parameter isOvertaken: whether another one's change has taken the lease away already.
     func letGo(_ renewal: Renewal, _ reason: BrokerError, isOvertaken: Bool = false) async {
         var events: [BrokerEvent] = []
@@ -436,6 +437,7 @@ extension CredentialsProvider {
             }
         } catch {
             if error == .conflict { return }
+            if let holder = renewal.lease.holder { records.noteAbandoned(holder) }
             log.warning("event_not_stored", LogField.credentials(renewal.id) + [.store(error)])
         }
     }

@@ -28,6 +28,9 @@ final class CredentialsRecords: Sendable {
     /// Likewise, when it took something last.
     private let lastCommit = Atomic<Int64>(Int64.min)
 
+    /// Holders of leases, of this process, who ended with nothing in their hands and could not say so.
+    private let abandoned = Mutex<Set<String>>([])
+
     /// What holders need to come back to a store that was away: a second between their tries, two between those of the
     /// connections below them, and something for the commit.
     private static let respite: Duration = .seconds(5)
@@ -303,9 +306,21 @@ final class CredentialsRecords: Sendable {
     /// have in its hands what the refresh token was exchanged for. It comes to store that within seconds of the store's
     /// return, and to present the spent refresh token before that would end the session.
     func mayTakeOver(_ lease: Lease) async -> Bool {
-        if lease.wasGivenUp { return true }
+        if lease.wasGivenUp || isAbandoned(lease.holder) { return true }
         return await !isInRespite()
     }
+
+    /// That holder of this process ended with nothing in its hands, and the store did not take the lease back.
+    func noteAbandoned(_ holder: String) {
+        abandoned.withLock { abandoned in
+            // Who is forgotten is waited for like another process's.
+            if abandoned.count >= 10_000 { abandoned = [] }
+            abandoned.insert(holder)
+        }
+    }
+
+    /// Whether nothing comes of that holder's lease any more, as far as this process knows.
+    func isAbandoned(_ holder: String) -> Bool { abandoned.withLock { $0.contains(holder) } }
 
     /// Whether the store was away a moment ago. Looks whether it can be written to then: one that is read-only, as after
     /// a failover, has not come back, and from its return on holders are to have all of the respite.

@@ -94,6 +94,10 @@ final class RenewalLease: Sendable {
     }
 
     /// Makes sure that the lease outlasts a call that begins now.
+    ///
+    /// Where the refresh token may have been spent by an earlier call already, its successor is to be had for some seconds
+    /// only, and not from a store that is away just then: while the lease stands, which nobody else can take before its
+    /// end, the call is made all the same.
     func prepareCall() async throws(TokenEndpoint.Failure) {
         var tries = 0
         while let end = state.withLock({ $0.end }), end < time.monotonic.advanced(by: callLimit) {
@@ -105,6 +109,7 @@ final class RenewalLease: Sendable {
             } catch .conflict {
                 throw .overtaken
             } catch {
+                if isUncertain, end > time.monotonic { return }
                 throw .failed(BrokerError(error))
             }
         }

@@ -214,6 +214,74 @@ internal import TokenBroker
         #expect(kinds.count { $0 == .refreshFailed } == 1 && kinds.count { $0 == .refreshSucceeded } == 1)
     }
 
+    /// A broker on a store that other replicas write to as well. A user's token, "a1" with "r1", has expired; the provider
+    /// takes that long and answers nothing, and meanwhile the store goes away.
+    private static func leftAlone(
+        after duration: Duration, _ failure: TransportError = .timedOut(.firstByte, requestSent: true),
+        time: ManualTime = ManualTime()
+    ) async throws -> (store: BrokerFaultyStore, broker: BrokerHarness) {
+        let store = BrokerFaultyStore(MemoryRecordStore { time.monotonic }, revalidateAfter: .seconds(5))
+        let broker = try await BrokerHarness(store: store, time: time)
+        await broker.makeTenant()
+        await broker.set("a1", refresh: "r1")
+        time.advance(by: .seconds(3600))
+        broker.transport.enqueue(
+            .decide { _ in
+                store.isAway = true
+                time.advance(by: duration)
+                return .failure(failure)
+            })
+        return (store, broker)
+    }
+
+    /// The lease of 12 seconds is to be extended half a second after the first call's end, which the store does not do.
+    @Test(arguments: [
+        (11_499, TransportError.timedOut(.firstByte, requestSent: true), 2),
+        (11_500, .timedOut(.firstByte, requestSent: true), 1),
+        (11_501, .timedOut(.firstByte, requestSent: true), 1), (11_499, .connectFailed, 1),
+    ])
+    func `what may have been spent is asked for once more without the store, under a lease that stands`(
+        milliseconds: Int, failure: TransportError, calls: Int
+    ) async throws {
+        let (store, broker) = try await Self.leftAlone(after: .milliseconds(milliseconds), failure)
+        broker.transport.enqueue(
+            .decide { _ in
+                store.isAway = false
+                return .json(200, BrokerHarness.token("a2", refresh: "r2"))
+            })
+        let answer = await broker.get()
+        #expect(broker.transport.seen.count == calls)
+        if calls == 2 { #expect(answer.token == "a2") } else { #expect(answer.code == "storage_unavailable") }
+    }
+
+    @Test func `a lease that its own process could not give back is waited for by others only`() async throws {
+        let (store, broker) = try await Self.leftAlone(after: .seconds(12))
+        #expect(await broker.get().code == "storage_unavailable")
+        #expect(broker.log.contains { $0.contains("event_not_stored") })
+        store.isAway = false
+        broker.time.forgetSleeps()
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        #expect(await broker.get().token == "a2")
+        #expect(broker.time.slept.isEmpty)
+        #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r1", "r1"])
+    }
+
+    @Test func `its own process sees to it as soon as the store is back, although nobody asks`() async throws {
+        let time = ManualTime()
+        let (store, broker) = try await Self.leftAlone(after: .seconds(12), time: time)
+        #expect(await broker.get().code == "storage_unavailable")
+        time.holdSleeps()
+        store.isAway = false
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        broker.broker.start()
+        await gate.arrivals()
+        gate.open()
+        broker.broker.beginDraining()
+        await broker.broker.finish()
+        #expect(await broker.get("policy=local").token == "a2")
+    }
+
     @Test func `a grant is stored where the lease that stood in its way ends while that is looked at`() async throws {
         let time = ManualTime()
         let records = MemoryRecordStore { time.monotonic }
