@@ -187,9 +187,10 @@ public final class AuthEnvironment: Sendable {
             } catch {
                 throw AuthError.illegalArgument("\(error)")
             }
+            let reports = DatabaseReports(log, time: time)
             do throws(StoreError) {
                 let store = try await PostgresRecordStore.open(configuration, on: loop, resolver: resolver) {
-                    [log] error in log.warning("database_failed", [.database(error)])
+                    reports.note($0)
                 }
                 vault = Vault(store: store, keyring: keyring)
             } catch {

@@ -238,12 +238,13 @@ struct RunningService {
             throw StartFailure(text: "there is no database to connect to")
         }
         let end = time.monotonic.advanced(by: patience)
+        let reports = DatabaseReports(log, time: time)
         while true {
             do throws(StoreError) {
                 return try await PostgresRecordStore.open(
                     database, on: loop, resolver: resolver, migrates: migrates, listening: listening,
                     revalidateAfter: configuration.cacheValidity
-                ) { error in log.warning("database_failed", [.database(error)]) }
+                ) { reports.note($0) }
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {

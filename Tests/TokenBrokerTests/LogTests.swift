@@ -6,6 +6,7 @@ internal import HTTPSClient
 internal import HTTPServer
 internal import JSON
 internal import OAuth
+internal import Postgres
 internal import Synchronization
 internal import Testing
 internal import TokenBroker
@@ -26,6 +27,27 @@ internal import TokenBroker
                 #"{"time":"2026-11-21T09:00:00Z","level":"info","event":"something_happened","count":-3,"#
                     + #""code":"gone","status":204,"duration_us":7}"#
             ])
+    }
+
+    @Test func `what a database meets again and again is told once a second, with how often that was`() {
+        let (lines, time) = (Lines(), ManualTime())
+        let log = Log(threshold: .debug, time: time) { lines.append($0) }
+        let reports = DatabaseReports(log, time: time)
+        func told(_ error: PostgresError) -> [Int64] {
+            let before = lines.bytes.count
+            reports.note(error)
+            return lines.bytes[before...].compactMap { (try? JSONValue(parsing: $0))?["count"]?.integer }
+        }
+        #expect(told(.timedOut) == [1])
+        for _ in 0..<3 { #expect(told(.timedOut) == []) }
+        #expect(told(.server(sqlstate: "57P01")) == [1])
+        time.advance(by: .milliseconds(999))
+        #expect(told(.timedOut) == [])
+        time.advance(by: .milliseconds(1))
+        #expect(told(.timedOut) == [5])
+        #expect(told(.timedOut) == [])
+        #expect(told(.server(sqlstate: "57P01")) == [1])
+        #expect(told(.server(sqlstate: "57P03")) == [1])
     }
 
     @Test(arguments: LogLevel.allCases)

@@ -1,0 +1,44 @@
+package import Postgres
+internal import Reactor
+internal import Synchronization
+
+/// Tells the log what the database met: each kind of error at once, and then once a second at most, with how often it was
+/// met since its last line. Every request meets the same while a database is away, and hundreds of lines a second would
+/// hide what else there is to see.
+///
+/// Safe to use from any thread; does not block.
+package final class DatabaseReports: Sendable {
+    private struct Kind {
+        var last: MonotonicInstant
+        /// How often it was met since.
+        var untold = 0
+    }
+
+    private let log: Log
+    private let time: any Time
+    private let kinds = Mutex<[String: Kind]>([:])
+
+    private static let pause: Duration = .seconds(1)
+    /// Far more than there are SQLSTATEs that a database gives at a time.
+    private static let kindLimit = 100
+
+    package init(_ log: Log, time: any Time) {
+        self.log = log
+        self.time = time
+    }
+
+    package func note(_ error: PostgresError) {
+        let (name, now) = (error.description, time.monotonic)
+        let count = kinds.withLock { kinds -> Int? in
+            if kinds.count >= Self.kindLimit { kinds = [:] }
+            if let kind = kinds[name], kind.last.advanced(by: Self.pause) > now {
+                kinds[name]?.untold += 1
+                return nil
+            }
+            let count = (kinds[name]?.untold ?? 0) + 1
+            kinds[name] = Kind(last: now)
+            return count
+        }
+        if let count { log.warning("database_failed", [.database(error), .count(count)]) }
+    }
+}
