@@ -737,20 +737,20 @@ actor Worker {
         while nextSwept < connections.count {
             let slot = nextSwept
             nextSwept += 1
-            var isDone = true
+            var hasPassed = false
             if let connection = connections[slot] {
                 if connection.readDeadline <= now { noteAnswers(of: connection) }
                 if connection.writeDeadline <= now {
+                    hasPassed = true
                     counters.stalled.add(1, ordering: .relaxed)
                     abort(connection)
                 } else if connection.readDeadline <= now {
+                    hasPassed = true
                     deadlinePassed(connection, now)
-                } else {
-                    isDone = false
                 }
             }
             // A look at a deadline that has not passed takes less than one at the clock.
-            if isDone || slot.isMultiple(of: 16), nextSwept < connections.count, MonotonicInstant.now >= end {
+            if hasPassed || slot.isMultiple(of: 16), nextSwept < connections.count, MonotonicInstant.now >= end {
                 loop.schedule(at: .now) { self.assumeIsolated { $0.sweep() } }
                 return
             }
