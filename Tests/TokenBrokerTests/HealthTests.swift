@@ -130,7 +130,8 @@ internal import TokenBroker
         await broker.broker.finish()
     }
 
-    @Test func `a store that is away while what has expired is removed is tried again`() async throws {
+    @Test(.timeLimit(.minutes(1)))
+    func `a store that is away while what has expired is removed is tried again`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
         await broker.makeTenant()
@@ -143,8 +144,8 @@ internal import TokenBroker
         #expect(broker.log.contains { $0.contains("store_failed") })
         store.setDown(false)
         broker.time.advance(by: .seconds(60))
-        await broker.time.sleepers(atLeast: 2)
-        #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).isEmpty)
+        // Which of those three sleeps again is not told by their number: the search ends when it has been done.
+        while try await !store.list(.apiKey, tenant: nil, after: nil, limit: 10).isEmpty { await Task.yield() }
         await broker.broker.finish()
     }
 
