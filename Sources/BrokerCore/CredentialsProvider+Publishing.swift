@@ -57,38 +57,24 @@ extension CredentialsProvider {
             events: events, base: renewal.current.version, aside: aside)
         while true {
             let ticket = records.changes.ticket(id)
-            let progress: Progress
             do throws(BrokerError) {
-                progress = try await advance(&publication)
+                switch try await advance(&publication) {
+                case .stored(let snapshot): return .new(snapshot, life: life)
+                case .overtaken:
+                    await letGo(
+                        renewal, BrokerError(.conflict, "A login, a logout or another replica was faster."),
+                        isOvertaken: true)
+                    return .overtaken
+                case .again(let remaining): try await waitForOther(id, since: ticket, remaining)
+                case .storeAway:
+                    // A journal that has failed may be well again.
+                    if let snapshot = await keep(publication) { return .new(snapshot, life: life) }
+                    try await records.waitForStore(beforeTry: publication.tries, id)
+                }
             } catch {
-                // An operator must look, and what was granted is to be there then.
+                // The broker is being stopped, or an operator must look: what was granted is to be there then.
                 if let snapshot = await keep(publication) { return .new(snapshot, life: life) }
                 throw error
-            }
-            switch progress {
-            case .stored(let snapshot): return .new(snapshot, life: life)
-            case .overtaken:
-                await letGo(
-                    renewal, BrokerError(.conflict, "A login, a logout or another replica was faster."),
-                    isOvertaken: true)
-                return .overtaken
-            case .again(let remaining):
-                do throws(BrokerError) {
-                    try await waitForOther(id, since: ticket, remaining)
-                } catch {
-                    // The broker is being stopped, and the next process is to have what was granted.
-                    if let snapshot = await keep(publication) { return .new(snapshot, life: life) }
-                    throw error
-                }
-            case .storeAway:
-                // A journal that has failed may be well again.
-                if let snapshot = await keep(publication) { return .new(snapshot, life: life) }
-                do throws(BrokerError) {
-                    try await records.waitForStore(beforeTry: publication.tries, id)
-                } catch {
-                    if let snapshot = await keep(publication) { return .new(snapshot, life: life) }
-                    throw error
-                }
             }
         }
     }

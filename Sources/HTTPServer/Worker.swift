@@ -764,10 +764,7 @@ actor Worker {
     private func deadlinePassed(_ connection: Connection, _ now: MonotonicInstant) {
         let wait = connection.wait
         if wait == .linger || wait == .nothing { return close(connection) }
-        // What it waits for may have come without the loop's having got to it.
-        lane.close(connection.id)
-        connection.mayHaveInput = true
-        serve(connection)
+        serveWhatCame(connection)
         guard connection.phase == .receiving, connection.wait == wait, connection.readDeadline <= now,
             !connection.isQueued
         else { return }
@@ -814,10 +811,15 @@ actor Worker {
 
     /// Closes an idle connection in a drain, unless a request has arrived on it that no event has told of yet.
     private func closeIfStillIdle(_ connection: Connection) {
+        serveWhatCame(connection)
+        if connection.isIdle { close(connection) }
+    }
+
+    /// What a connection waits for may have come without the loop's having got to it.
+    private func serveWhatCame(_ connection: Connection) {
         lane.close(connection.id)
         connection.mayHaveInput = true
         serve(connection)
-        if connection.isIdle { close(connection) }
     }
 
     /// Closes with a reset: a plain close would leave what the peer does not read with the kernel.

@@ -132,24 +132,16 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
-    @Test func `happens although the store could not say that it marked the state`() async throws {
+    /// The mark was there before it was tried again, or came to be meanwhile.
+    @Test(arguments: [BrokerFaultyStore.Fault.loseAnswer, .landLate])
+    func `happens although the store could not say that it marked the state`(
+        fault: BrokerFaultyStore.Fault
+    ) async throws {
         let store = BrokerFaultyStore()
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant()
         let login = await broker.beginLogin()
-        store.disturb([.loseAnswer]) { $0.replaces(.login) }
-        broker.transport.enqueue(.json(200, Self.granted))
-        #expect(await broker.callback("code=c-1&state=\(login.state)").status == 200)
-        #expect(broker.transport.seen.count == 1)
-        #expect(await broker.token() == "access-2")
-    }
-
-    @Test func `happens although the mark came to be while it was tried again`() async throws {
-        let store = BrokerFaultyStore()
-        let broker = try await BrokerHarness(store: store)
-        await broker.makeTenant()
-        let login = await broker.beginLogin()
-        store.disturb([.landLate]) { $0.replaces(.login) }
+        store.disturb([fault]) { $0.replaces(.login) }
         broker.transport.enqueue(.json(200, Self.granted))
         #expect(await broker.callback("code=c-1&state=\(login.state)").status == 200)
         #expect(broker.transport.seen.count == 1)
