@@ -75,6 +75,8 @@ enum Command: Equatable {
                                                  default false, which only counts them in /metrics
           TOKEN_BROKER_EVENT_LOOPS               event loops of the server, 1 to 256; default one per core
           TOKEN_BROKER_MAX_CONNECTIONS           connections at once, 1 to 1000000; default 10000
+          TOKEN_BROKER_TRUSTED_PROXIES           addresses and CIDR ranges, comma-separated, of the proxies whose
+                                                 Forwarded or X-Forwarded-For names the client; default none
           TOKEN_BROKER_PROVIDER_TIMEOUT          seconds that one call to a provider may take, 1 to 20; default 10
           TOKEN_BROKER_PROVIDER_CONCURRENCY      renewals at one provider at once, 1 to 1024; default 16
           TOKEN_BROKER_QUARANTINE_DAYS           days that credentials ended by a provider are kept aside, 0 to 3650;

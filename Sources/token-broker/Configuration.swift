@@ -35,6 +35,8 @@ struct Configuration: Sendable {
     var logsReads: Bool
     var eventLoops: Int?
     var maximumConnections: Int
+    /// The proxies whose word on a request's client is believed.
+    var trustedProxies: [NetworkRange]
     var providerConcurrency: Int
     var providerTimeout: Duration
     var quarantine: Duration
@@ -117,6 +119,7 @@ struct Configuration: Sendable {
         logsReads = reader.bool("LOG_READS") ?? false
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
+        trustedProxies = Self.trustedProxies(&reader)
         providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", 1...20) ?? 10))
         providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", 1...1024) ?? ProviderBudget.Limits().places
         quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
@@ -142,6 +145,19 @@ struct Configuration: Sendable {
                 return .automatic
             }
         }
+    }
+
+    private static func trustedProxies(_ reader: inout EnvironmentReader) -> [NetworkRange] {
+        guard let text = reader.value("TRUSTED_PROXIES") else { return [] }
+        let items = text.split(separator: ",", omittingEmptySubsequences: false)
+        let ranges = items.map { item in NetworkRange(parsing: String(item.filter { $0 != " " })) }
+        if ranges.contains(nil) {
+            reader.fault(
+                "TRUSTED_PROXIES",
+                "must be a comma-separated list of addresses and CIDR ranges, such as 10.0.0.0/8,2001:db8::1; "
+                    + "a range has no bits set behind its prefix")
+        }
+        return ranges.compactMap(\.self)
     }
 
     private static func address(_ text: String) -> SocketAddress? {

@@ -97,6 +97,7 @@ struct RunningService {
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
         serverConfiguration.maximumConnections = try connectionLimit(configuration, log)
+        serverConfiguration.trustedProxies = TrustedProxies(configuration.trustedProxies)
         serverConfiguration.limits.bodyBytes = 1 << 20
         let server: Server
         do throws(SystemError) {

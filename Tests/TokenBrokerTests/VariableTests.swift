@@ -13,6 +13,8 @@ internal import Testing
             ("CACHE_SECONDS", "0", 0), ("CACHE_SECONDS", "3600", 0), ("CACHE_SECONDS", "3601", 78),
             ("PROVIDER_TIMEOUT", "0", 78), ("PROVIDER_TIMEOUT", "1", 0), ("PROVIDER_TIMEOUT", "20", 0),
             ("PROVIDER_TIMEOUT", "21", 78), ("MIGRATE", "false", 0), ("MIGRATE", "no", 78),
+            ("TRUSTED_PROXIES", "10.0.0.0/8, 2001:db8::/32,192.0.2.1", 0), ("TRUSTED_PROXIES", "10.0.0.1/8", 78),
+            ("TRUSTED_PROXIES", "10.0.0.0/8,", 78), ("TRUSTED_PROXIES", "proxy.example", 78),
         ] as [(String, String, Int32)])
     func `are taken within their ranges`(name: String, value: String, status: Int32) async throws {
         let process = try await TestProcess.start(
