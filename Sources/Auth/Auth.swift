@@ -88,7 +88,7 @@ public final class Auth: Sendable {
             throw .illegalArgument("The response's query is not well-formed.")
         }
         try await run { opened, tenant throws(BrokerError) in
-            let ended = try await opened.broker.logins.finish(response, by: .caller(tenant.name, storageKeys: nil))
+            let ended = try await opened.broker.logins.finish(response, of: tenant.name, storageKeys: nil)
             _ = try ended.result.get()
         }
     }

@@ -1,16 +1,39 @@
 internal import CredentialStore
 internal import Cryptography
 internal import JSON
-internal import OAuth
+package import OAuth
 
 /// A login between its two legs, and afterwards what became of it.
 package struct PendingLogin: Sendable {
-    /// What the second leg needs. Gone once the state is used.
+    /// The address at which the response to a login is expected.
+    enum Callback: String, Sendable {
+        /// `/login/callback`.
+        case shared
+        /// `/login/callback/{tenant}`.
+        case perTenant = "per_tenant"
+        /// A `redirect_uri` of the caller's own, which brings the response to `/login/finalize`.
+        case own
+    }
+
+    /// A code that is redeemed once the user has confirmed the login.
+    struct Confirmation: Sendable {
+        /// The value of the cookie of the browser that brought the code.
+        let cookie: SecretBytes
+        let code: SecretBytes
+    }
+
+    /// What the second leg needs. Gone once the state is used: the record then keeps what tells the outcome.
     struct Secrets: Sendable {
+        let redirectURI: String
+        let returnTo: String?
+        /// The registration and the endpoints of the moment when the login began: they redeem the code.
+        let configuration: TenantConfiguration
+        let server: AuthorizationServer
         let loginURI: String
         let codeVerifier: SecretBytes
-        /// The value of the cookie that shows the browser which began.
-        let binding: SecretBytes
+        /// The value of the cookie of the browser that may finish the login.
+        var binding: SecretBytes
+        var confirmation: Confirmation?
     }
 
     /// How long a state is good for.
@@ -27,15 +50,16 @@ package struct PendingLogin: Sendable {
     let id: String
     let tenant: TenantName
     let storageKey: StorageKey
-    let redirectURI: String
-    let returnTo: String?
-    /// The registration and the endpoints of the moment when the login began: they redeem the code.
-    let configuration: TenantConfiguration
-    let server: AuthorizationServer
+    /// The tenant and its provider as pages name them.
+    let tenantTitle: String
+    let providerTitle: String
+    let callback: Callback
     let expires: Timestamp
     var secrets: Secrets?
     /// Whether the browser has to show its cookie.
     var isBound: Bool
+    /// Whether a browser has opened the start address and holds the cookie.
+    var isStarted = false
     var status = LoginProgress.pending
     /// Names the attempt that used the state, so that it knows its own mark again.
     var attempt: String?
@@ -58,6 +82,18 @@ package struct PendingLogin: Sendable {
     /// Marks the records whose state is not used yet, until that is over: they are counted (`PendingLoginQuota`).
     private var due: Timestamp? { secrets == nil ? nil : expires }
 
+    /// The name of the cookie of the browser that is asked to confirm the login.
+    func confirmationCookieName(isSecure: Bool) -> String {
+        (isSecure ? "__Host-" : "") + "token-broker-confirm-" + id
+    }
+
+    /// What pages say of the login.
+    var description: LoginDescription {
+        LoginDescription(
+            loginID: id, tenant: tenant, tenantTitle: tenantTitle, storageKey: storageKey,
+            providerTitle: providerTitle)
+    }
+
     func record(version: Int64, stateDigest: [UInt8]) -> OpenRecord {
         OpenRecord(
             id: recordID, version: version, content: SecretBytes(encoded), lookup: stateDigest,
@@ -72,6 +108,16 @@ package struct PendingLogin: Sendable {
     }
 }
 
+/// What pages say of a login. Nothing of it is secret.
+package struct LoginDescription: Sendable, Equatable {
+    package let loginID: String
+    package let tenant: TenantName
+    /// The tenant's `display_name`, else its name.
+    package let tenantTitle: String
+    package let storageKey: StorageKey
+    package let providerTitle: String
+}
+
 extension PendingLogin {
     /// The `status` of a login whose code is being redeemed.
     private static let redeeming = "redeeming"
@@ -79,54 +125,79 @@ extension PendingLogin {
     private var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("storage_key", storageKey.description)
-            json.member("redirect_uri", redirectURI)
-            json.memberIfPresent("return_to", returnTo)
-            json.name("configuration")
-            json.object { json in
-                // The client secret goes with the others: what is left only tells the outcome.
-                let configuration = secrets == nil ? configuration.withoutClientSecret : configuration
-                configuration.encode(to: &json, revealingSecret: true)
-            }
-            json.name("server")
-            server.encode(to: &json)
+            json.member("tenant_title", tenantTitle)
+            json.member("provider_title", providerTitle)
+            json.member("callback", callback.rawValue)
             json.member("expires", expires.milliseconds)
             json.member("bound", isBound)
+            json.member("started", isStarted)
             json.memberIfPresent("attempt", attempt)
             if let secrets {
+                json.member("redirect_uri", secrets.redirectURI)
+                json.memberIfPresent("return_to", secrets.returnTo)
+                json.name("configuration")
+                json.object { secrets.configuration.encode(to: &$0, revealingSecret: true) }
+                json.name("server")
+                secrets.server.encode(to: &json)
                 json.member("login_uri", secrets.loginURI)
                 json.member("code_verifier", secrets.codeVerifier.revealedText)
                 json.member("binding", secrets.binding.revealedText)
+                if let confirmation = secrets.confirmation {
+                    json.name("confirmation")
+                    json.object { json in
+                        json.member("cookie", confirmation.cookie.revealedText)
+                        json.member("code", confirmation.code.revealedText)
+                    }
+                }
             }
             if isBeingRedeemed { json.member("status", Self.redeeming) } else { status.encode(to: &json) }
         }
     }
 
-    /// Reads a record; `.damaged` when it is none of this build's.
+    /// Reads a record; `.damaged` when it is none of this build's. What earlier builds did not write has a default.
     init(_ record: OpenRecord) throws(StoreError) {
         let damaged = StoreError.damaged("a login of tenant \(record.id.tenant) cannot be read by this version")
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),
-            let redirectURI = json["redirect_uri"]?.string,
-            let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:)),
-            let server = json["server"].flatMap({ AuthorizationServer($0, of: configuration) }),
             let expires = json["expires"]?.integer, let isBound = json["bound"]?.bool,
             let status = json["status"]?.string == Self.redeeming ? .pending : LoginProgress(json), status != .expired
         else { throw damaged }
         id = record.id.key
         tenant = record.id.tenant
         self.storageKey = storageKey
-        self.redirectURI = redirectURI
-        returnTo = json["return_to"]?.string
-        self.configuration = configuration
-        self.server = server
+        if let text = json["callback"]?.string {
+            guard let known = Callback(rawValue: text) else { throw damaged }
+            callback = known
+        } else {
+            callback = .shared
+        }
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
         attempt = json["attempt"]?.string
+        // An earlier build keeps these of a login that has ended as well, and not the titles that are made of them.
+        let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:))
+        let server = configuration.flatMap { configuration in
+            json["server"].flatMap { AuthorizationServer($0, of: configuration) }
+        }
+        tenantTitle = json["tenant_title"]?.string ?? configuration?.displayName ?? record.id.tenant.description
+        providerTitle =
+            json["provider_title"]?.string
+            ?? configuration.flatMap { configuration in server.map { configuration.providerTitle(at: $0) } } ?? ""
+        // An earlier build binds a login at its start, except where binding is required from the beginning.
+        isStarted = json["started"]?.bool ?? (isBound && configuration?.browserBinding != .required)
         if let loginURI = json["login_uri"]?.string, let verifier = json["code_verifier"]?.string,
             let binding = json["binding"]?.string
         {
+            guard let configuration, let server, let redirectURI = json["redirect_uri"]?.string else { throw damaged }
+            var confirmation: Confirmation?
+            if let kept = json["confirmation"] {
+                guard let cookie = kept["cookie"]?.string, let code = kept["code"]?.string else { throw damaged }
+                confirmation = Confirmation(cookie: SecretBytes(utf8: cookie), code: SecretBytes(utf8: code))
+            }
             secrets = Secrets(
-                loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier), binding: SecretBytes(utf8: binding))
+                redirectURI: redirectURI, returnTo: json["return_to"]?.string, configuration: configuration,
+                server: server, loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier),
+                binding: SecretBytes(utf8: binding), confirmation: confirmation)
         }
         self.status = status
     }
