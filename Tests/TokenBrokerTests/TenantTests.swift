@@ -348,8 +348,7 @@ internal import TokenBroker
         ("issuer", "http://issuer.example"),
     ])
     func `http is refused unless the configuration allows it`(name: String, uri: String) async throws {
-        let provider = name == "issuer" ? "oidc" : "tidal"
-        let body = #"{"provider": "\#(provider)", "client_id": "c1", "\#(name)": "\#(uri)"}"#
+        let body = #"{"endpoints": \#(Self.named), "client_id": "c1", "\#(name)": "\#(uri)"}"#
         let strict = try await BrokerHarness()
         let refused = await strict.call(.put, "/tenants/t1", body: body)
         #expect(refused.status == 400)
