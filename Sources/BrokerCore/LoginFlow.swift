@@ -98,16 +98,20 @@ package final class LoginFlow: Sendable {
     private let log: Log
     private let attempts: SingleFlight<RefreshID, Attempt>
     private let endings: LoginEndings
+    private let quota: PendingLoginQuota
 
     /// How often a store that is away is asked again, with 0.2, 0.4, 0.8, 1.6 and 3.2 seconds in between: somebody
     /// waits, and a code grows old meanwhile.
     private static let storeRetries = 5
 
-    /// - Parameter publicBaseURL: without a slash at its end.
+    /// - Parameters:
+    ///   - publicBaseURL: without a slash at its end.
+    ///   - limit: how many logins of a tenant may be pending at once; nil for any number.
     package init(
         vault: Vault, servers: ProviderServers, endpoint: TokenEndpoint, credentials: CredentialsProvider,
-        bus: EventBus, publicBaseURL: String, time: any Time, metrics: Metrics, log: Log
+        bus: EventBus, publicBaseURL: String, limit: Int?, time: any Time, metrics: Metrics, log: Log
     ) {
+        quota = PendingLoginQuota(.login, .pendingLogins, limit: limit, vault: vault, time: time)
         self.vault = vault
         self.servers = servers
         self.endpoint = endpoint
@@ -140,6 +144,7 @@ package final class LoginFlow: Sendable {
     // MARK: The first leg
 
     /// Prepares a login: state, verifier and addresses, stored before they are handed out.
+    /// - Throws: `too_many_requests` where the tenant has as many pending logins as it may have.
     package func begin(_ parameters: Parameters, of tenant: Tenant) async throws(BrokerError) -> Begun {
         let configuration = tenant.configuration
         try Self.checkShape(ofCustomParameters: parameters.customParameters)
@@ -175,15 +180,21 @@ package final class LoginFlow: Sendable {
         let mustStartHere = configuration.browserBinding == .required
         let login = PendingLogin(
             id: loginID, tenant: tenant.name, storageKey: parameters.storageKey, redirectURI: redirectURI,
-            callback: callback, returnTo: parameters.returnTo, configuration: configuration, server: server,
+            callback: callback, returnTo: parameters.returnTo, configuration: configuration.withoutAllowedURIs,
+            server: server,
             expires: time.now.advanced(by: PendingLogin.validity),
             secrets: .init(loginURI: loginURI, codeVerifier: pkce.codeVerifier, binding: binding),
             isBound: mustStartHere)
-        let digest = SHA256.digest(Array(state.utf8))
+        let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
+        guard record.content.count <= PendingLogin.longest else {
+            throw BrokerError(
+                .illegalArgument,
+                "The login takes more than \(PendingLogin.longest) bytes. Shorten the redirect_uri, the return_to or the "
+                    + "custom parameters.")
+        }
+        try await quota.admit(tenant.name)
         do throws(StoreError) {
-            try await vault.commit([
-                .require(RecordID(.tenant, tenant.name)), .insert(login.record(version: 1, stateDigest: digest)),
-            ])
+            try await vault.commit([.require(RecordID(.tenant, tenant.name)), .insert(record)])
         } catch .conflict {
             throw BrokerError(.notFound, "There is no tenant of that name.")
         } catch {

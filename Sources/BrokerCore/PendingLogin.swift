@@ -39,6 +39,9 @@ package struct PendingLogin: Sendable {
     /// and the waits between them take less. One that a crash interrupted is told as expired then.
     static let longestRedemption: Duration = .seconds(300)
 
+    /// How many bytes a login may keep in its record.
+    static let longest = 16_384
+
     let id: String
     let tenant: TenantName
     let storageKey: StorageKey
@@ -85,17 +88,20 @@ package struct PendingLogin: Sendable {
             storageKey: storageKey, providerTitle: configuration.providerTitle(at: server))
     }
 
+    /// Marks the records whose state is not used yet, until that is over: they are counted (`PendingLoginQuota`).
+    private var due: Timestamp? { secrets == nil ? nil : expires }
+
     func record(version: Int64, stateDigest: [UInt8]) -> OpenRecord {
         OpenRecord(
             id: recordID, version: version, content: SecretBytes(encoded), lookup: stateDigest,
-            expires: expires.advanced(by: Self.memory))
+            expires: expires.advanced(by: Self.memory), due: due)
     }
 
     /// The record that takes `previous`' place.
     func record(replacing previous: OpenRecord) -> OpenRecord {
         OpenRecord(
             id: recordID, version: previous.version + 1, content: SecretBytes(encoded), lookup: previous.lookup,
-            expires: previous.expires)
+            expires: previous.expires, due: due)
     }
 }
 

@@ -90,6 +90,14 @@ package struct TenantConfiguration: Sendable, Equatable {
         return copy
     }
 
+    /// The same registration as one that allows no addresses: a login that has begun needs those no more, and they can be
+    /// long.
+    var withoutAllowedURIs: TenantConfiguration {
+        var copy = self
+        (copy.allowedRedirectURIs, copy.allowedReturnURIs) = ([], [])
+        return copy
+    }
+
     /// What the endpoints are without asking the provider; nil where its metadata is needed.
     package var configuredServer: AuthorizationServer? {
         server(

@@ -47,6 +47,7 @@ struct LoginRoutes {
         try body.finish()
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
+        try broker.rateLimits.spend(.logins, call.caller)
         let begun = try await broker.logins.begin(
             .init(
                 storageKey: storageKey, redirectURI: redirectURI, returnTo: returnTo, language: login?.language,
