@@ -102,6 +102,8 @@ package struct BrokerError: Error, Sendable, Equatable {
     package let allowedMethods: [Method]
     /// What a store reported, for the log: it says where an operator must look, and no caller is told.
     package var storeError: StoreError?
+    /// For `unsupported_media_type`: whether the reason is the coding of the content, and not its type.
+    package var isAboutContentCoding = false
 
     package init(
         _ code: Code, _ detail: String, errorCode: String? = nil, retryAfter: Int? = nil, faults: [Fault] = [],

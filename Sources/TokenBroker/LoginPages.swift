@@ -82,6 +82,5 @@ enum LoginPage {
         .init(name: "Cache-Control", value: "no-store"),
         .init(name: "Referrer-Policy", value: "no-referrer"),
         .init(name: "Content-Security-Policy", value: policy),
-        .init(name: "X-Content-Type-Options", value: "nosniff"),
     ]
 }
