@@ -21,6 +21,8 @@ struct Configuration: Sendable {
     }
 
     var listen: SocketAddress
+    /// Where probes and metrics are answered instead of on `listen`; nil answers them there.
+    var operationsListen: SocketAddress?
     var publicBaseURL: String
     var store: Store
     /// Whether `serve` brings the database's schema up to date by itself.
@@ -38,6 +40,8 @@ struct Configuration: Sendable {
     var logsReads: Bool
     var eventLoops: Int?
     var maximumConnections: Int
+    /// Nil for a limit that holds only while the server is full.
+    var maximumConnectionsPerSource: Int?
     /// The proxies whose word on a request's client is believed.
     var trustedProxies: [NetworkRange]
     var providerConcurrency: Int
@@ -64,6 +68,16 @@ struct Configuration: Sendable {
             reader.fault("LISTEN", "must be a numeric address and a port, such as 127.0.0.1:8080 or [::]:8080")
         }
         self.listen = listen ?? SocketAddress(ip: .v4([127, 0, 0, 1]), port: 8080)
+
+        operationsListen = nil
+        if let text = reader.value("OPERATIONS_LISTEN") {
+            operationsListen = Self.address(text)
+            if operationsListen == nil {
+                reader.fault("OPERATIONS_LISTEN", "must be a numeric address and a port, such as 0.0.0.0:8081")
+            } else if operationsListen == listen {
+                reader.fault("OPERATIONS_LISTEN", "must differ from TOKEN_BROKER_LISTEN")
+            }
+        }
 
         let base = reader.value("PUBLIC_BASE_URL")
         if let base, Self.isBaseURL(base) == false {
@@ -132,6 +146,7 @@ struct Configuration: Sendable {
         logsReads = reader.bool("LOG_READS") ?? false
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
+        maximumConnectionsPerSource = reader.integer("MAX_CONNECTIONS_PER_SOURCE", 1...1_000_000)
         trustedProxies = Self.trustedProxies(&reader)
         providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", 1...20) ?? 10))
         providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", 1...1024) ?? ProviderBudget.Limits().places

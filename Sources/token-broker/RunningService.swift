@@ -23,6 +23,8 @@ struct RunningService {
     private let journal: Journal?
     private let client: HTTPSClient
     private let server: Server
+    /// For probes and metrics, where they have a listener of their own.
+    private let operations: Server?
     /// Keeps the time that all replicas share.
     private let clock: Task<Void, Never>
     private let log: Log
@@ -32,6 +34,9 @@ struct RunningService {
     private static let patience: Duration = .seconds(60)
     /// How often the own clock is held against the database's.
     private static let clockInterval: Duration = .seconds(5)
+
+    /// Connections at once of the listener for probes and metrics.
+    private static let operationsConnections = 64
 
     /// What is left for storing what providers have granted, even where callers have used up the grace.
     private static let leastTimeToFinish: Duration = .seconds(1)
@@ -107,25 +112,50 @@ struct RunningService {
         serverConfiguration.maximumConnections = try connectionLimit(configuration, log)
         serverConfiguration.trustedProxies = TrustedProxies(configuration.trustedProxies)
         serverConfiguration.limits.bodyBytes = 1 << 20
+        serverConfiguration.maximumConnectionsPerSource = configuration.maximumConnectionsPerSource
         let server: Server
+        let operations: Server?
+        do throws(SystemError) {
+            operations = try operationsServer(configuration, broker)
+        } catch {
+            await journal?.close()
+            await vault.close()
+            throw StartFailure(text: "cannot listen on TOKEN_BROKER_OPERATIONS_LISTEN: \(error)")
+        }
         do throws(SystemError) {
             server = try Server(
-                configuration: serverConfiguration, handler: Service(broker, limits: serverConfiguration.limits))
+                configuration: serverConfiguration,
+                handler: Service(
+                    broker, limits: serverConfiguration.limits, scope: operations == nil ? .all : .api))
         } catch {
+            await operations?.close()
             await journal?.close()
             await vault.close()
             throw StartFailure(text: "cannot listen: \(error)")
         }
         broker.observe { server.statistics }
+        if let operations { broker.observeOperations { operations.statistics } }
         broker.start()
         let clock = Task {
             while (try? await time.sleep(for: Self.clockInterval)) != nil { await adjust(shared, by: vault, log) }
         }
+        if let operations { log.info("listening_for_operations", [.address(operations.address)]) }
         log.info("listening", [.address(server.address)])
         ProcessMemory.giveBackStartPages()
         return RunningService(
             configuration: configuration, broker: broker, vault: vault, journal: journal, client: client,
-            server: server, clock: clock, log: log, output: output)
+            server: server, operations: operations, clock: clock, log: log, output: output)
+    }
+
+    /// The server for probes and metrics; nil where they have no listener of their own.
+    private static func operationsServer(
+        _ configuration: Configuration, _ broker: Broker
+    ) throws(SystemError) -> Server? {
+        guard let address = configuration.operationsListen else { return nil }
+        var server = ServerConfiguration(address: address, loopCount: 1)
+        server.maximumConnections = operationsConnections
+        return try Server(
+            configuration: server, handler: Service(broker, limits: server.limits, scope: .operations))
     }
 
     private static func adjust(_ time: SharedTime, by vault: Vault, _ log: Log) async {
@@ -163,6 +193,9 @@ struct RunningService {
         await journal?.close()
         await vault.close()
         await server.close()
+        // Last, so that probes are told to the end that the process is not ready.
+        await operations?.drain(within: .seconds(1))
+        await operations?.close()
         log.info("stopped", [])
         output.close(within: .seconds(1))
     }

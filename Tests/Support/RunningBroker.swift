@@ -30,6 +30,11 @@ package final class RunningBroker: Sendable {
 
         func open(_ service: Service) { self.service.withLock { $0 = service } }
 
+        func admit(_ request: Request) async -> Admission {
+            guard let service = service.withLock({ $0 }) else { return .refused(Response(.serviceUnavailable)) }
+            return await service.admit(request)
+        }
+
         func respond(to request: Request) async -> Response {
             guard let service = service.withLock({ $0 }) else { return Response(.serviceUnavailable) }
             return await service.respond(to: request)
