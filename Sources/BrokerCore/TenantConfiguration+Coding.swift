@@ -1,21 +1,12 @@
 internal import Cryptography
-internal import HTTPSClient
+package import HTTPSClient
 package import JSON
 internal import OAuth
 
 extension TenantConfiguration {
-    /// Which addresses a configuration may name.
-    package struct AddressRules: Sendable {
-        /// `http://` besides `https://`.
-        package var allowsInsecureProviders: Bool
-
-        package init(allowsInsecureProviders: Bool) {
-            self.allowsInsecureProviders = allowsInsecureProviders
-        }
-    }
-
     /// Reads the body of `PUT /tenants/{tenant}`.
-    package init(_ json: JSONValue, rules: AddressRules) throws(BrokerError) {
+    /// - Parameter rules: which addresses it may name.
+    package init(_ json: JSONValue, rules: TargetPolicy) throws(BrokerError) {
         var reader = ObjectReader(json)
         let preset = Self.preset(&reader)
         let clientID = reader.requiredString("client_id", limit: 512)
@@ -92,14 +83,14 @@ extension TenantConfiguration {
     /// An address that the broker itself will call or send a browser to.
     /// - Parameter isBase: paths are put behind it, so it has no query; an issuer has none either (RFC 8414 §2).
     private static func providerURI(
-        _ reader: inout ObjectReader, _ name: String, _ rules: AddressRules, isBase: Bool = false
+        _ reader: inout ObjectReader, _ name: String, _ rules: TargetPolicy, isBase: Bool = false
     ) -> String? {
         guard let text = reader.string(name) else { return nil }
         guard let url = URLTarget(text) else {
             reader.note(name, "must be an absolute https URL without user information and fragment")
             return nil
         }
-        if url.scheme == .http, !rules.allowsInsecureProviders {
+        if url.scheme == .http, !rules.allowsHTTP {
             reader.note(name, "must be an https URL")
             return nil
         }
@@ -187,8 +178,7 @@ extension TenantConfiguration {
 
     /// Reads what stands in a sealed record. What an earlier build accepted is not judged by today's address rules.
     init?(stored json: JSONValue) {
-        guard let configuration = try? TenantConfiguration(json, rules: AddressRules(allowsInsecureProviders: true))
-        else { return nil }
+        guard let configuration = try? TenantConfiguration(json, rules: .everything) else { return nil }
         self = configuration
     }
 

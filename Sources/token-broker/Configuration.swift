@@ -30,7 +30,8 @@ struct Configuration: Sendable {
     /// Where a shared store's replica keeps what the store could not take; nil keeps it in memory.
     var journalDirectory: String?
     var trustedCAFile: String?
-    var allowsInsecureProviders: Bool
+    /// Where providers may be.
+    var providerTargets: TargetPolicy
     var logLevel: LogLevel
     var logsReads: Bool
     var eventLoops: Int?
@@ -112,7 +113,7 @@ struct Configuration: Sendable {
         if let trustedCAFile, !SmallFile.isReadable(trustedCAFile) {
             reader.fault("TRUSTED_CA_FILE", "cannot be read")
         }
-        allowsInsecureProviders = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
+        providerTargets = Self.providerTargets(&reader)
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         logsReads = reader.bool("LOG_READS") ?? false
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
@@ -143,6 +144,39 @@ struct Configuration: Sendable {
             }
         }
     }
+
+    private static func providerTargets(_ reader: inout EnvironmentReader) -> TargetPolicy {
+        let allowsEverything = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
+        var targets = TargetPolicy()
+        targets.allowsHTTP = reader.bool("ALLOW_HTTP_PROVIDERS") ?? false
+        if let list = reader.value("PROVIDER_NETWORKS") {
+            if allowsEverything {
+                reader.fault("PROVIDER_NETWORKS", "has no effect with ALLOW_INSECURE_PROVIDERS=true")
+            }
+            targets.networks = networks(list, &reader)
+        }
+        return allowsEverything ? .everything : targets
+    }
+
+    private static func networks(_ list: String, _ reader: inout EnvironmentReader) -> [IPNetwork] {
+        let networks = list.split(separator: ",", omittingEmptySubsequences: false).map { IPNetwork(String($0)) }
+        if networks.contains(nil) {
+            reader.fault(
+                "PROVIDER_NETWORKS",
+                "must be networks such as 10.20.0.0/16,fd12::/16, comma-separated, without spaces and without bits "
+                    + "behind the prefix")
+        }
+        let known = networks.compactMap { $0 }
+        if known.contains(where: { !$0.isSingleAddress && $0.contains(Self.metadataService) }) {
+            reader.fault(
+                "PROVIDER_NETWORKS",
+                "must not have a network that contains 169.254.169.254, where clouds give out credentials; name single "
+                    + "addresses instead")
+        }
+        return known
+    }
+
+    private static let metadataService = SocketAddress.IP.v4([169, 254, 169, 254])
 
     private static func address(_ text: String) -> SocketAddress? {
         guard let colon = text.lastIndex(of: ":"), let port = UInt16(text[text.index(after: colon)...]) else {
