@@ -1,6 +1,6 @@
 internal import BrokerCore
-internal import HTTPSClient
 public import FoundationEssentials
+internal import HTTPSClient
 internal import JSON
 
 /// One client at one provider: the parameters of the Auth design's `init`.

@@ -341,7 +341,8 @@ package struct TokenEndpoint: Sendable {
             (
                 BrokerError(
                     .providerUntrusted,
-                    "The provider's certificate, host name, pin or version of TLS does not fit. Nothing was sent to it."), true
+                    "The provider's certificate, host name, pin or version of TLS does not fit. Nothing was sent to it."
+                ), true
             )
         case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress:
             (

@@ -28,7 +28,8 @@ internal import Reactor
     /// chosen is none of what the client offers, or the server's alert says that the offer does not suit it (RFC 8446 §6.2:
     /// handshake_failure, protocol_version, insufficient_security, no_application_protocol).
     private static let meansNoCommonProtocol: Set<CInt> = [
-        SSL_R_UNSUPPORTED_PROTOCOL, SSL_R_WRONG_SSL_VERSION, SSL_R_NO_PROTOCOLS_AVAILABLE, SSL_R_UNKNOWN_CIPHER_RETURNED,
+        SSL_R_UNSUPPORTED_PROTOCOL, SSL_R_WRONG_SSL_VERSION, SSL_R_NO_PROTOCOLS_AVAILABLE,
+        SSL_R_UNKNOWN_CIPHER_RETURNED,
         SSL_R_WRONG_CIPHER_RETURNED, SSL_R_DH_KEY_TOO_SMALL, SSL_R_WRONG_SIGNATURE_TYPE, SSL_R_WRONG_CURVE,
         SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE, SSL_R_TLSV1_ALERT_PROTOCOL_VERSION,
         SSL_R_TLSV1_ALERT_INSUFFICIENT_SECURITY, SSL_R_TLSV1_ALERT_NO_APPLICATION_PROTOCOL,

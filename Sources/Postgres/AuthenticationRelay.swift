@@ -119,7 +119,8 @@ final class AuthenticationRelay {
     private func judge() throws(Fault) {
         switch message[0] {
         case UInt8(ascii: "R"):
-            guard message.count >= Self.headLength + 4, Self.harmlessRequests.contains(number(at: Self.headLength)) else {
+            guard message.count >= Self.headLength + 4, Self.harmlessRequests.contains(number(at: Self.headLength))
+            else {
                 throw .asksForPassword
             }
             if number(at: Self.headLength) == 0 { isAuthenticated = true }

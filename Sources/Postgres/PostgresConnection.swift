@@ -292,8 +292,11 @@ package actor PostgresConnection {
             case .writable where relay == nil: _ = try await ready(.writable, until: deadline)
             case .writable: break
             case .readable:
-                if let relay { try await receive(by: relay, until: deadline) }
-                else { _ = try await ready(.readable, until: deadline) }
+                if let relay {
+                    try await receive(by: relay, until: deadline)
+                } else {
+                    _ = try await ready(.readable, until: deadline)
+                }
             case .failed: throw handle.failure
             case .connected:
                 guard handle.useNonBlocking() else { throw .connectionLost }

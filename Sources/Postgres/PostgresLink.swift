@@ -97,7 +97,8 @@ struct LinkProtection: Sendable {
         requiresKerberos = settings["gssencmode"] == "require"
 
         givenRoots = root == "system" ? nil : root
-        let usesSystemRoots = root == "system" || root == nil && (mode == nil || mode == .verifyHost) && !Self.hasUserRoots
+        let usesSystemRoots =
+            root == "system" || root == nil && (mode == nil || mode == .verifyHost) && !Self.hasUserRoots
         // As OpenSSL does for other connections, a variable comes first.
         let files = [variable("SSL_CERT_FILE")].compactMap { $0 } + Self.systemRootFiles
         systemRoots = usesSystemRoots ? files.first(where: SmallFile.isReadable) : nil

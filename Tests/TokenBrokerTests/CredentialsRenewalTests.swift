@@ -276,7 +276,8 @@ internal import TokenBroker
     }
 
     @Test(arguments: [.json(503, ""), .failure(.connectFailed)] as [ScriptedTransport.Step])
-    func `a retry waits for the end of a pause that another call has met`(failure: ScriptedTransport.Step) async throws {
+    func `a retry waits for the end of a pause that another call has met`(failure: ScriptedTransport.Step) async throws
+    {
         let (broker, first) = try await Self.pausedUnderRetry(failure, retryAfter: "10")
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         broker.time.advance(by: .milliseconds(500))
