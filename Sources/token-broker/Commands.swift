@@ -56,7 +56,8 @@ enum Command: Equatable {
                                                  then answered there alone, by a thread of their own; without it, they
                                                  are answered on TOKEN_BROKER_LISTEN
           TOKEN_BROKER_PUBLIC_BASE_URL           where browsers reach the broker; default http://<listen>
-          TOKEN_BROKER_DATABASE_URL *            PostgreSQL, as a libpq URI; without it, the embedded file store
+          TOKEN_BROKER_DATABASE_URL *            PostgreSQL, as a libpq URI; without it, the embedded file store. Without
+                                                 sslmode in it, TLS with verify-full to every host that is not local
           TOKEN_BROKER_DATABASE_CONNECTIONS      connections to PostgreSQL, 1 to 64; default 4
           TOKEN_BROKER_DATABASE_POOLER           true where DATABASE_URL leads to PgBouncer in transaction mode; default
                                                  false
@@ -78,6 +79,11 @@ enum Command: Equatable {
                                                  name:key, comma-separated; the embedded store makes one (admin.key)
           TOKEN_BROKER_TRUSTED_CA_FILE           PEM file of more root certificates for calls to providers
           TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS  true allows http:// providers and private addresses: development only
+          TOKEN_BROKER_ALLOW_HTTP_PROVIDERS      true allows http:// providers at public addresses and in
+                                                 PROVIDER_NETWORKS; default false
+          TOKEN_BROKER_PROVIDER_NETWORKS         private networks in which providers may be, comma-separated, such as
+                                                 10.20.0.0/16,fd12::/16; over https:// unless ALLOW_HTTP_PROVIDERS says
+                                                 more; a network with 169.254.169.254 in it is refused
           TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
           TOKEN_BROKER_LOG_READS                 true: a line for each GET /credentials that goes well, too;
                                                  default false, which only counts them in /metrics

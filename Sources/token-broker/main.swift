@@ -126,7 +126,7 @@ func runHealthCheck() -> Never {
     Task {
         do {
             var configuration = HTTPSClientConfiguration()
-            configuration.allowsInsecureTargets = true
+            configuration.targets = .everything
             configuration.exchangeTimeout = .seconds(3)
             let client = try HTTPSClient(
                 configuration: configuration, loop: try EventLoop(name: "health"), resolver: try NameResolver())
