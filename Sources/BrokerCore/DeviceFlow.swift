@@ -449,6 +449,7 @@ package final class DeviceFlow: Sendable {
     package func idle() async {
         for task in pollers.withLock({ $0.ending ?? [] }) { await task.value }
         await polls.idle()
+        await quota.idle()
     }
 
     /// Has the polls under way wait for nothing any more; see `CredentialsProvider.cutShort`.

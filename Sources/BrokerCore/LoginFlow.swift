@@ -752,6 +752,7 @@ package final class LoginFlow: Sendable {
     /// Suspends until no code is being redeemed.
     package func idle() async {
         await attempts.idle()
+        await quota.idle()
     }
 
     /// Has the redemptions in flight wait for nothing any more; see `CredentialsProvider.cutShort`.

@@ -71,8 +71,8 @@ enum LoginPage {
         page(
             .ok, context, title: "Continue in this browser?",
             text: [
-                "\(isolated(login.tenantTitle)) asks you to log in at \(isolated(login.providerTitle)), for the account "
-                    + "\(isolated(login.storageKey.description)).",
+                "\(emphasized(login.tenantTitle)) asks you to log in at \(emphasized(login.providerTitle)), for the account "
+                    + "\(emphasized(login.storageKey.description)).",
                 "This login was opened in another browser before. Continue here only if you began it yourself: the "
                     + "other browser cannot finish it then.",
             ], form: form(action, [(.continue, "Continue in this browser")]))
@@ -83,8 +83,8 @@ enum LoginPage {
         page(
             .ok, context, title: "Did you begin this login?",
             text: [
-                "\(isolated(login.tenantTitle)) asks for access to your account at \(isolated(login.providerTitle)), and "
-                    + "keeps it as the account \(isolated(login.storageKey.description)).",
+                "\(emphasized(login.tenantTitle)) asks for access to your account at \(emphasized(login.providerTitle)), and "
+                    + "keeps it as the account \(emphasized(login.storageKey.description)).",
                 "Continue only if you began this login yourself.",
             ], form: form(action, [(.continue, "Continue"), (.cancel, "No, cancel")]))
     }
@@ -162,6 +162,8 @@ enum LoginPage {
     /// A name from outside as markup that does not change the direction of what stands around it.
     private static func isolated(_ text: String) -> String { "<bdi>\(escaped(text))</bdi>" }
 
+    private static func emphasized(_ text: String) -> String { "<strong>\(isolated(text))</strong>" }
+
     /// Text as markup, in elements and in quoted attributes.
     private static func escaped(_ text: String) -> String {
         var bytes: [UInt8] = []
@@ -204,7 +206,6 @@ enum LoginPage {
             .init(name: "Cache-Control", value: "no-store"),
             .init(name: "Referrer-Policy", value: "no-referrer"),
             .init(name: "Content-Security-Policy", value: policy(hasForm: hasForm)),
-            .init(name: "X-Content-Type-Options", value: "nosniff"),
         ]
     }
 }
