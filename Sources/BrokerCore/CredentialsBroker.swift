@@ -19,8 +19,15 @@ package final class CredentialsBroker: Sendable {
         package var eventRetention: Duration = .seconds(7 * 86_400)
         /// How many commits' events are kept at most.
         package var eventLimit = 1_000_000
-        /// How many may listen to one tenant's events in this process, and as many to those of all tenants.
-        package var listenersPerTenant = 2000
+        /// How many may listen to one tenant's events in this process, and as many to those of all tenants; nil for any
+        /// number.
+        package var listenersPerTenant: Int? = 2000
+        /// How many may listen with one API key in this process; nil for any number.
+        package var listenersPerKey: Int? = 100
+        /// How many logins of a tenant may be pending at once, over all replicas; nil for any number.
+        package var pendingLogins: Int? = 10_000
+        /// The same of device logins, each of which is polled at its provider.
+        package var pendingDeviceLogins: Int? = 2000
         /// How long events that follow others are kept, to be sent together; see `EventFeed`. Zero keeps none.
         package var eventSpan: Duration = .zero
         /// What the credentials that are kept in memory may take of it, in bytes.
@@ -72,7 +79,7 @@ package final class CredentialsBroker: Sendable {
         bus = EventBus(trust: Trust(validity: vault.revalidateAfter))
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant,
-            span: settings.eventSpan)
+            maximumPerKey: settings.listenersPerKey, span: settings.eventSpan)
         tenants = TenantDirectory(vault: vault, bus: bus, time: time)
         let schedule = ExpirySchedule(notice: settings.expiryNotice)
         servers = ProviderServers(
@@ -93,10 +100,11 @@ package final class CredentialsBroker: Sendable {
         beliefRenewal.include(tenants.renewable)
         logins = LoginFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
-            publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
+            publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins, time: time, metrics: metrics, log: log
+        )
         deviceLogins = DeviceFlow(
-            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus, time: time,
-            metrics: metrics, log: log)
+            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
+            limit: settings.pendingDeviceLogins, time: time, metrics: metrics, log: log)
         ChangeFeed(bus: bus, time: time, log: log).listen(to: vault)
     }
 
@@ -182,7 +190,7 @@ package final class CredentialsBroker: Sendable {
     /// Removes a tenant with everything under it.
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
         // Where the deletion's answer is lost, everything may be gone all the same.
-        defer { credentials.forget(tenant: name) }
+        defer { bus.announce(removalOf: name) }
         return try await tenants.delete(name)
     }
 

@@ -9,9 +9,9 @@ package struct TargetPolicy: Sendable, Equatable {
     package var allowsHTTP: Bool
 
     /// The networks outside the public internet in which servers may be; nil for everything that the host can reach.
-    package var networks: [IPNetwork]?
+    package var networks: [NetworkRange]?
 
-    package init(allowsHTTP: Bool = false, networks: [IPNetwork]? = []) {
+    package init(allowsHTTP: Bool = false, networks: [NetworkRange]? = []) {
         self.allowsHTTP = allowsHTTP
         self.networks = networks
     }
@@ -25,7 +25,7 @@ package struct TargetPolicy: Sendable, Equatable {
         if address.isGloballyRoutable { return true }
         guard let networks else { return true }
         return networks.contains {
-            $0.contains(address.ip) && ($0.isSingleAddress || !address.ip.isMetadataService)
+            $0.contains(NetworkAddress(address.ip)) && ($0.isSingleAddress || !address.ip.isMetadataService)
         }
     }
 }

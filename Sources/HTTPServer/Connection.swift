@@ -101,6 +101,9 @@ final class Connection {
 
     let id: ConnectionID
     let descriptor: CInt
+    let peer: NetworkAddress
+    /// Whether the peer is one of the proxies that name their clients.
+    let isTrustedProxy: Bool
     /// Beyond the server's limit: told so and closed.
     let isRefused: Bool
     var registration: Registration?
@@ -139,8 +142,13 @@ final class Connection {
     var output: [UInt8] = []
     private(set) var outputStart = 0
 
-    init(id: ConnectionID, descriptor: consuming OwnedDescriptor, isRefused: Bool) {
+    init(
+        id: ConnectionID, descriptor: consuming OwnedDescriptor, peer: NetworkAddress, isTrustedProxy: Bool,
+        isRefused: Bool
+    ) {
         self.id = id
+        self.peer = peer
+        self.isTrustedProxy = isTrustedProxy
         self.descriptor = descriptor.rawValue
         self.isRefused = isRefused
         owned = consume descriptor

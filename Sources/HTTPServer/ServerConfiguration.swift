@@ -44,6 +44,9 @@ package struct ServerConfiguration: Sendable {
     /// Default 100 ms: a burst is not an overload.
     package var overloadTime: Duration = .milliseconds(100)
 
+    /// The proxies whose `Forwarded` and `X-Forwarded-For` are believed. Default none.
+    package var trustedProxies = TrustedProxies()
+
     package init(
         address: SocketAddress, loopCount: Int? = nil, limits: RequestLimits = RequestLimits(),
         headTimeout: Duration = .seconds(10), bodyTimeout: Duration = .seconds(30),

@@ -143,7 +143,8 @@ actor Worker {
                 isRefused = true
             }
         }
-        let connection = insert(accepted.takeDescriptor(), isRefused: isRefused)
+        let peer = accepted.peerAddress
+        let connection = insert(accepted.takeDescriptor(), peer: peer, isRefused: isRefused)
         connection.beginWait(.firstRequest, at: loop.turnTime, for: configuration.headTimeout)
         scheduleSweep()
         if isRefused {
@@ -162,11 +163,15 @@ actor Worker {
         }
     }
 
-    private func insert(_ descriptor: consuming OwnedDescriptor, isRefused: Bool) -> Connection {
+    private func insert(
+        _ descriptor: consuming OwnedDescriptor, peer: NetworkAddress, isRefused: Bool
+    ) -> Connection {
         lastSerial += 1
         let slot = freeSlots.popLast() ?? connections.count
         let id = ConnectionID(slot: slot, serial: lastSerial)
-        let connection = Connection(id: id, descriptor: descriptor, isRefused: isRefused)
+        let connection = Connection(
+            id: id, descriptor: descriptor, peer: peer, isTrustedProxy: configuration.trustedProxies.contains(peer),
+            isRefused: isRefused)
         if slot == connections.count {
             connections.append(connection)
             isListed.append(false)
@@ -435,7 +440,7 @@ actor Worker {
         lane.forgetAnswers(connection.id)
         let request = Request(
             method: head.method, path: head.path, query: head.query, fields: head.fields, body: body,
-            id: stamp.nextRequestID())
+            id: stamp.nextRequestID(), source: source(of: head, on: connection))
         connection.exchange = Connection.Exchange(
             requestID: request.id, isHead: head.method == .head, isHTTP10: head.isHTTP10,
             keepsAlive: head.keepsAlive)
@@ -452,6 +457,12 @@ actor Worker {
         case .closed: task.cancel()
         case .receiving, .closing, .lingering: break
         }
+    }
+
+    private func source(of head: RequestHead, on connection: Connection) -> NetworkSource {
+        NetworkSource(
+            connection.isTrustedProxy
+                ? configuration.trustedProxies.client(head.fields, peer: connection.peer) : connection.peer)
     }
 
     /// Refuses one request; its connection stays.

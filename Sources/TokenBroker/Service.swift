@@ -32,7 +32,7 @@ package struct Service: RequestHandler {
             let match = try router.match(request.method, request.path)
             route = match.route.path
             // The key comes before the body and everything else: a stranger learns nothing and costs little.
-            caller = match.route.access == .open ? nil : try await broker.authenticator.caller(of: request)
+            if match.route.access != .open { caller = try await authenticated(request) }
             if match.route.access == .admin, case .key? = caller {
                 throw BrokerError(.forbidden, "Only the admin key may do this.")
             }
@@ -41,6 +41,7 @@ package struct Service: RequestHandler {
             {
                 throw BrokerError(.forbidden, "The API key lacks the permission \(permission.rawValue).")
             }
+            try broker.rateLimits.spend(.requests, caller)
             response = try await match.route.handle(
                 Call(request: request, parameters: match.parameters, caller: caller))
         } catch {
@@ -49,6 +50,16 @@ package struct Service: RequestHandler {
         }
         report(request, route, response, problem, caller, took: start.duration(to: broker.time.monotonic))
         return response
+    }
+
+    /// Who calls; delays the refusal of sources that are refused often.
+    private func authenticated(_ request: Request) async throws(BrokerError) -> Caller {
+        do throws(BrokerError) {
+            return try await broker.authenticator.caller(of: request)
+        } catch {
+            if error.code == .unauthorized { try await broker.authenticationFailures.admit(request.source) }
+            throw error
+        }
     }
 
     package func isEssential(_ path: String) -> Bool {
@@ -107,6 +118,7 @@ package struct Service: RequestHandler {
         broker.metrics.requestAnswered(
             route: route, method: LogField.knownName(of: request.method), status: response.status.code,
             took: duration)
+        if let quota = problem?.quota { broker.metrics.refused(over: quota) }
         guard broker.log.isEnabled(.info) else { return }
         // They are most of all requests, and each is in the metrics.
         if !broker.settings.logsReads, problem == nil, route.description == "/credentials", request.method == .get {
@@ -116,7 +128,11 @@ package struct Service: RequestHandler {
             .request(RequestID(request.id)), .method(request.method), .route(route), .status(response.status),
             .duration(duration),
         ]
-        if case .key(let key)? = caller { fields.append(.tenant(key.tenant)) }
+        switch caller {
+        case .key(let key)?: fields.append(.tenant(key.tenant))
+        case .admin(let name)?: fields.append(.admin(name))
+        case nil: break
+        }
         if let problem {
             fields.append(.code(problem.code))
             if let error = problem.storeError { fields.append(.store(error)) }

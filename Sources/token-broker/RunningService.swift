@@ -44,7 +44,10 @@ struct RunningService {
         if !configuration.unknownVariables.isEmpty {
             log.warning("unknown_environment_variables", [.count(configuration.unknownVariables.count)])
         }
-        let (vault, keyring, adminKey) = try await openStore(configuration, loop, log, time)
+        for variable in configuration.exposedFiles {
+            log.warning("secret_file_readable_by_others", [.variable(variable)])
+        }
+        let (vault, keyring, adminKeys) = try await openStore(configuration, loop, log, time)
         var journal: Journal?
         do {
             try await vault.unlock()
@@ -56,7 +59,7 @@ struct RunningService {
             throw StartFailure(text: (error as? StartFailure)?.text ?? "\(error)")
         }
 
-        var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKey: adminKey)
+        var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKeys: adminKeys)
         settings.logsReads = configuration.logsReads
         settings.providerTargets = configuration.providerTargets
         settings.quarantine = configuration.quarantine
@@ -69,6 +72,11 @@ struct RunningService {
         settings.cacheBytes = configuration.cacheBytes
         settings.core.providerBudget.places = configuration.providerConcurrency
         settings.providerTimeout = configuration.providerTimeout
+        settings.rates = configuration.limits.rates
+        settings.pendingLogins = configuration.limits.pendingLogins
+        settings.pendingDeviceLogins = configuration.limits.pendingDeviceLogins
+        settings.listenersPerKey = configuration.limits.eventStreamsPerKey
+        settings.listenersPerTenant = configuration.limits.eventStreamsPerTenant
 
         var clientConfiguration = HTTPSClientConfiguration()
         clientConfiguration.trustedCAFile = configuration.trustedCAFile
@@ -99,6 +107,7 @@ struct RunningService {
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
         serverConfiguration.maximumConnections = try connectionLimit(configuration, log)
+        serverConfiguration.trustedProxies = TrustedProxies(configuration.trustedProxies)
         serverConfiguration.limits.bodyBytes = 1 << 20
         let server: Server
         do throws(SystemError) {
@@ -200,27 +209,33 @@ struct RunningService {
 
     private static func openStore(
         _ configuration: Configuration, _ loop: EventLoop, _ log: Log, _ time: SystemTime
-    ) async throws(StartFailure) -> (Vault, Keyring, adminKey: SecretBytes) {
+    ) async throws(StartFailure) -> (Vault, Keyring, AdminKeys) {
         switch configuration.store {
         case .files(let directory):
             do {
-                let (store, keyring) = try await EmbeddedStore.open(directory, masterKeys: configuration.masterKeys) {
-                    error in log.warning("file_store_failed", [.fileStore(error)])
+                let (store, keyring) = try await EmbeddedStore.open(
+                    directory, masterKeys: configuration.masterKeys, keysFile: configuration.masterKeysFile
+                ) { error in log.warning("file_store_failed", [.fileStore(error)]) }
+                do {
+                    let adminKeys = try await adminKeys(configuration, store)
+                    try await warn(of: store, configuration, log)
+                    return (Vault(store: store, keyring: keyring), keyring, adminKeys)
+                } catch {
+                    await store.close()
+                    throw error
                 }
-                let adminKey = try await adminKey(configuration, store)
-                return (Vault(store: store, keyring: keyring), keyring, adminKey)
             } catch let failure as StartFailure {
                 throw failure
             } catch {
                 throw StartFailure(text: "\(error)")
             }
         case .postgres:
-            guard let keys = configuration.masterKeys, let adminKey = configuration.adminKey,
+            guard let keys = configuration.masterKeys, let adminKeys = configuration.adminKeys,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
             let store = try await connect(
                 configuration, migrates: configuration.migratesSchema, loop, log, time)
-            return (Vault(store: store, keyring: keyring), keyring, adminKey)
+            return (Vault(store: store, keyring: keyring), keyring, adminKeys)
         }
     }
 
@@ -289,18 +304,37 @@ struct RunningService {
         }
     }
 
-    private static func adminKey(
+    private static func adminKeys(
         _ configuration: Configuration, _ store: FileRecordStore
-    ) async throws -> SecretBytes {
-        if let key = configuration.adminKey { return key }
+    ) async throws -> AdminKeys {
+        if let keys = configuration.adminKeys { return keys }
         if let key = try await store.secret(.adminKey) {
-            guard Configuration.isAdminKey(key) else {
-                throw StartFailure(text: "the file \(StoreSecret.adminKey.rawValue) does not hold one key")
+            do throws(AdminKeys.Fault) {
+                return try AdminKeys(parsing: SecretBytes(utf8: key))
+            } catch {
+                throw StartFailure(text: "the file \(StoreSecret.adminKey.rawValue) in TOKEN_BROKER_DATA_DIR \(error)")
             }
-            return SecretBytes(utf8: key)
         }
         let key = "tba_" + Base64URL.encode(try SecureRandom.bytes(32))
         try await store.keep(.adminKey, key)
-        return SecretBytes(utf8: key)
+        return try AdminKeys(parsing: SecretBytes(utf8: key))
+    }
+
+    /// Says where the embedded store's secrets are kept less safely than they can be.
+    private static func warn(
+        of store: FileRecordStore, _ configuration: Configuration, _ log: Log
+    ) async throws(FileStoreError) {
+        for secret in StoreSecret.allCases where try await store.isReadableByOthers(secret) {
+            log.warning("secret_file_readable_by_others", [.file(secret)])
+        }
+        if configuration.masterKeys == nil, configuration.masterKeysFile == nil {
+            log.warning(
+                "master_keys_beside_records",
+                [
+                    .file(.masterKeys),
+                    .reason(
+                        "a backup of TOKEN_BROKER_DATA_DIR contains the keys that open it"),
+                ])
+        }
     }
 }

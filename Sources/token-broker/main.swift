@@ -14,7 +14,9 @@ switch command {
 case .help: Console.print(Command.helpText)
 case .version: Console.print("token-broker \(Command.versionText)")
 case .checkConfiguration:
-    _ = loadConfiguration(for: command)
+    for variable in loadConfiguration(for: command).exposedFiles {
+        Console.printError("token-broker: warning: \(variable) names a file that other users can read")
+    }
     Console.print("The configuration is good.")
 case .generateKey(let id):
     do {

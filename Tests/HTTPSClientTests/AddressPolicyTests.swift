@@ -124,7 +124,7 @@ final class ScriptedLookUp: Sendable {
         async throws
     {
         let server = try await TLSTestServer([.serve(answer("{}"))])
-        let policy = TargetPolicy(networks: networks.compactMap(IPNetwork.init))
+        let policy = TargetPolicy(networks: networks.compactMap(NetworkRange.init(parsing:)))
         try await withClient([set(\.targets, policy)]) { client in
             #expect(await client.failure(server.url(host: address)) == (isAllowed ? nil : .forbiddenAddress))
             #expect(await client.failure(server.url()) == (isAllowed ? nil : .forbiddenAddress))
@@ -145,7 +145,7 @@ final class ScriptedLookUp: Sendable {
     func `what gives out a machine's credentials must be named by itself`(
         networks: [String], address: String, isAllowed: Bool
     ) throws {
-        let policy = TargetPolicy(networks: networks.compactMap(IPNetwork.init))
+        let policy = TargetPolicy(networks: networks.compactMap(NetworkRange.init(parsing:)))
         #expect(policy.allows(try #require(SocketAddress(numericHost: address, port: 443))) == isAllowed)
         #expect(TargetPolicy.everything.allows(try #require(SocketAddress(numericHost: address, port: 443))))
     }
@@ -155,7 +155,7 @@ final class ScriptedLookUp: Sendable {
         try await withClient([set(\.targets, TargetPolicy(allowsHTTP: true))]) { client in
             #expect(await client.failure("http://localhost:\(server.port)/") == .forbiddenAddress)
         }
-        let network = try #require(IPNetwork("127.0.0.0/8"))
+        let network = try #require(NetworkRange(parsing: "127.0.0.0/8"))
         try await withClient([set(\.targets, TargetPolicy(allowsHTTP: true, networks: [network]))]) { client in
             let response = try await client.post("http://localhost:\(server.port)/")
             #expect(response.text == "{}")

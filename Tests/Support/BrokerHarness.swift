@@ -62,7 +62,8 @@ package final class BrokerHarness: Sendable {
         lines = collector
         vault = Vault(store: store, keyring: try Keyring(parsing: Self.masterKeys))
         try await vault.unlock()
-        var settings = Broker.Settings(publicBaseURL: publicBaseURL, adminKey: SecretBytes(utf8: Self.adminKey))
+        var settings = Broker.Settings(
+            publicBaseURL: publicBaseURL, adminKeys: try AdminKeys(parsing: SecretBytes(utf8: Self.adminKey)))
         adjust(&settings)
         broker = Broker(
             settings: settings, vault: vault, journal: journal, transport: transport, time: time,

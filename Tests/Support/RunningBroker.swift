@@ -68,7 +68,7 @@ package final class RunningBroker: Sendable {
         server = try Server(configuration: ServerConfiguration(address: address, loopCount: 2), handler: front)
         baseURL = "http://\(server.address)"
         var settings = Broker.Settings(
-            publicBaseURL: baseURL, adminKey: SecretBytes(utf8: BrokerHarness.adminKey))
+            publicBaseURL: baseURL, adminKeys: try AdminKeys(parsing: SecretBytes(utf8: BrokerHarness.adminKey)))
         settings.providerTargets = .everything
         broker = Broker(
             settings: settings, vault: vault, transport: transport, time: time,

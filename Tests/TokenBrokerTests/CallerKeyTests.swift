@@ -377,7 +377,10 @@ internal import TokenBroker
             case (_, "/livez"), (_, "/healthz"), (_, "/readyz"), (_, "/metrics"), (_, "/openapi.yaml"),
                 (_, "/login/callback"):
                 self = .nothing
-            case (_, let path) where path.hasPrefix("/login/start/"): self = .nothing
+            case (_, let path)
+            where ["/login/callback/", "/login/start/", "/login/confirm/", "/login/ended/"].contains(
+                where: path.hasPrefix):
+                self = .nothing
             case (_, "/credentials/restore"): self = .admin
             case (_, let path) where path == "/tenants" || path.hasPrefix("/tenants/"): self = .admin
             case (_, let path) where path.hasPrefix("/login/") || path.hasPrefix("/device"):
