@@ -59,7 +59,7 @@ extension AuthConfiguration: CustomStringConvertible, CustomReflectable {
 
 extension AuthConfiguration {
     /// The same, checked, as a tenant's configuration.
-    func checked(rules: TargetPolicy) throws(AuthError) -> TenantConfiguration {
+    func checked(for targets: TargetPolicy) throws(AuthError) -> TenantConfiguration {
         var members: [String: JSONValue] = [
             "provider": .string(provider), "client_id": .string(clientID),
             "scopes": .array(scopes.sorted().map { .string($0) }),
@@ -73,7 +73,7 @@ extension AuthConfiguration {
         members["issuer"] = issuer.map { .string($0.absoluteString) }
         if !certificatePinning { members["certificate_pinning"] = .bool(false) }
         do throws(BrokerError) {
-            return try TenantConfiguration(.object(members), rules: rules)
+            return try TenantConfiguration(.object(members), rules: .init(targets))
         } catch {
             throw .illegalArgument(error.detail)
         }

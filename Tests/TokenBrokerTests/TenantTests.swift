@@ -708,7 +708,7 @@ internal import TokenBroker
 @Suite struct `Configured endpoints` {
     private func server(_ members: String) throws -> AuthorizationServer? {
         let json = try JSONValue(parsing: Array(#"{"client_id": "c1", \#(members)}"#.utf8))
-        return try TenantConfiguration(json, rules: .init()).configuredServer
+        return try TenantConfiguration(json, rules: .init(TargetPolicy())).configuredServer
     }
 
     @Test(arguments: [
