@@ -13,6 +13,12 @@ enum Accept {
         return json.quality > 0 && json > preference("text", "html", ranges)
     }
 
+    /// Whether HTML is named, as every browser does and no other common client.
+    static func namesHTML(_ fields: Fields) -> Bool {
+        fields.list("Accept").map(Range.init)
+            .contains { $0.type == "text" && $0.subtype == "html" && $0.quality > 0 }
+    }
+
     private struct Preference: Comparable {
         var quality = 0.0
         /// 2 for a media type by its name, 1 for `type/*`, 0 for `*/*`.

@@ -42,6 +42,9 @@ struct CredentialsRoutes {
 
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
+        if query.policy == .localForceRefresh || query.refusedByAPI {
+            try broker.rateLimits.spend(.writes, call.caller)
+        }
         let provider = tenant.configuration.preset.name
         let answer: CredentialsProvider.Answer
         do throws(BrokerError) {
@@ -112,6 +115,7 @@ struct CredentialsRoutes {
         try body.finish()
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
+        try broker.rateLimits.spend(.writes, call.caller)
         let held = try given!.held(
             refreshToken: refreshToken.map(SecretBytes.init(utf8:)), for: tenant, now: broker.time.now)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
@@ -127,6 +131,7 @@ struct CredentialsRoutes {
         try query.finish()
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
+        try broker.rateLimits.spend(.writes, call.caller)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         // The logout comes first: it holds whatever becomes of the revocation.
         let purged = try await broker.credentials.purge(id)

@@ -28,6 +28,7 @@ struct DeviceRoutes {
         try body.finish()
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
+        try broker.rateLimits.spend(.deviceLogins, call.caller)
         let begun = try await broker.deviceLogins.begin(storageKey, of: tenant)
         return .json(.created) { json in
             json.member("device_code", begun.handle.revealedText)

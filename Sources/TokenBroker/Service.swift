@@ -100,14 +100,25 @@ package struct Service: RequestHandler {
             let match = try router.match(request.method, request.path)
             reception.match = match
             // The key comes before the body and everything else: a stranger learns nothing and costs little.
-            if match.route.access != .open { reception.caller = try await broker.authenticator.caller(of: request) }
+            if match.route.access != .open { reception.caller = try await authenticated(request) }
             try match.route.authorize(reception.caller)
+            try broker.rateLimits.spend(.requests, reception.caller)
             if hasContent { try match.route.checkContent(request.fields) }
         } catch {
             reception.problem = error
         }
         reception.took = start.duration(to: broker.time.monotonic)
         return reception
+    }
+
+    /// Who calls; delays the refusal of sources that are refused often.
+    private func authenticated(_ request: Request) async throws(BrokerError) -> Caller {
+        do throws(BrokerError) {
+            return try await broker.authenticator.caller(of: request)
+        } catch {
+            if error.code == .unauthorized { try await broker.authenticationFailures.admit(request.source) }
+            throw error
+        }
     }
 
     package func isEssential(_ path: String) -> Bool {
@@ -167,6 +178,7 @@ package struct Service: RequestHandler {
         broker.metrics.requestAnswered(
             route: route, method: LogField.knownName(of: request.method), status: response.status.code,
             took: duration)
+        if let quota = problem?.quota { broker.metrics.refused(over: quota) }
         guard broker.log.isEnabled(.info) else { return }
         // They are most of all requests, and each is in the metrics.
         if !broker.settings.logsReads, problem == nil, route.description == "/credentials", request.method == .get {
@@ -176,7 +188,11 @@ package struct Service: RequestHandler {
             .request(RequestID(request.id)), .method(request.method), .route(route), .status(response.status),
             .duration(duration),
         ]
-        if case .key(let key)? = reception.caller { fields.append(.tenant(key.tenant)) }
+        switch reception.caller {
+        case .key(let key)?: fields.append(.tenant(key.tenant))
+        case .admin(let name)?: fields.append(.admin(name))
+        case nil: break
+        }
         if let problem {
             fields.append(.code(problem.code))
             if let error = problem.storeError { fields.append(.store(error)) }

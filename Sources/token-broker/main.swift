@@ -14,7 +14,9 @@ switch command {
 case .help: Console.print(Command.helpText)
 case .version: Console.print("token-broker \(Command.versionText)")
 case .checkConfiguration:
-    _ = loadConfiguration(for: command)
+    for variable in loadConfiguration(for: command).exposedFiles {
+        Console.printError("token-broker: warning: \(variable) names a file that other users can read")
+    }
     Console.print("The configuration is good.")
 case .generateKey(let id):
     do {
@@ -124,7 +126,7 @@ func runHealthCheck() -> Never {
     Task {
         do {
             var configuration = HTTPSClientConfiguration()
-            configuration.allowsInsecureTargets = true
+            configuration.targets = .everything
             configuration.exchangeTimeout = .seconds(3)
             let client = try HTTPSClient(
                 configuration: configuration, loop: try EventLoop(name: "health"), resolver: try NameResolver())

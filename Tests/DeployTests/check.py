@@ -6,6 +6,7 @@
 Needs no network and no container engine: the schemas come with PyPI's kubernetes-validate and with Debian's
 docker-compose. Says everything that does not fit and ends with 1 if anything does not.
 """
+import os
 import pathlib
 import re
 import subprocess
@@ -108,10 +109,10 @@ def check_compose(program, image):
     services = compose["services"]
 
     with tempfile.TemporaryDirectory() as directory:
-        made = run(DEPLOY / "compose/make-secrets", directory)
+        made = run(DEPLOY / "compose/make-secrets", directory, f"{os.getuid()}:{os.getgid()}")
         expect(made.returncode == 0, f"make-secrets: {made.stderr}")
         first = {file.name: file.read_text() for file in pathlib.Path(directory).iterdir()}
-        run(DEPLOY / "compose/make-secrets", directory)
+        run(DEPLOY / "compose/make-secrets", directory, f"{os.getuid()}:{os.getgid()}")
         second = {file.name: file.read_text() for file in pathlib.Path(directory).iterdir()}
         expect(first == second, "make-secrets changes what is there")
     for name, secret in compose["secrets"].items():
@@ -280,7 +281,8 @@ def check_kubernetes(program, image):
     rule = the("Ingress", "token-broker-login")["spec"]["rules"][0]
     expect(rule["host"] == host, f"ingress.yaml: the host is {rule['host']}, the base URL has {host}")
     outside = {path["path"] for path in rule["http"]["paths"]}
-    expect(outside == {"/login/callback", "/login/start/"}, f"ingress.yaml: {outside} is exposed")
+    pages = {f"/login/{name}/" for name in ["callback", "start", "confirm", "ended"]}
+    expect(outside == {"/login/callback"} | pages, f"ingress.yaml: {outside} is exposed")
     for path in outside:
         expect(any(known.startswith(path) for known in paths), f"ingress.yaml: openapi.yaml has no {path}")
 
