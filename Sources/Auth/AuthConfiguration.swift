@@ -1,5 +1,6 @@
 internal import BrokerCore
 public import FoundationEssentials
+internal import HTTPSClient
 internal import JSON
 
 /// One client at one provider: the parameters of the Auth design's `init`.
@@ -58,7 +59,7 @@ extension AuthConfiguration: CustomStringConvertible, CustomReflectable {
 
 extension AuthConfiguration {
     /// The same, checked, as a tenant's configuration.
-    func checked(allowsInsecureProviders: Bool) throws(AuthError) -> TenantConfiguration {
+    func checked(rules: TargetPolicy) throws(AuthError) -> TenantConfiguration {
         var members: [String: JSONValue] = [
             "provider": .string(provider), "client_id": .string(clientID),
             "scopes": .array(scopes.sorted().map { .string($0) }),
@@ -72,8 +73,7 @@ extension AuthConfiguration {
         members["issuer"] = issuer.map { .string($0.absoluteString) }
         if !certificatePinning { members["certificate_pinning"] = .bool(false) }
         do throws(BrokerError) {
-            return try TenantConfiguration(
-                .object(members), rules: .init(allowsInsecureProviders: allowsInsecureProviders))
+            return try TenantConfiguration(.object(members), rules: rules)
         } catch {
             throw .illegalArgument(error.detail)
         }

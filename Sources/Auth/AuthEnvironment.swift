@@ -40,7 +40,7 @@ public final class AuthEnvironment: Sendable {
 
     private let storage: Storage
     private let trustedCAFile: String?
-    let allowsInsecureProviders: Bool
+    let providerTargets: TargetPolicy
     private let log: Log
     private let time = SystemTime()
     private let state = Mutex(State())
@@ -64,7 +64,7 @@ public final class AuthEnvironment: Sendable {
     ) {
         self.storage = storage
         self.trustedCAFile = trustedCAFile
-        self.allowsInsecureProviders = allowsInsecureProviders
+        providerTargets = allowsInsecureProviders ? .everything : TargetPolicy()
         log = Log(threshold: logger == nil ? .error : .info, time: time) { line in
             logger?(String(decoding: line, as: UTF8.self))
         }
@@ -156,7 +156,7 @@ public final class AuthEnvironment: Sendable {
         do {
             let loop = try EventLoop(name: "auth")
             do {
-                return .success(try await open(on: loop, try NameResolver()))
+                return .success(try await open(on: loop))
             } catch {
                 loop.shutDown()
                 throw error
@@ -168,7 +168,7 @@ public final class AuthEnvironment: Sendable {
         }
     }
 
-    private func open(on loop: EventLoop, _ resolver: NameResolver) async throws -> Opened {
+    private func open(on loop: EventLoop) async throws -> Opened {
         let vault: Vault
         switch storage {
         case .memory:
@@ -188,6 +188,8 @@ public final class AuthEnvironment: Sendable {
                 throw AuthError.illegalArgument("\(error)")
             }
             let reports = DatabaseReports(log, time: time)
+            DatabaseReports.noteLinks(configuration, log)
+            let resolver = try NameResolver(name: "db-resolver", limits: .database)
             do throws(StoreError) {
                 let store = try await PostgresRecordStore.open(configuration, on: loop, resolver: resolver) {
                     reports.note($0)
@@ -200,12 +202,11 @@ public final class AuthEnvironment: Sendable {
         do {
             try await vault.unlock()
             var settings = CredentialsBroker.Settings()
-            settings.allowsInsecureProviders = allowsInsecureProviders
+            settings.providerTargets = providerTargets
             var configuration = HTTPSClientConfiguration()
             settings.limit(&configuration)
             configuration.trustedCAFile = trustedCAFile
-            configuration.allowsInsecureTargets = allowsInsecureProviders
-            let client = try HTTPSClient(configuration: configuration, loop: loop, resolver: resolver)
+            let client = try HTTPSClient(configuration: configuration, loop: loop, resolver: try NameResolver())
             let broker = CredentialsBroker(
                 settings: settings, vault: vault, transport: client, time: time, log: log)
             broker.start()

@@ -104,6 +104,8 @@ package struct BrokerError: Error, Sendable, Equatable {
     package var storeError: StoreError?
     /// For `too_many_requests`: the limit that was exceeded, for the metrics.
     package var quota: Quota?
+    /// For `unsupported_media_type`: whether the reason is the coding of the content, and not its type.
+    package var isAboutContentCoding = false
 
     package init(
         _ code: Code, _ detail: String, errorCode: String? = nil, retryAfter: Int? = nil, faults: [Fault] = [],

@@ -9,7 +9,8 @@ package final class CredentialsBroker: Sendable {
     package struct Settings: Sendable {
         /// Where browsers reach the broker, without a slash at its end: the base of its own redirect URI.
         package var publicBaseURL = "http://127.0.0.1"
-        package var allowsInsecureProviders = false
+        /// Where providers may be; what the transport is told, too. Default: on the public internet, over https.
+        package var providerTargets = TargetPolicy()
         /// How long credentials that a provider ended are kept aside; zero keeps none.
         package var quarantine: Duration = .seconds(7 * 86_400)
         /// How long ahead of a token's expiry listeners are told of it.
@@ -38,11 +39,12 @@ package final class CredentialsBroker: Sendable {
 
         package init() {}
 
-        /// Gives a transport the limits that these settings count on: a call that outlasts its lease would have another
-        /// replica present the same refresh token.
+        /// Gives a transport the limits that these settings count on (a call that outlasts its lease would have another
+        /// replica present the same refresh token) and the providers that it may call.
         package func limit(_ transport: inout HTTPSClientConfiguration) {
             transport.exchangeTimeout = providerTimeout
             transport.maximumConnectionsPerOrigin = providerBudget.connections
+            transport.targets = providerTargets
         }
     }
 
@@ -81,8 +83,7 @@ package final class CredentialsBroker: Sendable {
         tenants = TenantDirectory(vault: vault, bus: bus, time: time)
         let schedule = ExpirySchedule(notice: settings.expiryNotice)
         servers = ProviderServers(
-            transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
-            metrics: metrics, log: log)
+            transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         budget = ProviderBudget(limits: settings.providerBudget, time: time)
         let endpoint = TokenEndpoint(
             transport: transport, budget: budget, time: time, metrics: metrics, log: log)

@@ -88,6 +88,8 @@ package struct LogField: Sendable {
     }
 
     package static func database(_ error: PostgresError) -> LogField { .init("database_error", error.description) }
+    package static func databaseLink(_ link: PostgresLink) -> LogField { .init("link", link.description) }
+    package static func listenLink(_ link: PostgresLink) -> LogField { .init("listen_link", link.description) }
     package static func fileStore(_ error: FileStoreError) -> LogField { .init("file_store_error", error.description) }
     package static func transport(_ error: TransportError) -> LogField { .init("transport_error", "\(error)") }
     package static func system(_ error: SystemError) -> LogField { .init("system_error", error.description) }

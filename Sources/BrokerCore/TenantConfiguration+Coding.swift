@@ -1,23 +1,15 @@
 internal import Cryptography
-internal import HTTPSClient
+package import HTTPSClient
 package import JSON
 internal import OAuth
 
 extension TenantConfiguration {
-    /// Which addresses a configuration may name.
-    package struct AddressRules: Sendable {
-        /// `http://` besides `https://`.
-        package var allowsInsecureProviders: Bool
-        /// An `issuer` at which nothing would be asked. False for what an earlier build has stored.
-        var refusesUnusedIssuer = true
-
-        package init(allowsInsecureProviders: Bool) {
-            self.allowsInsecureProviders = allowsInsecureProviders
-        }
-    }
-
     /// Reads the body of `PUT /tenants/{tenant}`.
-    package init(_ json: JSONValue, rules: AddressRules) throws(BrokerError) {
+    /// - Parameters:
+    ///   - rules: which addresses it may name.
+    ///   - refusesUnusedIssuer: whether an `issuer` at which nothing would be asked is a fault. False for what an earlier
+    ///     build has stored.
+    package init(_ json: JSONValue, rules: TargetPolicy, refusesUnusedIssuer: Bool = true) throws(BrokerError) {
         var reader = ObjectReader(json)
         let preset = Self.preset(&reader)
         let clientID = reader.requiredString("client_id", limit: 512)
@@ -57,7 +49,7 @@ extension TenantConfiguration {
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
                 return endpoints
             } ?? Endpoints()
-        if issuer != nil, rules.refusesUnusedIssuer, usesPresetAddresses {
+        if issuer != nil, refusesUnusedIssuer, usesPresetAddresses {
             // The client secret would go to the preset's provider, and not to the issuer.
             reader.note(
                 "issuer",
@@ -123,14 +115,14 @@ extension TenantConfiguration {
     /// An address that the broker itself will call or send a browser to.
     /// - Parameter isBase: paths are put behind it, so it has no query; an issuer has none either (RFC 8414 §2).
     private static func providerURI(
-        _ reader: inout ObjectReader, _ name: String, _ rules: AddressRules, isBase: Bool = false
+        _ reader: inout ObjectReader, _ name: String, _ rules: TargetPolicy, isBase: Bool = false
     ) -> String? {
         guard let text = reader.string(name) else { return nil }
         guard let url = URLTarget(text) else {
             reader.note(name, "must be an absolute https URL without user information and fragment")
             return nil
         }
-        if url.scheme == .http, !rules.allowsInsecureProviders {
+        if url.scheme == .http, !rules.allowsHTTP {
             reader.note(name, "must be an https URL")
             return nil
         }
@@ -224,9 +216,9 @@ extension TenantConfiguration {
     /// A member or a value that this build does not know makes the record unreadable, on purpose: it may be what keeps
     /// a login safe, as `"browser_binding": "confirm"` is.
     init?(stored json: JSONValue) {
-        var rules = AddressRules(allowsInsecureProviders: true)
-        rules.refusesUnusedIssuer = false
-        guard let configuration = try? TenantConfiguration(json, rules: rules) else { return nil }
+        guard let configuration = try? TenantConfiguration(json, rules: .everything, refusesUnusedIssuer: false) else {
+            return nil
+        }
         self = configuration
     }
 

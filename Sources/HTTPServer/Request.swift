@@ -15,6 +15,8 @@ package struct Request: Sendable {
     /// Where the request comes from: the peer of its connection, or the client that a trusted proxy names (see
     /// `TrustedProxies`). `unknown` for a request that no connection brought.
     package var source: NetworkSource
+    /// What `RequestHandler.admit` found; nil for a request without content.
+    package var admission: (any Sendable)?
 
     package init(
         method: Method, path: String, query: String? = nil, fields: Fields = [:], body: [UInt8] = [],

@@ -35,6 +35,7 @@ package final class Broker: Sendable {
     let rateLimits: RateLimits
     let authenticationFailures: AuthenticationFailures
     private let serverStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
+    private let operationsStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
 
     package init(
         settings: Settings, vault: Vault, journal: Journal? = nil, transport: any ProviderTransport, time: any Time,
@@ -87,5 +88,11 @@ package final class Broker: Sendable {
         serverStatistics.withLock { $0 = counters }
     }
 
+    /// Shows the counts of the server for probes and metrics, where they have one of their own.
+    package func observeOperations(_ counters: @escaping @Sendable () -> ServerStatistics) {
+        operationsStatistics.withLock { $0 = counters }
+    }
+
     var currentServerStatistics: ServerStatistics? { serverStatistics.withLock { $0 }?() }
+    var currentOperationsStatistics: ServerStatistics? { operationsStatistics.withLock { $0 }?() }
 }

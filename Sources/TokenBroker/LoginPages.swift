@@ -206,7 +206,6 @@ enum LoginPage {
             .init(name: "Cache-Control", value: "no-store"),
             .init(name: "Referrer-Policy", value: "no-referrer"),
             .init(name: "Content-Security-Policy", value: policy(hasForm: hasForm)),
-            .init(name: "X-Content-Type-Options", value: "nosniff"),
         ]
     }
 }

@@ -131,13 +131,8 @@ struct LoginRoutes {
     /// response_mode=form_post. A cross-site POST brings no SameSite=Lax cookie, so a bound login takes one more turn:
     /// the browser is sent to the same address with GET, and brings the cookie.
     private func formPost(_ call: Call) async throws(BrokerError) -> Response {
-        let type = (call.request.fields["Content-Type"] ?? "").prefix { $0 != ";" }.filter { $0 != " " && $0 != "\t" }
-        guard Fields.equal(type, "application/x-www-form-urlencoded"),
-            let text = String(validating: call.request.body, as: UTF8.self)
-        else {
-            throw BrokerError(
-                .unsupportedMediaType, "Send the response as Content-Type: application/x-www-form-urlencoded.")
-        }
+        try ContentType.form.check(call.request.fields)
+        guard let text = String(validating: call.request.body, as: UTF8.self) else { throw ContentType.noForm }
         do throws(BrokerError) {
             if try await broker.logins.isBound(try Self.response(text)) {
                 let address = broker.logins.publicURI(path: call.request.path)

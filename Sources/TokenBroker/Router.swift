@@ -122,6 +122,38 @@ struct Route: Sendable {
     var methods: [Method] { method == .get && allowsHead ? [.get, .head] : [method] }
 
     func accepts(_ other: Method) -> Bool { other == method || methods.contains(other) }
+
+    /// - Parameter caller: nil on open routes.
+    /// - Throws: `forbidden`.
+    func authorize(_ caller: Caller?) throws(BrokerError) {
+        guard case .key(let key)? = caller else { return }
+        switch access {
+        case .open: return
+        case .admin: throw BrokerError(.forbidden, "Only the admin key may do this.")
+        case .tenant(let permission):
+            if key.permissions.contains(permission) { return }
+            throw BrokerError(.forbidden, "The API key lacks the permission \(permission.rawValue).")
+        }
+    }
+
+    /// The content that the route reads; nil where it reads none.
+    private var contentType: ContentType? {
+        guard method == .post || method == .put else { return nil }
+        return access == .open ? .form : .json
+    }
+
+    /// Checks what the fields say of a request's content.
+    /// - Throws: `unsupported_media_type`.
+    func checkContent(_ fields: Fields) throws(BrokerError) {
+        if method == .get { return }
+        for coding in fields.list("Content-Encoding") where !Fields.equal(coding, "identity") {
+            var error = BrokerError(.unsupportedMediaType, "Send the body without a Content-Encoding.")
+            error.isAboutContentCoding = true
+            throw error
+        }
+        // Whether chunked content is empty, and needs no type, is not known before it has arrived.
+        if fields.contains("Content-Type") || fields.contains("Content-Length") { try contentType?.check(fields) }
+    }
 }
 
 /// A request that found its route and, where the route has one, its caller.
@@ -138,10 +170,7 @@ struct Call: Sendable {
     /// - Throws: `unsupported_media_type`, `invalid_request`.
     func json() throws(BrokerError) -> JSONValue {
         if request.body.isEmpty { return .object([:]) }
-        let types = request.fields.values("Content-Type")
-        guard types.count == 1, Self.isJSON(types[0]) else {
-            throw BrokerError(.unsupportedMediaType, "Send the body as Content-Type: application/json.")
-        }
+        try ContentType.json.check(request.fields)
         do {
             return try JSONValue(parsing: request.body)
         } catch {
@@ -156,6 +185,29 @@ struct Call: Sendable {
     }
 
     func query() throws(BrokerError) -> QueryReader { try QueryReader(request.query) }
+}
+
+/// The media type of what a route reads.
+enum ContentType: Sendable {
+    case json
+    case form
+
+    /// - Throws: `unsupported_media_type`.
+    func check(_ fields: Fields) throws(BrokerError) {
+        switch self {
+        case .json:
+            let types = fields.values("Content-Type")
+            guard types.count == 1, Self.isJSON(types[0]) else {
+                throw BrokerError(.unsupportedMediaType, "Send the body as Content-Type: application/json.")
+            }
+        case .form:
+            let type = (fields["Content-Type"] ?? "").prefix { $0 != ";" }.filter { $0 != " " && $0 != "\t" }
+            guard Fields.equal(type, "application/x-www-form-urlencoded") else { throw Self.noForm }
+        }
+    }
+
+    static let noForm = BrokerError(
+        .unsupportedMediaType, "Send the response as Content-Type: application/x-www-form-urlencoded.")
 
     /// `application/json`, with `charset=utf-8` or no parameter at all.
     private static func isJSON(_ value: String) -> Bool {

@@ -52,8 +52,12 @@ enum Command: Equatable {
         environment (each variable marked * can be given as NAME_FILE, the path of a file that holds the value, which other
         users must not be able to write to)
           TOKEN_BROKER_LISTEN                    address and port to listen on; default 127.0.0.1:8080
+          TOKEN_BROKER_OPERATIONS_LISTEN         address and port for /livez, /readyz, /healthz and /metrics, which are
+                                                 then answered there alone, by a thread of their own; without it, they
+                                                 are answered on TOKEN_BROKER_LISTEN
           TOKEN_BROKER_PUBLIC_BASE_URL           where browsers reach the broker; default http://<listen>
-          TOKEN_BROKER_DATABASE_URL *            PostgreSQL, as a libpq URI; without it, the embedded file store
+          TOKEN_BROKER_DATABASE_URL *            PostgreSQL, as a libpq URI; without it, the embedded file store. Without
+                                                 sslmode in it, TLS with verify-full to every host that is not local
           TOKEN_BROKER_DATABASE_CONNECTIONS      connections to PostgreSQL, 1 to 64; default 4
           TOKEN_BROKER_DATABASE_POOLER           true where DATABASE_URL leads to PgBouncer in transaction mode; default
                                                  false
@@ -75,11 +79,20 @@ enum Command: Equatable {
                                                  name:key, comma-separated; the embedded store makes one (admin.key)
           TOKEN_BROKER_TRUSTED_CA_FILE           PEM file of more root certificates for calls to providers
           TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS  true allows http:// providers and private addresses: development only
+          TOKEN_BROKER_ALLOW_HTTP_PROVIDERS      true allows http:// providers at public addresses and in
+                                                 PROVIDER_NETWORKS; default false
+          TOKEN_BROKER_PROVIDER_NETWORKS         private networks in which providers may be, comma-separated, such as
+                                                 10.20.0.0/16,fd12::/16; over https:// unless ALLOW_HTTP_PROVIDERS says
+                                                 more; a network with 169.254.169.254 in it is refused
           TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
           TOKEN_BROKER_LOG_READS                 true: a line for each GET /credentials that goes well, too;
                                                  default false, which only counts them in /metrics
           TOKEN_BROKER_EVENT_LOOPS               event loops of the server, 1 to 256; default one per core
           TOKEN_BROKER_MAX_CONNECTIONS           connections at once, 1 to 1000000; default 10000
+          TOKEN_BROKER_MAX_CONNECTIONS_PER_SOURCE
+                                                 connections at once from one IPv4 address or IPv6 /64 prefix, 1 to
+                                                 1000000, except from trusted proxies; without it, a source with more
+                                                 than a tenth of MAX_CONNECTIONS gives way to others once all are taken
           TOKEN_BROKER_TRUSTED_PROXIES           addresses and CIDR ranges, comma-separated, of the proxies whose
                                                  Forwarded or X-Forwarded-For names the client; default none
           TOKEN_BROKER_PROVIDER_TIMEOUT          seconds that one call to a provider may take, 1 to 20; default 10

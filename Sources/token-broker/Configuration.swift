@@ -21,6 +21,8 @@ struct Configuration: Sendable {
     }
 
     var listen: SocketAddress
+    /// Where probes and metrics are answered instead of on `listen`; nil answers them there.
+    var operationsListen: SocketAddress?
     var publicBaseURL: String
     var store: Store
     /// Whether `serve` brings the database's schema up to date by itself.
@@ -33,11 +35,14 @@ struct Configuration: Sendable {
     /// Where a shared store's replica keeps what the store could not take; nil keeps it in memory.
     var journalDirectory: String?
     var trustedCAFile: String?
-    var allowsInsecureProviders: Bool
+    /// Where providers may be.
+    var providerTargets: TargetPolicy
     var logLevel: LogLevel
     var logsReads: Bool
     var eventLoops: Int?
     var maximumConnections: Int
+    /// Nil for a limit that holds only while the server is full.
+    var maximumConnectionsPerSource: Int?
     /// The proxies whose word on a request's client is believed.
     var trustedProxies: [NetworkRange]
     var providerConcurrency: Int
@@ -64,6 +69,16 @@ struct Configuration: Sendable {
             reader.fault("LISTEN", "must be a numeric address and a port, such as 127.0.0.1:8080 or [::]:8080")
         }
         self.listen = listen ?? SocketAddress(ip: .v4([127, 0, 0, 1]), port: 8080)
+
+        operationsListen = nil
+        if let text = reader.value("OPERATIONS_LISTEN") {
+            operationsListen = Self.address(text)
+            if operationsListen == nil {
+                reader.fault("OPERATIONS_LISTEN", "must be a numeric address and a port, such as 0.0.0.0:8081")
+            } else if operationsListen == listen {
+                reader.fault("OPERATIONS_LISTEN", "must differ from TOKEN_BROKER_LISTEN")
+            }
+        }
 
         let base = reader.value("PUBLIC_BASE_URL")
         if let base, Self.isBaseURL(base) == false {
@@ -127,12 +142,13 @@ struct Configuration: Sendable {
         if let trustedCAFile, !SmallFile.isReadable(trustedCAFile) {
             reader.fault("TRUSTED_CA_FILE", "cannot be read")
         }
-        allowsInsecureProviders = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
+        providerTargets = Self.providerTargets(&reader)
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         logsReads = reader.bool("LOG_READS") ?? false
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
-        trustedProxies = Self.trustedProxies(&reader)
+        maximumConnectionsPerSource = reader.integer("MAX_CONNECTIONS_PER_SOURCE", 1...1_000_000)
+        trustedProxies = Self.networks("TRUSTED_PROXIES", &reader)
         providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", 1...20) ?? 10))
         providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", 1...1024) ?? ProviderBudget.Limits().places
         quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
@@ -162,18 +178,39 @@ struct Configuration: Sendable {
         }
     }
 
-    private static func trustedProxies(_ reader: inout EnvironmentReader) -> [NetworkRange] {
-        guard let text = reader.value("TRUSTED_PROXIES") else { return [] }
+    /// Reads a comma-separated list of addresses and CIDR ranges; empty where the variable is not set.
+    private static func networks(_ name: String, _ reader: inout EnvironmentReader) -> [NetworkRange] {
+        guard let text = reader.value(name) else { return [] }
         let items = text.split(separator: ",", omittingEmptySubsequences: false)
         let ranges = items.map { item in NetworkRange(parsing: String(item.filter { $0 != " " })) }
         if ranges.contains(nil) {
             reader.fault(
-                "TRUSTED_PROXIES",
+                name,
                 "must be a comma-separated list of addresses and CIDR ranges, such as 10.0.0.0/8,2001:db8::1; "
                     + "a range has no bits set behind its prefix")
         }
         return ranges.compactMap(\.self)
     }
+
+    private static func providerTargets(_ reader: inout EnvironmentReader) -> TargetPolicy {
+        let allowsEverything = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
+        var targets = TargetPolicy()
+        targets.allowsHTTP = reader.bool("ALLOW_HTTP_PROVIDERS") ?? false
+        let networks = Self.networks("PROVIDER_NETWORKS", &reader)
+        if !networks.isEmpty, allowsEverything {
+            reader.fault("PROVIDER_NETWORKS", "has no effect with ALLOW_INSECURE_PROVIDERS=true")
+        }
+        if networks.contains(where: { !$0.isSingleAddress && $0.contains(Self.metadataService) }) {
+            reader.fault(
+                "PROVIDER_NETWORKS",
+                "must not have a network that contains 169.254.169.254, where clouds give out credentials; name single "
+                    + "addresses instead")
+        }
+        targets.networks = networks
+        return allowsEverything ? .everything : targets
+    }
+
+    private static let metadataService = SocketAddress.IP.v4([169, 254, 169, 254])
 
     private static func address(_ text: String) -> SocketAddress? {
         guard let colon = text.lastIndex(of: ":"), let port = UInt16(text[text.index(after: colon)...]) else {

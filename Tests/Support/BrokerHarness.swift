@@ -6,6 +6,7 @@ package import HTTPSClient
 package import HTTPServer
 package import JSON
 internal import OAuth
+package import Reactor
 internal import Synchronization
 package import TokenBroker
 
@@ -77,9 +78,10 @@ package final class BrokerHarness: Sendable {
     // MARK: Calling
 
     /// Sends a request with the given key (nil: none).
+    /// - Parameter source: where it comes from, for what is counted by that.
     package func call(
         _ method: Method, _ target: String, key: String? = adminKey, tenant: String? = nil, body: String? = nil,
-        fields: Fields = [:]
+        fields: Fields = [:], source: NetworkSource = .unknown
     ) async -> Answer {
         var fields = fields
         if let key { fields.append("Authorization", "Bearer \(key)") }
@@ -90,7 +92,7 @@ package final class BrokerHarness: Sendable {
             await service.respond(
                 to: Request(
                     method: method, path: String(parts[0]), query: parts.count > 1 ? String(parts[1]) : nil,
-                    fields: fields, body: Array((body ?? "").utf8))))
+                    fields: fields, body: Array((body ?? "").utf8), source: source)))
     }
 
     // MARK: Preparing

@@ -21,11 +21,7 @@ internal import TokenBroker
     private static func call(
         _ broker: BrokerHarness, key: String? = "wrong", from source: NetworkSource = stranger
     ) async -> BrokerHarness.Answer {
-        var fields: Fields = ["X-Tenant": "t1"]
-        if let key { fields.append("Authorization", "Bearer \(key)") }
-        return BrokerHarness.Answer(
-            await broker.service.respond(
-                to: Request(method: .get, path: "/credentials", fields: fields, source: source)))
+        await broker.call(.get, "/credentials", key: key, tenant: "t1", source: source)
     }
 
     /// Twenty, which is how many are answered at once.

@@ -4,6 +4,7 @@ internal import CredentialStore
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
+internal import Reactor
 internal import Testing
 internal import TokenBroker
 
@@ -13,6 +14,7 @@ internal import TokenBroker
 
     @Test func `every answer is as described, and every described answer occurs`() async throws {
         try await strangersAndBadRequests()
+        try await strangersThatInsist()
         try await failingStore(.unavailable)
         try await failingStore(.damaged("a record"))
         try await refusals()
@@ -111,6 +113,23 @@ internal import TokenBroker
         await recorder.call(broker, .get, "/credentials")
         let key = await broker.makeKey()
         await recorder.call(broker, .get, "/credentials", key: key, tenant: "t2")
+    }
+
+    private func strangersThatInsist() async throws {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
+        let source = NetworkSource(try #require(NetworkAddress(parsing: Array("192.0.2.1".utf8)[...])))
+        for _ in 0..<20 { await recorder.call(broker, .get, "/tenants", key: nil, source: source) }
+        let waiting = (0..<20).map { _ in
+            Task { await broker.call(.get, "/tenants", key: nil, source: source).status }
+        }
+        await broker.time.sleepers(atLeast: 20)
+        for sample in Self.samples(broker) {
+            await recorder.call(
+                broker, sample.method, sample.target, key: nil, body: sample.body, fields: sample.fields, source: source
+            )
+        }
+        broker.time.advance(by: .seconds(1))
+        for task in waiting { #expect(await task.value == 401) }
     }
 
     private func failingStore(_ error: StoreError) async throws {

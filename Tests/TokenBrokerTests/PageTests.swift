@@ -18,7 +18,6 @@ internal import TokenBroker
     private static func expectSafe(_ answer: BrokerHarness.Answer, hasButton: Bool = false) {
         #expect(answer.fields.values("Cache-Control") == ["no-store"])
         #expect(answer.fields.values("Referrer-Policy") == ["no-referrer"])
-        #expect(answer.fields.values("X-Content-Type-Options") == ["nosniff"])
         #expect(
             answer.fields.values("Content-Security-Policy") == [
                 "default-src 'none'; style-src 'sha256-\(styleDigest)'; base-uri 'none'; "

@@ -353,7 +353,7 @@ internal import TokenBroker
         let refused = await strict.call(.put, "/tenants/t1", body: body)
         #expect(refused.status == 400)
         #expect(refused.pointers == ["/\(name)"])
-        let lenient = try await BrokerHarness { $0.allowsInsecureProviders = true }
+        let lenient = try await BrokerHarness { $0.providerTargets = .everything }
         let taken = await lenient.call(.put, "/tenants/t1", body: body)
         #expect(taken.status == 201)
         #expect(taken.json[name] == .string(uri))
@@ -708,7 +708,7 @@ internal import TokenBroker
 @Suite struct `Configured endpoints` {
     private func server(_ members: String) throws -> AuthorizationServer? {
         let json = try JSONValue(parsing: Array(#"{"client_id": "c1", \#(members)}"#.utf8))
-        return try TenantConfiguration(json, rules: .init(allowsInsecureProviders: false)).configuredServer
+        return try TenantConfiguration(json, rules: .init()).configuredServer
     }
 
     @Test(arguments: [
