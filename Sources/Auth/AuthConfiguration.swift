@@ -86,7 +86,8 @@ public struct LoginConfig: Sendable, Equatable {
     public var language: String?
     /// Filled in on the login page.
     public var email: String?
-    /// Passed through to the login service. None may bear the name of a parameter of the protocol.
+    /// Passed through to the login service. None may bear the name of a parameter of the protocol; names
+    /// consist of 1 to 64 letters, digits, `_` and `-`, and all names and values together have at most 4096 bytes.
     public var customParameters: [String: String]
 
     public init(language: String? = nil, email: String? = nil, customParameters: [String: String] = [:]) {
