@@ -73,7 +73,7 @@ extension AuthConfiguration {
         members["issuer"] = issuer.map { .string($0.absoluteString) }
         if !certificatePinning { members["certificate_pinning"] = .bool(false) }
         do throws(BrokerError) {
-            return try TenantConfiguration(.object(members), rules: .init(targets))
+            return try TenantConfiguration(.object(members), rules: targets)
         } catch {
             throw .illegalArgument(error.detail)
         }

@@ -115,14 +115,14 @@ extension TenantConfiguration {
     /// An address that the broker itself will call or send a browser to.
     /// - Parameter isBase: paths are put behind it, so it has no query; an issuer has none either (RFC 8414 §2).
     private static func providerURI(
-        _ reader: inout ObjectReader, _ name: String, _ rules: AddressRules, isBase: Bool = false
+        _ reader: inout ObjectReader, _ name: String, _ rules: TargetPolicy, isBase: Bool = false
     ) -> String? {
         guard let text = reader.string(name) else { return nil }
         guard let url = URLTarget(text) else {
             reader.note(name, "must be an absolute https URL without user information and fragment")
             return nil
         }
-        if url.scheme == .http, !rules.targets.allowsHTTP {
+        if url.scheme == .http, !rules.allowsHTTP {
             reader.note(name, "must be an https URL")
             return nil
         }

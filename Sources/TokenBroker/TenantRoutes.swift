@@ -55,7 +55,7 @@ struct TenantRoutes {
                 "tenant",
                 "A tenant's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
-        let configuration = try TenantConfiguration(try call.json(), rules: .init(broker.settings.providerTargets))
+        let configuration = try TenantConfiguration(try call.json(), rules: broker.settings.providerTargets)
         let (tenant, isNew) = try await broker.tenants.put(name, configuration)
         var fields: [LogField] = [.tenant(name), .provider(configuration.preset), .version(tenant.version)]
         if configuration.effectivePins.isEmpty, !configuration.preset.pinnedCertificates.isEmpty {
