@@ -3,6 +3,7 @@ internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
 internal import HTTPCodec
+internal import HTTPSClient
 internal import JSON
 internal import OAuth
 internal import Testing
