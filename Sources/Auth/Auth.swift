@@ -211,7 +211,7 @@ public final class Auth: Sendable {
     private func runAtOnce<R: Sendable>(
         _ body: (AuthEnvironment.Opened, Tenant) async throws(BrokerError) -> R
     ) async throws(AuthError) -> R {
-        let configuration = try configuration.checked(rules: environment.providerTargets)
+        let configuration = try configuration.checked(for: environment.providerTargets)
         let opened = try await environment.enter()
         defer { environment.leave() }
         do throws(BrokerError) {

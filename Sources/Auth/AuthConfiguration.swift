@@ -59,7 +59,7 @@ extension AuthConfiguration: CustomStringConvertible, CustomReflectable {
 
 extension AuthConfiguration {
     /// The same, checked, as a tenant's configuration.
-    func checked(rules: TargetPolicy) throws(AuthError) -> TenantConfiguration {
+    func checked(for targets: TargetPolicy) throws(AuthError) -> TenantConfiguration {
         var members: [String: JSONValue] = [
             "provider": .string(provider), "client_id": .string(clientID),
             "scopes": .array(scopes.sorted().map { .string($0) }),
@@ -73,7 +73,7 @@ extension AuthConfiguration {
         members["issuer"] = issuer.map { .string($0.absoluteString) }
         if !certificatePinning { members["certificate_pinning"] = .bool(false) }
         do throws(BrokerError) {
-            return try TenantConfiguration(.object(members), rules: rules)
+            return try TenantConfiguration(.object(members), rules: targets)
         } catch {
             throw .illegalArgument(error.detail)
         }
@@ -86,7 +86,8 @@ public struct LoginConfig: Sendable, Equatable {
     public var language: String?
     /// Filled in on the login page.
     public var email: String?
-    /// Passed through to the login service. None may bear the name of a parameter of the protocol.
+    /// Passed through to the login service. None may bear the name of a parameter of the protocol; names
+    /// consist of 1 to 64 letters, digits, `_` and `-`, and all names and values together have at most 4096 bytes.
     public var customParameters: [String: String]
 
     public init(language: String? = nil, email: String? = nil, customParameters: [String: String] = [:]) {

@@ -20,7 +20,8 @@ public final class AuthEnvironment: Sendable {
         /// and so is the key that seals its files, beside them: keep it as safe as the credentials.
         case directory(String)
         /// PostgreSQL, for any number of processes. `masterKeys` is `id:base64 of 32 bytes`, several separated by
-        /// commas: the first seals, all open. `url` is a libpq connection string.
+        /// commas: the first seals, all open. `url` is a libpq connection string; without `sslmode` in it, a host that is
+        /// not local is spoken to over TLS with `verify-full`.
         case postgres(url: String, masterKeys: String)
 
         /// Neither the keys nor the connection string, which may hold a password.

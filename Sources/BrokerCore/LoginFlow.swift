@@ -189,10 +189,11 @@ package final class LoginFlow: Sendable {
                 codeVerifier: pkce.codeVerifier, binding: binding),
             isBound: mustStartHere)
         let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
-        guard record.content.count <= PendingLogin.longest else {
+        let reserve = configuration.browserBinding == .confirm ? PendingLogin.confirmationReserve : 0
+        guard record.content.count <= PendingLogin.longest - reserve else {
             throw BrokerError(
                 .illegalArgument,
-                "The login takes more than \(PendingLogin.longest) bytes. Shorten the redirect_uri, the return_to or the "
+                "The login takes more than \(PendingLogin.longest - reserve) bytes. Shorten the redirect_uri, the return_to or the "
                     + "custom parameters.")
         }
         try await quota.admit(tenant.name)
@@ -444,15 +445,19 @@ package final class LoginFlow: Sendable {
         if let kept = secrets.confirmation, kept.code == code, Self.isSet(name, to: kept.cookie, in: browser.cookies) {
             return Cookie(name: name, value: kept.cookie)
         }
-        guard code.count <= Self.longestKeptCode else {
-            throw BrokerError(.invalidRequest, "The response's code is longer than \(Self.longestKeptCode) bytes.")
+        guard code.count <= PendingLogin.longestKeptCode else {
+            throw BrokerError(
+                .invalidRequest, "The response's code is longer than \(PendingLogin.longestKeptCode) bytes.")
         }
         let cookie = Cookie(name: name, value: try Self.secret())
         var waiting = login
         waiting.secrets?.confirmation = .init(cookie: cookie.value, code: code)
+        let kept = waiting.record(replacing: record)
+        guard kept.content.count <= PendingLogin.longest else {
+            throw BrokerError(.invalidRequest, "The response's code is too long to be kept until it is confirmed.")
+        }
         do throws(StoreError) {
-            try await logins.replace(
-                waiting.record(replacing: record), version: record.version, telling: [], retries: Self.storeRetries)
+            try await logins.replace(kept, version: record.version, telling: [], retries: Self.storeRetries)
         } catch .conflict {
             return nil
         } catch {
@@ -460,9 +465,6 @@ package final class LoginFlow: Sendable {
         }
         return cookie
     }
-
-    /// Providers' codes have tens to some hundreds of bytes.
-    private static let longestKeptCode = 4096
 
     /// Uses a login's state, and redeems the code where there is one.
     /// - Returns: nil where the login was written meanwhile; the next look tells by what.

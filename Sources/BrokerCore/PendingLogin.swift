@@ -46,6 +46,10 @@ package struct PendingLogin: Sendable {
 
     /// How many bytes a login may keep in its record.
     static let longest = 16_384
+    /// How many bytes a code may have that waits for a confirmation. Providers' codes have tens to some hundreds.
+    static let longestKeptCode = 4096
+    /// What a login leaves free in its record for a code and the cookie of its browser.
+    static let confirmationReserve = longestKeptCode + 256
 
     let id: String
     let tenant: TenantName

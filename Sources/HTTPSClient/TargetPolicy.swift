@@ -25,7 +25,7 @@ package struct TargetPolicy: Sendable, Equatable {
         if address.isGloballyRoutable { return true }
         guard let networks else { return true }
         return networks.contains {
-            $0.contains(address.ip) && ($0.isSingleAddress || !address.ip.isMetadataService)
+            $0.contains(NetworkAddress(address.ip)) && ($0.isSingleAddress || !address.ip.isMetadataService)
         }
     }
 }

@@ -364,7 +364,6 @@ actor Worker {
                 case .needsMore:
                     _ = refuseIfTooMuchIsHeld(connection)
                 case .content(let head):
-                    requests += 1
                     admit(head, connection)
                 case .request(let head, let body):
                     requests += 1
@@ -523,8 +522,8 @@ actor Worker {
 
     /// Asks the handler whether the content that follows this head is to be read.
     private func admit(_ head: RequestHead, _ connection: Connection) {
-        counters.requests.add(1, ordering: .relaxed)
         if isRefusing, !handler.isEssential(head.path) {
+            counters.requests.add(1, ordering: .relaxed)
             note(.overload)
             return end(connection, with: answer(to: .overload))
         }
@@ -554,8 +553,9 @@ actor Worker {
         connection.exchange = nil
         connection.task = nil
         switch admission {
-        case .refused(let response) where response.abortsConnection: close(connection)
         case .refused(let response):
+            counters.requests.add(1, ordering: .relaxed)
+            if response.abortsConnection { return close(connection) }
             _ = write(
                 response, to: connection, requestID: exchange.requestID, isHead: exchange.isHead, persistence: .close)
             finish(exchange, on: connection, closes: true, mustLinger: true)
@@ -586,8 +586,8 @@ actor Worker {
     }
 
     private func start(_ head: RequestHead, _ body: [UInt8], _ connection: Connection) {
+        counters.requests.add(1, ordering: .relaxed)
         let admitted = connection.takeAdmitted()
-        if admitted == nil { counters.requests.add(1, ordering: .relaxed) }
         if isRefusing, !handler.isEssential(head.path) { return shed(head, connection) }
         lane.forgetAnswers(connection.id)
         var request: Request

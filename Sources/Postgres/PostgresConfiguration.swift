@@ -128,10 +128,15 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         let allowsSCRAMOnly: Bool
     }
 
-    /// The attempts to make at `target`, in order: one, but for `sslmode` allow and prefer.
-    func attempts(at target: Target) -> [Attempt] {
-        protection.attempts(at: target).map { attempt in
-            let overridden = options(for: target).filter { attempt.settings[$0.keyword] == nil }
+    /// The attempts to make at `target`, in order: one, but for `sslmode` allow and prefer. They are protected as the
+    /// target itself says, whatever address its name leads to.
+    /// - Parameter address: one of the target's host; empty where it needs none.
+    func attempts(at target: Target, address: String) -> [Attempt] {
+        var place = target
+        place.address = address
+        let options = options(for: place)
+        return protection.attempts(at: target).map { attempt in
+            let overridden = options.filter { attempt.settings[$0.keyword] == nil }
             return Attempt(
                 options: overridden + attempt.settings.map { PostgresOption(keyword: $0.key, value: $0.value) },
                 allowsSCRAMOnly: attempt.allowsSCRAMOnly)

@@ -211,11 +211,9 @@ package actor PostgresConnection {
         if target.needsLookup { addresses = try await lookUp(target, resolver, until: deadline) }
         var failure = PostgresError.timedOut
         for (index, address) in addresses.enumerated() {
-            var target = target
-            target.address = address
             let share = Self.share(of: deadline, among: addresses.count - index)
             do throws(PostgresError) {
-                return try await make(configuration.attempts(at: target), until: share)
+                return try await make(configuration.attempts(at: target, address: address), until: share)
             } catch {
                 handle.finish()
                 guard Self.mayTryOtherHost(after: error) else { throw error }

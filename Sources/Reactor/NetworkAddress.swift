@@ -34,8 +34,10 @@ package struct NetworkAddress: Sendable, Hashable, CustomStringConvertible {
     }
 
     package init(_ ip: SocketAddress.IP) {
-        let value = ip.bytes.reduce(UInt128(0)) { $0 << 8 | UInt128($1) }
-        bits = if case .v4 = ip { Self.mappedPrefix | value } else { value }
+        switch ip {
+        case .v4(let bytes): bits = bytes.reduce(Self.mappedPrefix >> 32) { $0 << 8 | UInt128($1) }
+        case .v6(let bytes, _): bits = bytes.reduce(0) { $0 << 8 | UInt128($1) }
+        }
     }
 
     /// Reads a numeric address (`192.0.2.1`, `2001:db8::1`) as inet_pton(3) does: no names, brackets, ports or zones, no
@@ -108,7 +110,6 @@ package struct NetworkRange: Sendable, Hashable {
         var length = longest
         if parts.count == 2 {
             guard (1...3).contains(parts[1].count), parts[1].allSatisfy({ (0x30...0x39).contains($0) }),
-                parts[1].count == 1 || parts[1].first != 0x30,
                 let number = Int(String(decoding: parts[1], as: UTF8.self)), number <= longest
             else { return nil }
             length = number
@@ -120,8 +121,6 @@ package struct NetworkRange: Sendable, Hashable {
 
     /// Whether the range is one address.
     package var isSingleAddress: Bool { length == (prefix.isIPv4 ? 32 : 128) }
-
-    package func contains(_ ip: SocketAddress.IP) -> Bool { contains(NetworkAddress(ip)) }
 
     package func contains(_ address: NetworkAddress) -> Bool {
         address.isIPv4 == prefix.isIPv4 && address.prefix(bits: length) == prefix

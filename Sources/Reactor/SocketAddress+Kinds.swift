@@ -1,11 +1,4 @@
 extension SocketAddress.IP {
-    /// In network order: 4 bytes or 16.
-    var bytes: [UInt8] {
-        switch self {
-        case .v4(let bytes), .v6(let bytes, _): bytes
-        }
-    }
-
     /// The IPv4 address that an IPv4-mapped IPv6 address stands for (RFC 4291 §2.5.5.2), which is what a socket connects to;
     /// any other address as it is.
     package var unmapped: SocketAddress.IP {

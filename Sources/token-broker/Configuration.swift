@@ -200,7 +200,7 @@ struct Configuration: Sendable {
         if !networks.isEmpty, allowsEverything {
             reader.fault("PROVIDER_NETWORKS", "has no effect with ALLOW_INSECURE_PROVIDERS=true")
         }
-        if networks.contains(where: { !$0.isSingleAddress && $0.contains(Self.metadataService) }) {
+        if networks.contains(where: { !$0.isSingleAddress && $0.contains(NetworkAddress(Self.metadataService)) }) {
             reader.fault(
                 "PROVIDER_NETWORKS",
                 "must not have a network that contains 169.254.169.254, where clouds give out credentials; name single "

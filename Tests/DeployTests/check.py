@@ -256,13 +256,18 @@ def check_kubernetes(program, image):
 
     broker = pod["containers"][0]
     environment = {variable["name"]: variable["value"] for variable in broker["env"]}
-    port = broker["ports"][0]
+    ports = {port["name"]: port["containerPort"] for port in broker["ports"]}
     listen = int(environment["TOKEN_BROKER_LISTEN"].rsplit(":", 1)[1])
-    expect(port["containerPort"] == listen and listen in image["ports"], f"the broker listens on {listen}")
+    expect(ports["http"] == listen and listen in image["ports"], f"the broker listens on {listen}")
+    operations = int(environment["TOKEN_BROKER_OPERATIONS_LISTEN"].rsplit(":", 1)[1])
+    expect(ports["operations"] == operations, f"the broker answers probes on {operations}")
+    for name, target in [("token-broker", "http"), ("token-broker-replicas", "operations")]:
+        served = {port["targetPort"] for port in the("Service", name)["spec"]["ports"]}
+        expect(served == {target}, f"the service {name} leads to {served}")
     paths = yaml.safe_load(read("openapi.yaml"))["paths"]
     for kind, path in [("startup", "/readyz"), ("readiness", "/livez"), ("liveness", "/livez")]:
         probe = broker[f"{kind}Probe"]["httpGet"]
-        expect(probe == {"path": path, "port": port["name"]} and path in paths, f"{kind}Probe: {probe}")
+        expect(probe == {"path": path, "port": "operations"} and path in paths, f"{kind}Probe: {probe}")
     stop = pod["terminationGracePeriodSeconds"]
     before = int(broker["lifecycle"]["preStop"]["exec"]["command"][1])
     grace = program.grace(environment)

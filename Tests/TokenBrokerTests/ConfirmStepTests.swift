@@ -259,6 +259,27 @@ internal import TokenBroker
         #expect(await broker.progress(login.id).json["status"]?.string == "pending")
     }
 
+    @Test func `leaves room for a code in the login's record`() async throws {
+        let broker = try await Self.broker()
+        // Each byte becomes three in the address.
+        let value = String(repeating: "é", count: 2000)
+        let body = #"{"login_config": {"custom_parameters": {"a": "\#(value)"}}}"#
+        let refused = await broker.call(.post, "/login/initialize", tenant: "t1", body: body)
+        #expect((refused.status, refused.code) == (422, "illegal_argument"))
+        await broker.makeTenant("t2")
+        #expect(await broker.call(.post, "/login/initialize", tenant: "t2", body: body).status == 201)
+        let login = await broker.beginLogin(
+            body: #"{"login_config": {"custom_parameters": {"a": "\#(String(repeating: "x", count: 4000))"}}}"#)
+        #expect(
+            await broker.callback("code=\(String(repeating: "c", count: 4096))&state=\(login.state)").status == 303)
+        let record = try #require(try await broker.loginRecord(login.id))
+        #expect(record.utf8.count <= 16_384)
+        // One whose every character takes more room in the record than it has itself.
+        let other = await broker.callback(
+            "code=\(String(repeating: "%01", count: 4000))&state=\(login.state)", accept: nil)
+        #expect(other.status == 400)
+    }
+
     // MARK: Time, replicas, races
 
     @Test(arguments: [(599_999, 200), (600_000, 410)])

@@ -15,7 +15,7 @@ internal import Testing
             ("ALLOW_HTTP_PROVIDERS", "true", 0), ("ALLOW_HTTP_PROVIDERS", "1", 78),
             ("PROVIDER_NETWORKS", "10.20.0.0/16", 0), ("PROVIDER_NETWORKS", "10.20.0.0/16,fd12::/16,192.168.1.7", 0),
             ("PROVIDER_NETWORKS", "10.20.0.1/16", 78), ("PROVIDER_NETWORKS", "10.0.0.0/8,", 78),
-            ("PROVIDER_NETWORKS", "10.0.0.0/8, 11.0.0.0/8", 78), ("PROVIDER_NETWORKS", "internal.example", 78),
+            ("PROVIDER_NETWORKS", "10.0.0.0/8, 11.0.0.0/8", 0), ("PROVIDER_NETWORKS", "internal.example", 78),
             ("PROVIDER_NETWORKS", "0.0.0.0/0", 78), ("PROVIDER_NETWORKS", "169.254.0.0/16", 78),
             ("PROVIDER_NETWORKS", "169.254.169.254", 0), ("PROVIDER_NETWORKS", "169.254.169.254/32", 0),
             ("PROVIDER_NETWORKS", "169.254.169.254/31", 78), ("PROVIDER_NETWORKS", "100.64.0.0/10,::/0", 0),
