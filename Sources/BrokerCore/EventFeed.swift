@@ -1,4 +1,5 @@
 package import CredentialStore
+package import ExternalText
 package import OAuth
 internal import Reactor
 internal import Synchronization
@@ -19,11 +20,11 @@ package final class EventFeed: Sendable {
         /// Nil for every tenant.
         package let tenant: TenantName?
         /// Nil for every storage key.
-        package let storageKeys: Set<String>?
+        package let storageKeys: Set<WireText>?
 
         package init(tenant: TenantName?, storageKeys: [StorageKey]?) {
             self.tenant = tenant
-            self.storageKeys = storageKeys.map { Set($0.map(\.description)) }
+            self.storageKeys = storageKeys.map { Set($0.map { WireText($0.description) }) }
         }
 
         func includes(_ entry: EventEntry) -> Bool {

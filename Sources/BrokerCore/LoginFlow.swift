@@ -1,5 +1,6 @@
 package import CredentialStore
 package import Cryptography
+package import ExternalText
 package import OAuth
 internal import Reactor
 
@@ -7,15 +8,15 @@ internal import Reactor
 package final class LoginFlow: Sendable {
     package struct Parameters: Sendable {
         package var storageKey: StorageKey
-        package var redirectURI: String?
-        package var returnTo: String?
-        package var language: String?
-        package var email: String?
-        package var customParameters: [String: String]
+        package var redirectURI: WireText?
+        package var returnTo: WireText?
+        package var language: WireText?
+        package var email: WireText?
+        package var customParameters: [WireText: WireText]
 
         package init(
-            storageKey: StorageKey, redirectURI: String?, returnTo: String?, language: String?, email: String?,
-            customParameters: [String: String]
+            storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
+            email: WireText?, customParameters: [WireText: WireText]
         ) {
             self.storageKey = storageKey
             self.redirectURI = redirectURI
@@ -44,7 +45,7 @@ package final class LoginFlow: Sendable {
     /// What finishes a login.
     package enum Finisher: Sendable {
         /// A browser, with the values of its cookies by name.
-        case browser(cookies: [String: String])
+        case browser(cookies: [WireText: WireText])
         /// A caller of the tenant's, allowed to log in these storage keys (nil: all).
         case caller(TenantName, storageKeys: [StorageKey]?)
     }
@@ -83,7 +84,7 @@ package final class LoginFlow: Sendable {
         endings = LoginEndings(.login, vault: vault, bus: bus, time: time)
     }
 
-    package var isSecure: Bool { publicBaseURL.hasPrefix("https://") }
+    package var isSecure: Bool { WireText(publicBaseURL).starts(with: "https://") }
 
     package var callbackURI: String { publicBaseURL + "/login/callback" }
 
@@ -92,12 +93,10 @@ package final class LoginFlow: Sendable {
     /// Prepares a login: state, verifier and addresses, stored before they are handed out.
     package func begin(_ parameters: Parameters, of tenant: Tenant) async throws(BrokerError) -> Begun {
         let configuration = tenant.configuration
-        let redirectURI = parameters.redirectURI ?? callbackURI
-        // RFC 9700 §2.1: exactly the same. Equality of strings is Unicode's, which knows several spellings of a text.
+        let redirectURI = parameters.redirectURI ?? WireText(callbackURI)
+        // RFC 9700 §2.1: exactly the same.
         guard
-            ([callbackURI] + configuration.allowedRedirectURIs).contains(where: {
-                $0.utf8.elementsEqual(redirectURI.utf8)
-            })
+            ([callbackURI] + configuration.allowedRedirectURIs).contains(where: { WireText($0) == redirectURI })
         else {
             throw BrokerError(
                 .illegalArgument, "The redirect_uri is not one of the tenant's allowed_redirect_uris.")
@@ -108,7 +107,7 @@ package final class LoginFlow: Sendable {
                 "The return_to does not have the origin and path of one of the tenant's allowed_return_uris.")
         }
         for name in parameters.customParameters.keys.sorted()
-        where name.isEmpty || AuthorizationRequest.reservedNames.contains(name.lowercased()) {
+        where name.isEmpty || AuthorizationRequest.reservedNames.contains(name.lowercased) {
             throw BrokerError(
                 .illegalArgument, "A custom parameter bears the name of a parameter of the protocol, or none.")
         }
@@ -127,13 +126,14 @@ package final class LoginFlow: Sendable {
             throw BrokerError(.internalError, "The system's random source failed.")
         }
         let request = AuthorizationRequest(
-            redirectURI: redirectURI, state: state, codeChallenge: pkce.codeChallenge, language: parameters.language,
-            email: parameters.email, customParameters: parameters.customParameters)
+            redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge,
+            language: parameters.language?.text, email: parameters.email?.text,
+            customParameters: parameters.customParameters)
         let loginURI = request.uri(for: configuration.client, at: server)
         let mustStartHere = configuration.browserBinding == .required
         let login = PendingLogin(
-            id: loginID, tenant: tenant.name, storageKey: parameters.storageKey, redirectURI: redirectURI,
-            returnTo: parameters.returnTo, configuration: configuration, server: server,
+            id: loginID, tenant: tenant.name, storageKey: parameters.storageKey, redirectURI: redirectURI.text,
+            returnTo: parameters.returnTo?.text, configuration: configuration, server: server,
             expires: time.now.advanced(by: PendingLogin.validity),
             secrets: .init(loginURI: loginURI, codeVerifier: pkce.codeVerifier, binding: binding),
             isBound: mustStartHere)
@@ -263,7 +263,7 @@ package final class LoginFlow: Sendable {
         case .incomplete:
             return .failed(BrokerError(.invalidRequest, "The response has neither a code nor an error."))
         case .code(let code):
-            response = .success(SecretBytes(utf8: code))
+            response = .success(SecretBytes(utf8: code.text))
         case .error(let errorCode):
             let error = BrokerError(
                 .authorizationError, "The login service reports that the login did not succeed.",
@@ -388,10 +388,10 @@ package final class LoginFlow: Sendable {
     }
 
     /// RFC 9207 §2.4: compared octet by octet; one that the provider announces may not be missing.
-    private func check(_ issuer: String?, _ server: AuthorizationServer) throws(BrokerError) {
+    private func check(_ issuer: WireText?, _ server: AuthorizationServer) throws(BrokerError) {
         guard let expected = server.issuer else { return }
         if let issuer {
-            if issuer.utf8.elementsEqual(expected.utf8) { return }
+            if issuer == WireText(expected) { return }
             throw BrokerError(.invalidRequest, "The response comes from another issuer than the login was begun with.")
         }
         if server.announcesIssuerInResponses {
@@ -404,8 +404,8 @@ package final class LoginFlow: Sendable {
     ) throws(BrokerError) {
         guard login.isBound else { return }
         if case .browser(let cookies) = finisher,
-            let value = cookies[login.cookieName(isSecure: isSecure)],
-            SecretBytes(utf8: value) == secrets.binding
+            let value = cookies[WireText(login.cookieName(isSecure: isSecure))],
+            SecretBytes(utf8: value.text) == secrets.binding
         {
             return
         }
@@ -413,7 +413,7 @@ package final class LoginFlow: Sendable {
             .forbidden, "This login was started in another browser. Open this page in the browser that began it.")
     }
 
-    private func find(state: String) async throws(BrokerError) -> (record: OpenRecord, login: PendingLogin)? {
+    private func find(state: WireText) async throws(BrokerError) -> (record: OpenRecord, login: PendingLogin)? {
         do throws(StoreError) {
             guard let record = try await vault.find(.login, lookup: SHA256.digest(Array(state.utf8))) else {
                 return nil

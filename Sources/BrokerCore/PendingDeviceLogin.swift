@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import JSON
 internal import OAuth
 internal import Reactor
@@ -98,7 +99,7 @@ extension PendingDeviceLogin {
         self.configuration = configuration
         self.server = server
         self.expires = Timestamp(milliseconds: expires)
-        deviceCode = json["device_code"]?.string.map(SecretBytes.init(utf8:))
+        deviceCode = (json["device_code"]?.string?.text).map(SecretBytes.init(utf8:))
         self.polling = polling
         self.wait = .milliseconds(wait)
         self.isBeingPolled = isBeingPolled

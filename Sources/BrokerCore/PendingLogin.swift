@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import JSON
 internal import OAuth
 
@@ -100,24 +101,25 @@ extension PendingLogin {
         let damaged = StoreError.damaged("a login of tenant \(record.id.tenant) cannot be read by this version")
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),
-            let redirectURI = json["redirect_uri"]?.string,
+            let redirectURI = json["redirect_uri"]?.string?.text,
             let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:)),
             let server = json["server"].flatMap({ AuthorizationServer($0, of: configuration) }),
             let expires = json["expires"]?.integer, let isBound = json["bound"]?.bool,
-            let status = json["status"]?.string == Self.redeeming ? .pending : LoginProgress(json), status != .expired
+            let status = json["status"]?.string == WireText(Self.redeeming) ? .pending : LoginProgress(json),
+            status != .expired
         else { throw damaged }
         id = record.id.key
         tenant = record.id.tenant
         self.storageKey = storageKey
         self.redirectURI = redirectURI
-        returnTo = json["return_to"]?.string
+        returnTo = json["return_to"]?.string?.text
         self.configuration = configuration
         self.server = server
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
-        attempt = json["attempt"]?.string
-        if let loginURI = json["login_uri"]?.string, let verifier = json["code_verifier"]?.string,
-            let binding = json["binding"]?.string
+        attempt = json["attempt"]?.string?.text
+        if let loginURI = json["login_uri"]?.string?.text, let verifier = json["code_verifier"]?.string?.text,
+            let binding = json["binding"]?.string?.text
         {
             secrets = Secrets(
                 loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier), binding: SecretBytes(utf8: binding))

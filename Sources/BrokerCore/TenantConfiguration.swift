@@ -1,3 +1,4 @@
+internal import ExternalText
 package import OAuth
 
 /// A tenant's registration at its provider: what `PUT /tenants/{tenant}` says, checked.
@@ -113,7 +114,7 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// One slash between the two, whatever the base ends in.
     private func joined(_ base: String?, _ path: String) -> String? {
-        base.map { $0.hasSuffix("/") ? $0 + path : "\($0)/\(path)" }
+        base.map { WireText($0).ends(with: "/") ? $0 + path : "\($0)/\(path)" }
     }
 }
 

@@ -78,10 +78,10 @@ enum LoginPage {
         "default-src 'none'; style-src 'sha256-\(Base64.encode(SHA256.digest(Array(style.utf8))))'; base-uri 'none'; "
         + "form-action 'none'; frame-ancestors 'none'"
 
-    private static let headers: [Fields.Field] = [
-        .init(name: "Cache-Control", value: "no-store"),
-        .init(name: "Referrer-Policy", value: "no-referrer"),
-        .init(name: "Content-Security-Policy", value: policy),
-        .init(name: "X-Content-Type-Options", value: "nosniff"),
+    private static let headers: [(name: String, value: String)] = [
+        ("Cache-Control", "no-store"),
+        ("Referrer-Policy", "no-referrer"),
+        ("Content-Security-Policy", policy),
+        ("X-Content-Type-Options", "nosniff"),
     ]
 }

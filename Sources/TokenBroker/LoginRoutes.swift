@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -27,23 +28,23 @@ struct LoginRoutes {
 
     private func initialize(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        var body = try call.body()
-        let storageKey = body.storageKey()
-        let redirectURI = body.string("redirect_uri")
-        let returnTo = body.string("return_to")
-        let login = body.object("login_config") { body in
-            (
-                language: body.string("language", limit: 64), email: body.string("email", limit: 254),
-                custom: body.stringMap("custom_parameters")
-            )
-        }
-        try body.finish()
-        let tenant = try await broker.tenant(of: call)
-        try call.authorize(storageKey)
-        let begun = try await broker.logins.begin(
-            .init(
+        let parameters = try await call.body { body in
+            let storageKey = body.storageKey()
+            let redirectURI = body.string("redirect_uri")
+            let returnTo = body.string("return_to")
+            let login = body.object("login_config") { body in
+                (
+                    language: body.string("language", limit: 64), email: body.string("email", limit: 254),
+                    custom: body.stringMap("custom_parameters")
+                )
+            }
+            return LoginFlow.Parameters(
                 storageKey: storageKey, redirectURI: redirectURI, returnTo: returnTo, language: login?.language,
-                email: login?.email, customParameters: login?.custom ?? [:]), of: tenant)
+                email: login?.email, customParameters: login?.custom ?? [:])
+        }
+        let tenant = try await broker.tenant(of: call)
+        try call.authorize(parameters.storageKey)
+        let begun = try await broker.logins.begin(parameters, of: tenant)
         return .json(.created) { json in
             json.member("login_id", begun.loginID)
             json.member("login_uri", begun.loginURI)
@@ -57,7 +58,7 @@ struct LoginRoutes {
             try call.refuseQuery()
             let id = call.parameters["login_id"] ?? ""
             guard let name = TenantName(call.parameters["tenant"] ?? ""), Self.isLoginID(id) else { throw Self.unknown }
-            let started = try await broker.logins.start(tenant: name, loginID: id)
+            let started = try await broker.logins.start(tenant: name, loginID: id.text)
             var response = LoginPage.redirect(to: started.loginURI)
             if let cookie = started.cookie {
                 let secure = broker.logins.isSecure ? "; Secure" : ""
@@ -78,42 +79,58 @@ struct LoginRoutes {
     }
 
     private func callback(_ call: Call) async throws(BrokerError) -> Response {
-        try await finish(call, query: call.request.query ?? "")
+        try await finish(call) { () throws(BrokerError) in try Self.response(WireText(call.request.query ?? "")) }
     }
 
     /// response_mode=form_post. A cross-site POST brings no SameSite=Lax cookie, so a bound login takes one more turn:
     /// the browser is sent to the same address with GET, and brings the cookie.
     private func formPost(_ call: Call) async throws(BrokerError) -> Response {
-        let type = (call.request.fields["Content-Type"] ?? "").prefix { $0 != ";" }.filter { $0 != " " && $0 != "\t" }
-        guard Fields.equal(type, "application/x-www-form-urlencoded"),
-            let text = String(validating: call.request.body, as: UTF8.self)
-        else {
+        guard MediaType(call.request.fields["Content-Type"] ?? "").name == "application/x-www-form-urlencoded" else {
             throw BrokerError(
                 .unsupportedMediaType, "Send the response as Content-Type: application/x-www-form-urlencoded.")
         }
+        guard call.request.body.count <= Self.longestForm else {
+            throw BrokerError(.payloadTooLarge, "A form must not be longer than \(Self.longestForm) bytes.")
+        }
+        let response: AuthorizationResponse
         do throws(BrokerError) {
-            if try await broker.logins.isBound(try Self.response(text)) {
-                return LoginPage.redirect(to: broker.logins.callbackURI + "?" + Self.protocolParameters(of: text))
+            let pairs = try Self.form(call.request.body)
+            response = try Self.response(pairs)
+            if try await broker.logins.isBound(response) {
+                return LoginPage.redirect(to: broker.logins.callbackURI + "?" + Self.protocolParameters(of: pairs))
             }
         } catch {
             return Self.failed(error, call)
         }
-        return try await finish(call, query: text)
+        return try await finish(call) { response }
+    }
+
+    /// In bytes. Answers of login services are a few hundred.
+    private static let longestForm = 65_536
+
+    private static func form(_ body: [UInt8]) throws(BrokerError) -> [FormEncoding.Pair] {
+        do throws(FormEncoding.Fault) {
+            return try FormEncoding.decode(body.span)
+        } catch {
+            throw BrokerError(error, in: "form")
+        }
     }
 
     /// A form holds what no address has room for; what the callback does not read stays behind.
-    private static func protocolParameters(of form: String) -> String {
-        let names = ["code", "error", "iss", "state"]
-        let pairs = (try? FormEncoding.decode(form)) ?? []
-        return FormEncoding.encode(pairs.filter { names.contains($0.name) })
+    private static func protocolParameters(of form: [FormEncoding.Pair]) -> String {
+        let names: [WireText] = ["code", "error", "iss", "state"]
+        return FormEncoding.encode(form.filter { names.contains($0.name) })
     }
 
-    private func finish(_ call: Call, query: String) async throws(BrokerError) -> Response {
+    /// - Parameter response: reads the login service's response.
+    private func finish(
+        _ call: Call, _ response: () throws(BrokerError) -> AuthorizationResponse
+    ) async throws(BrokerError) -> Response {
         let wantsJSON = Accept.prefersJSON(call.request.fields)
         let ended: LoginFlow.Ended
         do throws(BrokerError) {
             ended = try await broker.logins.finish(
-                try Self.response(query), by: .browser(cookies: Self.cookies(call.request.fields)))
+                try response(), by: .browser(cookies: Self.cookies(call.request.fields)))
         } catch {
             return Self.failed(error, call)
         }
@@ -132,12 +149,13 @@ struct LoginRoutes {
 
     private func finalize(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        var body = try call.body()
-        let query = body.requiredString("login_response_query", limit: 65_536)
-        try body.finish()
+        let query = try await call.body { $0.requiredString("login_response_query", limit: 65_536) }
+        let response = try await InputReading.run(bytes: query?.count ?? 0) { () throws(BrokerError) in
+            try Self.response(query ?? "")
+        }
         let tenant = try await broker.tenant(of: call)
         let ended = try await broker.logins.finish(
-            try Self.response(query ?? ""), by: .caller(tenant.name, storageKeys: call.narrowedStorageKeys))
+            response, by: .caller(tenant.name, storageKeys: call.narrowedStorageKeys))
         return Self.summary(ended, try ended.result.get())
     }
 
@@ -149,26 +167,30 @@ struct LoginRoutes {
         let id = call.parameters["login_id"] ?? ""
         guard Self.isLoginID(id),
             let progress = try await broker.logins.progress(
-                tenant: tenant.name, loginID: id, storageKeys: call.narrowedStorageKeys, wait: wait)
+                tenant: tenant.name, loginID: id.text, storageKeys: call.narrowedStorageKeys, wait: wait)
         else { throw BrokerError(.notFound, "The tenant has no login of that id.") }
         return .progress(progress)
     }
 
     private static let unknown = BrokerError(.gone, "The login is unknown or has expired.")
 
-    private static func isLoginID(_ text: String) -> Bool {
-        text.utf8.count == 22 && Base64URL.decode(text) != nil
+    private static func isLoginID(_ text: WireText) -> Bool {
+        text.count == 22 && Base64URL.decode(text.text) != nil
     }
 
-    private static func response(_ query: String) throws(BrokerError) -> AuthorizationResponse {
+    private static func response(_ query: WireText) throws(BrokerError) -> AuthorizationResponse {
         do throws(AuthorizationResponse.Fault) {
             return try AuthorizationResponse(query: query)
         } catch {
-            switch error {
-            case .malformed: throw BrokerError(.invalidRequest, "The response's query is not well-formed.")
-            case .repeatedParameter(let name):
-                throw BrokerError(.invalidRequest, "The response has the parameter \(name) more than once.")
-            }
+            throw BrokerError(error)
+        }
+    }
+
+    private static func response(_ pairs: [FormEncoding.Pair]) throws(BrokerError) -> AuthorizationResponse {
+        do throws(AuthorizationResponse.Fault) {
+            return try AuthorizationResponse(pairs)
+        } catch {
+            throw BrokerError(error)
         }
     }
 
@@ -182,20 +204,35 @@ struct LoginRoutes {
     }
 
     private static func adding(_ pairs: [FormEncoding.Pair], to uri: String) -> String {
-        let separator = uri.contains("?") ? (uri.hasSuffix("?") ? "" : "&") : "?"
+        let separator = WireText(uri).contains("?") ? (WireText(uri).ends(with: "?") ? "" : "&") : "?"
         return uri + separator + FormEncoding.encode(pairs)
     }
 
+    /// In bytes. No cookie of the broker's has a longer name, and a browser also sends those of other services at the
+    /// same host, which must not keep a user from logging in.
+    private static let longestCookieName = 128
+
     /// RFC 6265 §4.2.1. The first of a name counts: a browser sends the most specific first.
-    private static func cookies(_ fields: Fields) -> [String: String] {
-        var cookies: [String: String] = [:]
-        for pair in fields.values("Cookie").flatMap({ $0.split(separator: ";") }) {
-            let halves = pair.drop { $0 == " " }.split(separator: "=", maxSplits: 1, omittingEmptySubsequences: false)
-            guard halves.count == 2 else { continue }
-            let name = String(halves[0])
-            if cookies[name] == nil { cookies[name] = String(halves[1]) }
+    private static func cookies(_ fields: Fields) -> [WireText: WireText] {
+        var cookies: [WireText: WireText] = [:]
+        for pair in fields.values("Cookie").flatMap({ $0.split(at: ";") }) {
+            let halves = pair.trimmed.split(at: "=", limit: 2)
+            guard halves.count == 2, halves[0].count <= longestCookieName else { continue }
+            if cookies[halves[0]] == nil { cookies[halves[0]] = halves[1] }
         }
         return cookies
+    }
+}
+
+extension BrokerError {
+    fileprivate init(_ fault: AuthorizationResponse.Fault) {
+        switch fault {
+        case .malformed: self.init(.malformed, in: "response's query")
+        case .tooManyParameters(let limit): self.init(.tooManyPairs(limit: limit), in: "response")
+        case .nameTooLong(let limit): self.init(.nameTooLong(limit: limit), in: "response")
+        case .repeatedParameter(let name):
+            self.init(.invalidRequest, "The response has the parameter \(name) more than once.")
+        }
     }
 }
 

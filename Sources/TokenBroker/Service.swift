@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import ExternalText
 package import HTTPCodec
 package import HTTPServer
 internal import JSON
@@ -52,7 +53,8 @@ package struct Service: RequestHandler {
     }
 
     package func isEssential(_ path: String) -> Bool {
-        ["/livez", "/healthz", "/readyz", "/metrics"].contains(path)
+        let essential: [WireText] = ["/livez", "/healthz", "/readyz", "/metrics"]
+        return essential.contains(WireText(path))
     }
 
     package func makeShortcut() -> (any Shortcut)? {

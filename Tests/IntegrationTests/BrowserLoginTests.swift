@@ -26,7 +26,7 @@ struct `A login in a real browser` {
             let credentials = try await broker.call(.get, "/credentials", tenant: "t1")
             #expect(credentials.status == 200, "\(credentials.text)")
             #expect(credentials.json["level"]?.string == "user")
-            let token = try #require(credentials.json["token"]?.string)
+            let token = try #require(credentials.json["token"]?.text)
             try await Self.expectNoSecrets(in: browser, token: token, login: login)
         }
     }
@@ -58,7 +58,7 @@ struct `A login in a real browser` {
             #expect(try await first.title() == "You are logged in")
             let credentials = try await broker.call(.get, "/credentials", tenant: "t1")
             #expect(credentials.json["level"]?.string == "user", "\(credentials.text)")
-            let token = try #require(credentials.json["token"]?.string)
+            let token = try #require(credentials.json["token"]?.text)
             try await Self.expectNoSecrets(in: first, token: token, login: login)
         }
     }
@@ -104,10 +104,10 @@ struct `A login in a real browser` {
 
     private static func begin(_ broker: BrokerClient) async throws -> Login {
         let answer = try await broker.call(.post, "/login/initialize", tenant: "t1", body: "{}")
-        let uri = try #require(answer.json["login_uri"]?.string, "\(answer.text)")
+        let uri = try #require(answer.json["login_uri"]?.text, "\(answer.text)")
         return Login(
-            id: try #require(answer.json["login_id"]?.string),
-            startURI: try #require(answer.json["start_uri"]?.string),
+            id: try #require(answer.json["login_id"]?.text),
+            startURI: try #require(answer.json["start_uri"]?.text),
             state: try #require(BrokerHarness.parameters(of: uri)["state"]))
     }
 

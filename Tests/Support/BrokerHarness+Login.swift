@@ -35,7 +35,7 @@ extension BrokerHarness {
 
     /// The cookie that an answer sets, as the browser sends it back.
     package static func cookie(_ answer: Answer) -> String? {
-        answer.fields["Set-Cookie"].map { String($0.prefix { $0 != ";" }) }
+        (answer.fields["Set-Cookie"]?.text).map { String($0.prefix { $0 != ";" }) }
     }
 
     /// The content of a login's record in the clear; nil when there is none.
@@ -51,7 +51,7 @@ extension BrokerHarness {
 
     /// What `GET /credentials` hands out.
     package func token(tenant: String = "t1", storageKey: String = "default") async -> String? {
-        await call(.get, "/credentials?storage_key=\(storageKey)", tenant: tenant).json["token"]?.string
+        await call(.get, "/credentials?storage_key=\(storageKey)", tenant: tenant).json["token"]?.text
     }
 
     /// What `GET /login/{login_id}` tells.

@@ -39,7 +39,7 @@ internal import TokenBroker
         await broker.makeTenant()
         let login = await broker.beginLogin()
         #expect(login.startURI == "http://127.0.0.1:8080/login/start/t1/\(login.id)")
-        let cookie = try #require(await broker.start(login).fields["Set-Cookie"])
+        let cookie = try #require(await broker.start(login).fields["Set-Cookie"]?.text)
         #expect(cookie.hasPrefix("token-broker-login-\(login.id)="))
         #expect(cookie.hasSuffix("; Path=/; Max-Age=600; HttpOnly; SameSite=Lax"))
     }
@@ -190,7 +190,7 @@ internal import TokenBroker
         let login = await broker.beginLogin()
         #expect(login.uri == login.startURI)
         let start = await broker.start(login)
-        let location = try #require(start.fields["Location"])
+        let location = try #require(start.fields["Location"]?.text)
         #expect(location.hasPrefix("https://login.tidal.com/authorize?response_type=code&"))
         let state = try #require(BrokerHarness.parameters(of: location)["state"])
         #expect(await broker.callback("code=c-1&state=\(state)").status == 403)
@@ -204,7 +204,7 @@ internal import TokenBroker
         await broker.makeTenant("t1", #"{"client_id": "c1", "browser_binding": "required"}"#)
         let login = await broker.beginLogin()
         let record = try #require(try await broker.loginRecord(login.id))
-        let uri = try #require(try JSONValue(parsing: Array(record.utf8))["login_uri"]?.string)
+        let uri = try #require(try JSONValue(parsing: Array(record.utf8))["login_uri"]?.text)
         let state = try #require(BrokerHarness.parameters(of: uri)["state"])
         #expect(await broker.callback("code=c-1&state=\(state)").status == 403)
     }
