@@ -33,6 +33,8 @@ let package = Package(
     targets: [
         // System libraries and the few Linux calls that Swift's Glibc module leaves out.
         .target(name: "CLinux"),
+        // Overwrites freed memory in the program that it is linked into.
+        .target(name: "CWipe"),
         // openapi.yaml, carried inside the binary by #embed.
         .target(name: "CResources"),
         .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
@@ -84,7 +86,7 @@ let package = Package(
             name: "token-broker",
             dependencies: [
                 "TokenBroker", "BrokerCore", "CredentialStore", "HTTPServer", "HTTPSClient", "Postgres", "OAuth",
-                "Cryptography",
+                "Cryptography", "CWipe",
                 "Reactor", "JSON",
             ],
             swiftSettings: strict),

@@ -91,7 +91,7 @@ public final class Auth: Sendable {
             throw .illegalArgument("The response's query is not well-formed.")
         }
         try await run { opened, tenant throws(BrokerError) in
-            let ended = try await opened.broker.logins.finish(response, by: .caller(tenant.name, storageKeys: nil))
+            let ended = try await opened.broker.logins.finish(response, of: tenant.name, storageKeys: nil)
             _ = try ended.result.get()
         }
     }
@@ -215,7 +215,7 @@ public final class Auth: Sendable {
     private func runAtOnce<R: Sendable>(
         _ body: (AuthEnvironment.Opened, Tenant) async throws(BrokerError) -> R
     ) async throws(AuthError) -> R {
-        let configuration = try configuration.checked(allowsInsecureProviders: environment.allowsInsecureProviders)
+        let configuration = try configuration.checked(for: environment.providerTargets)
         let opened = try await environment.enter()
         defer { environment.leave() }
         do throws(BrokerError) {

@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import ExternalText
 public import FoundationEssentials
+internal import HTTPSClient
 internal import JSON
 
 /// One client at one provider: the parameters of the Auth design's `init`.
@@ -59,7 +60,7 @@ extension AuthConfiguration: CustomStringConvertible, CustomReflectable {
 
 extension AuthConfiguration {
     /// The same, checked, as a tenant's configuration.
-    func checked(allowsInsecureProviders: Bool) throws(AuthError) -> TenantConfiguration {
+    func checked(for targets: TargetPolicy) throws(AuthError) -> TenantConfiguration {
         var members: [WireText: JSONValue] = [
             "provider": .string(WireText(provider)), "client_id": .string(WireText(clientID)),
             "scopes": .array(scopes.map { .string(WireText($0)) }),
@@ -73,8 +74,7 @@ extension AuthConfiguration {
         members["issuer"] = issuer.map { .string(WireText($0.absoluteString)) }
         if !certificatePinning { members["certificate_pinning"] = .bool(false) }
         do throws(BrokerError) {
-            return try TenantConfiguration(
-                .object(members), rules: .init(allowsInsecureProviders: allowsInsecureProviders))
+            return try TenantConfiguration(.object(members), rules: targets)
         } catch {
             throw .illegalArgument(error.detail)
         }
@@ -87,7 +87,8 @@ public struct LoginConfig: Sendable, Equatable {
     public var language: String?
     /// Filled in on the login page.
     public var email: String?
-    /// Passed through to the login service. None may bear the name of a parameter of the protocol.
+    /// Passed through to the login service. None may bear the name of a parameter of the protocol; names
+    /// consist of 1 to 64 letters, digits, `_` and `-`, and all names and values together have at most 4096 bytes.
     public var customParameters: [String: String]
 
     public init(language: String? = nil, email: String? = nil, customParameters: [String: String] = [:]) {

@@ -20,7 +20,8 @@ public final class AuthEnvironment: Sendable {
         /// and so is the key that seals its files, beside them: keep it as safe as the credentials.
         case directory(String)
         /// PostgreSQL, for any number of processes. `masterKeys` is `id:base64 of 32 bytes`, several separated by
-        /// commas: the first seals, all open. `url` is a libpq connection string.
+        /// commas: the first seals, all open. `url` is a libpq connection string; without `sslmode` in it, a host that is
+        /// not local is spoken to over TLS with `verify-full`.
         case postgres(url: String, masterKeys: String)
 
         /// Neither the keys nor the connection string, which may hold a password.
@@ -40,7 +41,7 @@ public final class AuthEnvironment: Sendable {
 
     private let storage: Storage
     private let trustedCAFile: String?
-    let allowsInsecureProviders: Bool
+    let providerTargets: TargetPolicy
     private let log: Log
     private let time = SystemTime()
     private let state = Mutex(State())
@@ -64,7 +65,7 @@ public final class AuthEnvironment: Sendable {
     ) {
         self.storage = storage
         self.trustedCAFile = trustedCAFile
-        self.allowsInsecureProviders = allowsInsecureProviders
+        providerTargets = allowsInsecureProviders ? .everything : TargetPolicy()
         log = Log(threshold: logger == nil ? .error : .info, time: time) { line in
             logger?(String(decoding: line, as: UTF8.self))
         }
@@ -156,7 +157,7 @@ public final class AuthEnvironment: Sendable {
         do {
             let loop = try EventLoop(name: "auth")
             do {
-                return .success(try await open(on: loop, try NameResolver()))
+                return .success(try await open(on: loop))
             } catch {
                 loop.shutDown()
                 throw error
@@ -168,7 +169,7 @@ public final class AuthEnvironment: Sendable {
         }
     }
 
-    private func open(on loop: EventLoop, _ resolver: NameResolver) async throws -> Opened {
+    private func open(on loop: EventLoop) async throws -> Opened {
         let vault: Vault
         switch storage {
         case .memory:
@@ -188,6 +189,8 @@ public final class AuthEnvironment: Sendable {
                 throw AuthError.illegalArgument("\(error)")
             }
             let reports = DatabaseReports(log, time: time)
+            DatabaseReports.noteLinks(configuration, log)
+            let resolver = try NameResolver(name: "db-resolver", limits: .database)
             do throws(StoreError) {
                 let store = try await PostgresRecordStore.open(configuration, on: loop, resolver: resolver) {
                     reports.note($0)
@@ -200,12 +203,11 @@ public final class AuthEnvironment: Sendable {
         do {
             try await vault.unlock()
             var settings = CredentialsBroker.Settings()
-            settings.allowsInsecureProviders = allowsInsecureProviders
+            settings.providerTargets = providerTargets
             var configuration = HTTPSClientConfiguration()
             settings.limit(&configuration)
             configuration.trustedCAFile = trustedCAFile
-            configuration.allowsInsecureTargets = allowsInsecureProviders
-            let client = try HTTPSClient(configuration: configuration, loop: loop, resolver: resolver)
+            let client = try HTTPSClient(configuration: configuration, loop: loop, resolver: try NameResolver())
             let broker = CredentialsBroker(
                 settings: settings, vault: vault, transport: client, time: time, log: log)
             broker.start()

@@ -22,7 +22,7 @@ public enum AuthError: Error, Sendable, Equatable {
     case illegalConfiguration(String, errorCode: String?)
     /// A parameter cannot be used, or what is asked for is not under way. Only another call helps.
     case illegalArgument(String)
-    /// The provider's certificate, host name or pin does not fit. Nothing was sent to it. A retry does not help unless
+    /// The provider's certificate, host name, pin or version of TLS does not fit. Nothing was sent to it. A retry does not help unless
     /// the network is to blame, such as a proxy that reads along.
     case providerUntrusted(String)
     /// The store does not answer. Retrying may help.

@@ -70,7 +70,7 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .gone: "No longer valid"
             case .payloadTooLarge: "Content too large"
             case .unsupportedMediaType: "Unsupported media type"
-            case .tooManyRequests: "Too many at once"
+            case .tooManyRequests: "Too many requests"
             case .storageUnavailable: "The store cannot answer now"
             case .providerUntrusted: "The provider's certificate is not trusted"
             case .internalError: "Internal error"
@@ -102,6 +102,10 @@ package struct BrokerError: Error, Sendable, Equatable {
     package let allowedMethods: [Method]
     /// What a store reported, for the log: it says where an operator must look, and no caller is told.
     package var storeError: StoreError?
+    /// For `too_many_requests`: the limit that was exceeded, for the metrics.
+    package var quota: Quota?
+    /// For `unsupported_media_type`: whether the reason is the coding of the content, and not its type.
+    package var isAboutContentCoding = false
 
     package init(
         _ code: Code, _ detail: String, errorCode: String? = nil, retryAfter: Int? = nil, faults: [Fault] = [],

@@ -9,7 +9,8 @@ package final class CredentialsBroker: Sendable {
     package struct Settings: Sendable {
         /// Where browsers reach the broker, without a slash at its end: the base of its own redirect URI.
         package var publicBaseURL = "http://127.0.0.1"
-        package var allowsInsecureProviders = false
+        /// Where providers may be; what the transport is told, too. Default: on the public internet, over https.
+        package var providerTargets = TargetPolicy()
         /// How long credentials that a provider ended are kept aside; zero keeps none.
         package var quarantine: Duration = .seconds(7 * 86_400)
         /// How long ahead of a token's expiry listeners are told of it.
@@ -18,8 +19,15 @@ package final class CredentialsBroker: Sendable {
         package var eventRetention: Duration = .seconds(7 * 86_400)
         /// How many commits' events are kept at most.
         package var eventLimit = 1_000_000
-        /// How many may listen to one tenant's events in this process, and as many to those of all tenants.
-        package var listenersPerTenant = 2000
+        /// How many may listen to one tenant's events in this process, and as many to those of all tenants; nil for any
+        /// number.
+        package var listenersPerTenant: Int? = 2000
+        /// How many may listen with one API key in this process; nil for any number.
+        package var listenersPerKey: Int? = 100
+        /// How many logins of a tenant may be pending at once, over all replicas; nil for any number.
+        package var pendingLogins: Int? = 10_000
+        /// The same of device logins, each of which is polled at its provider.
+        package var pendingDeviceLogins: Int? = 2000
         /// How long events that follow others are kept, to be sent together; see `EventFeed`. Zero keeps none.
         package var eventSpan: Duration = .zero
         /// What the credentials that are kept in memory may take of it, in bytes.
@@ -31,11 +39,12 @@ package final class CredentialsBroker: Sendable {
 
         package init() {}
 
-        /// Gives a transport the limits that these settings count on: a call that outlasts its lease would have another
-        /// replica present the same refresh token.
+        /// Gives a transport the limits that these settings count on (a call that outlasts its lease would have another
+        /// replica present the same refresh token) and the providers that it may call.
         package func limit(_ transport: inout HTTPSClientConfiguration) {
             transport.exchangeTimeout = providerTimeout
             transport.maximumConnectionsPerOrigin = providerBudget.connections
+            transport.targets = providerTargets
         }
     }
 
@@ -70,12 +79,11 @@ package final class CredentialsBroker: Sendable {
         bus = EventBus(trust: Trust(validity: vault.revalidateAfter))
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant,
-            span: settings.eventSpan)
+            maximumPerKey: settings.listenersPerKey, span: settings.eventSpan)
         tenants = TenantDirectory(vault: vault, bus: bus, time: time)
         let schedule = ExpirySchedule(notice: settings.expiryNotice)
         servers = ProviderServers(
-            transport: transport, allowsInsecureProviders: settings.allowsInsecureProviders, time: time,
-            metrics: metrics, log: log)
+            transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         budget = ProviderBudget(limits: settings.providerBudget, time: time)
         let endpoint = TokenEndpoint(
             transport: transport, budget: budget, time: time, metrics: metrics, log: log)
@@ -92,10 +100,11 @@ package final class CredentialsBroker: Sendable {
         beliefRenewal.include(tenants.renewable)
         logins = LoginFlow(
             vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
-            publicBaseURL: settings.publicBaseURL, time: time, metrics: metrics, log: log)
+            publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins, time: time, metrics: metrics, log: log
+        )
         deviceLogins = DeviceFlow(
-            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus, time: time,
-            metrics: metrics, log: log)
+            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
+            limit: settings.pendingDeviceLogins, time: time, metrics: metrics, log: log)
         ChangeFeed(bus: bus, time: time, log: log).listen(to: vault)
     }
 
@@ -181,7 +190,7 @@ package final class CredentialsBroker: Sendable {
     /// Removes a tenant with everything under it.
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
         // Where the deletion's answer is lost, everything may be gone all the same.
-        defer { credentials.forget(tenant: name) }
+        defer { bus.announce(removalOf: name) }
         return try await tenants.delete(name)
     }
 

@@ -237,11 +237,6 @@ package final class CredentialsProvider: Sendable {
 
     // MARK: Living on
 
-    /// Forgets the credentials of a tenant that was deleted.
-    package func forget(tenant: TenantName) {
-        records.forget(tenant: tenant)
-    }
-
     /// Renewals that wait for another try are left to other replicas, or to the next process.
     package func beginDraining() {
         stop.close()

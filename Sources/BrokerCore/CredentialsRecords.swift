@@ -277,11 +277,6 @@ final class CredentialsRecords: Sendable {
         cache.remove(id)
     }
 
-    /// Forgets the credentials of a tenant that was deleted.
-    func forget(tenant: TenantName) {
-        cache.removeAll { id, _ in id.tenant == tenant }
-    }
-
     /// Lets a store that is away come back.
     /// - Throws: `storage_unavailable` when the wait is cut short, because the broker is being stopped.
     func waitForStore(beforeTry tries: Int, _ id: CredentialsID) async throws(BrokerError) {

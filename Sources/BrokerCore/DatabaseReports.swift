@@ -27,6 +27,20 @@ package final class DatabaseReports: Sendable {
         self.time = time
     }
 
+    /// Says how the links to the database are protected, as a warning where one does not prove who is at its other end.
+    /// - Parameter listener: where changes are listened for, if that is configured apart.
+    package static func noteLinks(
+        _ configuration: PostgresConfiguration, listener: PostgresConfiguration? = nil, _ log: Log
+    ) {
+        let listenLink = listener?.link
+        let fields = [LogField.databaseLink(configuration.link)] + (listenLink.map { [.listenLink($0)] } ?? [])
+        if configuration.link.isAuthenticated, listenLink?.isAuthenticated ?? true {
+            log.info("database_link", fields)
+        } else {
+            log.warning("database_link", fields)
+        }
+    }
+
     package func note(_ error: PostgresError) {
         let (name, now) = (error.description, time.monotonic)
         let count = kinds.withLock { kinds -> Int? in

@@ -38,6 +38,7 @@ package final class DeviceFlow: Sendable {
     private let log: Log
     private let versions = VersionSource()
     private let endings: LoginEndings
+    private let quota: PendingLoginQuota
     private let polls = SingleFlight<RecordID, Result<Sighting?, StoreError>>()
     private let pollers = Mutex(Pollers())
 
@@ -59,10 +60,12 @@ package final class DeviceFlow: Sendable {
     /// By how much another replica's clock may be wrong before it ends a login that its owner still sees through.
     static let clockTolerance: Duration = .seconds(300)
 
+    /// - Parameter limit: how many device logins of a tenant may be pending at once; nil for any number.
     package init(
         vault: Vault, servers: ProviderServers, endpoint: TokenEndpoint, credentials: CredentialsProvider,
-        bus: EventBus, time: any Time, metrics: Metrics, log: Log
+        bus: EventBus, limit: Int?, time: any Time, metrics: Metrics, log: Log
     ) {
+        quota = PendingLoginQuota(.device, .pendingDeviceLogins, limit: limit, vault: vault, time: time)
         self.vault = vault
         self.servers = servers
         self.endpoint = endpoint
@@ -77,9 +80,12 @@ package final class DeviceFlow: Sendable {
     // MARK: For callers
 
     /// Asks the provider for a code, and begins to poll.
+    /// - Throws: `too_many_requests` where the tenant has as many pending device logins as it may have.
     package func begin(_ storageKey: StorageKey, of tenant: Tenant) async throws(BrokerError) -> Begun {
         let server = try await servers.server(for: tenant)
         let client = tenant.configuration.client
+        // Before the provider is asked for a code that would be given up.
+        try await quota.admit(tenant.name)
         let answer = try await endpoint.authorizeDevice(for: client, at: server)
         let id: String
         let handle: SecretBytes
@@ -90,8 +96,8 @@ package final class DeviceFlow: Sendable {
             throw BrokerError(.internalError, "The system's random source failed.")
         }
         let login = PendingDeviceLogin(
-            id: id, tenant: tenant.name, storageKey: storageKey, configuration: tenant.configuration, server: server,
-            expires: time.now.advanced(by: answer.expiresIn), deviceCode: answer.deviceCode,
+            id: id, tenant: tenant.name, storageKey: storageKey, configuration: tenant.configuration.withoutAllowedURIs,
+            server: server, expires: time.now.advanced(by: answer.expiresIn), deviceCode: answer.deviceCode,
             polling: DevicePolling(interval: answer.interval), wait: answer.interval)
         let record = login.record(version: versions.first(at: time.now), handleDigest: Self.digest(handle))
         do throws(StoreError) {

@@ -14,6 +14,7 @@ package final class EventBus: Sendable {
         var due: (@Sendable (Timestamp) -> Void)?
         var changes: [RecordKind: [@Sendable (RecordID, Int64?) -> Void]] = [:]
         var removals: [@Sendable (TenantName) -> Void] = []
+        var revocation: (@Sendable (TenantName) -> Void)?
     }
 
     /// Says whether what was read from the store may still be believed.
@@ -43,15 +44,17 @@ package final class EventBus: Sendable {
 
     /// Somebody's commit changed the record.
     /// - Parameter version: nil where the record was removed.
-    func announce(_ id: RecordID, version: Int64?) {
+    package func announce(_ id: RecordID, version: Int64?) {
         for hear in hearers.withLock({ $0.changes[id.kind] }) ?? [] { hear(id, version) }
         // Last, so that whoever is woken finds nothing in memory that is older than what woke it.
         if id.kind == .credentials, let id = CredentialsID(id) { changes.signal(id) }
+        if id.kind == .apiKey, version == nil { hearers.withLock { $0.revocation }?(id.tenant) }
     }
 
     /// Somebody's commit removed the tenant with everything under it.
     func announce(removalOf tenant: TenantName) {
         for hear in hearers.withLock({ $0.removals }) { hear(tenant) }
+        hearers.withLock { $0.revocation }?(tenant)
     }
 
     /// Has `hear` called after each commit to the log from now on, and `hearAny` where nobody knows what was committed;
@@ -68,6 +71,12 @@ package final class EventBus: Sendable {
     /// Has `hear` called with each record of that kind that the change feed tells of, with its version; nil for none.
     package func onChange(of kind: RecordKind, _ hear: @escaping @Sendable (RecordID, Int64?) -> Void) {
         hearers.withLock { $0.changes[kind, default: []].append(hear) }
+    }
+
+    /// Has `hear` called with the tenant, and nobody else, after an API key of the tenant or the tenant itself was removed
+    /// and every cache has heard of that.
+    func onRevocation(_ hear: @escaping @Sendable (TenantName) -> Void) {
+        hearers.withLock { $0.revocation = hear }
     }
 
     /// Has `hear` called with each tenant whose removal the change feed tells of.

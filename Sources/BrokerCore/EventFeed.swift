@@ -21,10 +21,18 @@ package final class EventFeed: Sendable {
         package let tenant: TenantName?
         /// Nil for every storage key.
         package let storageKeys: Set<WireText>?
+        /// The API key that the stream was opened with; nil for none.
+        package let apiKey: RecordID?
+        /// When that key expires.
+        package let expires: Timestamp?
 
-        package init(tenant: TenantName?, storageKeys: [StorageKey]?) {
+        package init(
+            tenant: TenantName?, storageKeys: [StorageKey]?, apiKey: RecordID? = nil, expires: Timestamp? = nil
+        ) {
             self.tenant = tenant
             self.storageKeys = storageKeys.map { Set($0.map { WireText($0.description) }) }
+            self.apiKey = apiKey
+            self.expires = expires
         }
 
         func includes(_ entry: EventEntry) -> Bool {
@@ -68,8 +76,21 @@ package final class EventFeed: Sendable {
         let sequence: Int64
     }
 
+    /// A listener that was admitted.
+    private struct Admission {
+        let tenant: TenantName?
+        let apiKey: RecordID?
+        /// Whether it is to be asked now whether it may still listen.
+        var mustReview = false
+    }
+
     private struct State {
         var listeners: [TenantName?: Int] = [:]
+        var admissions: [UInt64: Admission] = [:]
+        var listenersOfKeys: [RecordID: Int] = [:]
+        var lastAdmission: UInt64 = 0
+        /// Whether a removal of a key or a tenant may have been told to nobody.
+        var mayHaveMissedRevocation = false
         var following = 0
         /// The newest entries, in order; every entry behind `floor` and up to `head` that opens is among them.
         var tail: [EventEntry] = []
@@ -141,6 +162,13 @@ package final class EventFeed: Sendable {
             }
         }
 
+        /// Has everyone who listens to the tenant's events asked whether that is still allowed. What they wait for comes to
+        /// an end at its beginning.
+        mutating func review(_ tenant: TenantName) -> [Wake] {
+            for (id, admission) in admissions where admission.tenant == tenant { admissions[id]?.mustReview = true }
+            return wake(tenant, through: 0)
+        }
+
         mutating func removeWaiter(_ id: UInt64, _ tenant: TenantName?) -> Waiter? {
             let waiter = waiters[tenant]?.removeValue(forKey: id)
             if waiters[tenant]?.isEmpty == true { waiters[tenant] = nil }
@@ -157,14 +185,20 @@ package final class EventFeed: Sendable {
     package static let pageLength = 256
     /// How many pieces are kept: about 2 MiB at most, unless single events are larger than a piece is to be.
     private static let keptPieces = 64
+    /// When a listener that is refused is told to come again: how soon another one leaves is not known.
+    private static let retryAfter: Duration = .seconds(10)
+    /// For how many records the store is asked at once whether they are there.
+    private static let reviewBatch = 500
     /// How often a store is looked at that others write to as well, and how often the waits of listeners are.
     private static let interval: Duration = .seconds(1)
 
     let time: any Time
     let log: Log
     private let vault: Vault
+    private let bus: EventBus
     private let trust: Trust
-    private let maximumPerTenant: Int
+    private let maximumPerTenant: Int?
+    private let maximumPerKey: Int?
     private let span: Duration
     private let state = Mutex(State())
     private let wakeUps = Signals<Int>()
@@ -172,17 +206,21 @@ package final class EventFeed: Sendable {
     private let reach: SharedQuestion<Result<LogBounds, StoreError>>
 
     /// - Parameters:
-    ///   - maximumPerTenant: listeners of one tenant in this process.
+    ///   - maximumPerTenant: listeners of one tenant in this process; nil for any number.
+    ///   - maximumPerKey: listeners with one API key in this process; nil for any number.
     ///   - span: how long what follows something that was given out is kept, to be given out together: the longest that
     ///     an event is delayed by that, and the least between two writes to one listener, but for what is more than a
     ///     piece. Zero for nothing of the kind.
     package init(
-        vault: Vault, bus: EventBus, time: any Time, log: Log, maximumPerTenant: Int, span: Duration
+        vault: Vault, bus: EventBus, time: any Time, log: Log, maximumPerTenant: Int?, maximumPerKey: Int?,
+        span: Duration
     ) {
         self.vault = vault
         self.time = time
         self.log = log
+        self.bus = bus
         self.maximumPerTenant = maximumPerTenant
+        self.maximumPerKey = maximumPerKey
         self.span = span
         trust = bus.trust
         reach = SharedQuestion {
@@ -195,7 +233,12 @@ package final class EventFeed: Sendable {
         bus.onGrowth { [weak self] tenant in
             self?.grew(tenant)
         } orAny: { [weak self] in
+            self?.state.withLock { $0.mayHaveMissedRevocation = true }
             self?.grew(nil)
+        }
+        bus.onRevocation { [weak self] tenant in
+            guard let self else { return }
+            for wake in state.withLock({ $0.review(tenant) }) { wake() }
         }
     }
 
@@ -204,18 +247,7 @@ package final class EventFeed: Sendable {
     /// Admits a listener, who begins behind everything that was committed before this call, or at `position`.
     /// - Throws: `too_many_requests`, and `storage_unavailable` where the store does not say how far the log reaches.
     package func listener(_ scope: Scope, after position: EventPosition?) async throws(BrokerError) -> EventListener {
-        let isAdmitted = state.withLock { state in
-            if state.listeners[scope.tenant, default: 0] >= maximumPerTenant { return false }
-            state.listeners[scope.tenant, default: 0] += 1
-            return true
-        }
-        guard isAdmitted else {
-            throw BrokerError(
-                .tooManyRequests,
-                "This process has as many listeners of the tenant as it takes. Listen elsewhere, or later.",
-                retryAfter: 10)
-        }
-        let place = Place(feed: self, tenant: scope.tenant)
+        let place = try admit(scope)
         do throws(StoreError) {
             return EventListener(self, scope, place, after: position, bounds: try await bounds())
         } catch {
@@ -223,26 +255,59 @@ package final class EventFeed: Sendable {
         }
     }
 
+    private func admit(_ scope: Scope) throws(BrokerError) -> Place {
+        let admission: Result<UInt64, BrokerError> = state.withLock { state in
+            if let maximumPerTenant, state.listeners[scope.tenant, default: 0] >= maximumPerTenant {
+                return .failure(Quota.streamsOfTenant.exceeded(retryAfter: Self.retryAfter))
+            }
+            if let key = scope.apiKey {
+                if let maximumPerKey, state.listenersOfKeys[key, default: 0] >= maximumPerKey {
+                    return .failure(Quota.streamsOfKey.exceeded(retryAfter: Self.retryAfter))
+                }
+                state.listenersOfKeys[key, default: 0] += 1
+            }
+            state.listeners[scope.tenant, default: 0] += 1
+            state.lastAdmission += 1
+            // It is reviewed before it is sent anything: the key may have been removed since it was looked up.
+            state.admissions[state.lastAdmission] = Admission(
+                tenant: scope.tenant, apiKey: scope.apiKey, mustReview: true)
+            return .success(state.lastAdmission)
+        }
+        return Place(feed: self, id: try admission.get())
+    }
+
     /// One of the places that listeners of a tenant may have; given back when nobody holds it any more. A stream that is
     /// never run, because its client has gone, gives it back like any other.
     final class Place: Sendable {
         private let feed: EventFeed
-        private let tenant: TenantName?
+        fileprivate let id: UInt64
 
-        fileprivate init(feed: EventFeed, tenant: TenantName?) {
+        fileprivate init(feed: EventFeed, id: UInt64) {
             self.feed = feed
-            self.tenant = tenant
+            self.id = id
         }
 
         deinit {
-            feed.leave(tenant)
+            feed.leave(id)
+        }
+
+        /// Whether it is to be asked now whether the listener may still listen.
+        var mustReview: Bool { feed.state.withLock { $0.admissions[id]?.mustReview ?? false } }
+
+        /// It is being asked; what comes after this is asked again.
+        func beginReview() {
+            feed.state.withLock { $0.admissions[id]?.mustReview = false }
         }
     }
 
-    private func leave(_ tenant: TenantName?) {
+    private func leave(_ id: UInt64) {
         state.withLock { state in
-            let rest = state.listeners[tenant, default: 1] - 1
-            state.listeners[tenant] = rest == 0 ? nil : rest
+            guard let admission = state.admissions.removeValue(forKey: id) else { return }
+            let rest = state.listeners[admission.tenant, default: 1] - 1
+            state.listeners[admission.tenant] = rest == 0 ? nil : rest
+            guard let key = admission.apiKey else { return }
+            let others = state.listenersOfKeys[key, default: 1] - 1
+            state.listenersOfKeys[key] = others == 0 ? nil : others
         }
     }
 
@@ -345,6 +410,7 @@ package final class EventFeed: Sendable {
             mayHaveMore = false
             if work.isDue {
                 do throws(StoreError) {
+                    try await lookForRevocations(isAway)
                     mayHaveMore = try await readOn(from: work.head, run, checksForLoss: isAway)
                     isAway = false
                 } catch {
@@ -355,6 +421,31 @@ package final class EventFeed: Sendable {
             let rest = wakeDue(run)
             if mayHaveMore { continue }
             await wakeUps.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: rest) }
+        }
+    }
+
+    /// Asks the store whether the keys and tenants of all listeners are still there, unless every removal is told of, and
+    /// announces those that are not.
+    private func lookForRevocations(_ isAway: Bool) async throws(StoreError) {
+        if vault.revalidateAfter == nil { return }
+        let ids = state.withLock { state -> Set<RecordID> in
+            guard state.mayHaveMissedRevocation || isAway || !hearsEverything else { return [] }
+            state.mayHaveMissedRevocation = false
+            return Set(state.listenersOfKeys.keys).union(
+                state.listeners.keys.compactMap { tenant in tenant.map { RecordID(.tenant, $0) } })
+        }
+        var rest = Array(ids)[...]
+        while !rest.isEmpty {
+            let batch = Array(rest.prefix(Self.reviewBatch))
+            rest = rest.dropFirst(batch.count)
+            do throws(StoreError) {
+                for (id, version) in zip(batch, try await vault.versions(of: batch)) where version == nil {
+                    if id.kind == .tenant { bus.announce(removalOf: id.tenant) } else { bus.announce(id, version: nil) }
+                }
+            } catch {
+                state.withLock { $0.mayHaveMissedRevocation = true }
+                throw error
+            }
         }
     }
 
@@ -453,7 +544,10 @@ package final class EventFeed: Sendable {
     /// the broker is being stopped, or until the task is cancelled.
     /// - Returns: up to where nothing concerned the listener; `sequence` at least. So one of a quiet tenant does not fall
     ///   behind while others' events go by.
-    func wait(after sequence: Int64, _ tenant: TenantName?, until deadline: MonotonicInstant) async -> Int64 {
+    /// It is not begun where the place's listener is to be reviewed.
+    func wait(
+        after sequence: Int64, _ tenant: TenantName?, at place: Place, until deadline: MonotonicInstant
+    ) async -> Int64 {
         let waiter = state.withLock { state in
             state.lastWaiter += 1
             return state.lastWaiter
@@ -462,6 +556,7 @@ package final class EventFeed: Sendable {
             await withCheckedContinuation { continuation in
                 let isOver = state.withLock { state in
                     if state.left.remove(waiter) != nil || state.isDraining { return true }
+                    if state.admissions[place.id]?.mustReview == true { return true }
                     if state.limit(tenant) > sequence || deadline <= time.monotonic { return true }
                     state.waiters[tenant, default: [:]][waiter] = Waiter(
                         deadline: deadline, continuation: continuation)

@@ -6,7 +6,7 @@ internal import Reactor
 package final class EventListener: Sendable {
     /// How long the stream may be silent. It also shows the server that a client has gone.
     private static let heartbeat: Duration = .seconds(15)
-    /// How often it is asked whether the caller may still listen.
+    /// How often it is asked whether the caller may still listen, besides when a key or a tenant was removed.
     private static let review: Duration = .seconds(10)
     /// How long a store that is away is left alone.
     private static let pause: Duration = .seconds(1)
@@ -67,12 +67,14 @@ package final class EventListener: Sendable {
     ///
     /// A store that is away does not end it: what was missed is sent when the store is back.
     /// - Parameters:
-    ///   - isAllowed: whether the caller may still listen; asked every 10 seconds, or after what is being sent then.
+    ///   - isAllowed: whether the caller may still listen; asked before the first piece, when the feed hears that a key of
+    ///     the tenant or the tenant was removed, when the caller's key expires, and every 10 seconds; each time after what
+    ///     is being sent then.
     ///   - send: sends a piece of the stream. Returns whether the next one may follow.
     package func run(while isAllowed: () async -> Bool, send: (Piece) async -> Bool) async {
         await feed.following(from: bounds.last) {
             var run = Run(self)
-            guard await run.begin(send) else { return }
+            guard await run.review(isAllowed), await run.begin(send) else { return }
             while !Task.isCancelled, !feed.isDraining {
                 if run.isReviewDue { guard await run.review(isAllowed) else { return } }
                 if run.isSilent { guard await run.beat(send) else { return } }
@@ -84,6 +86,7 @@ package final class EventListener: Sendable {
     private struct Run {
         private let feed: EventFeed
         private let scope: EventFeed.Scope
+        private let place: EventFeed.Place
         /// Everything of the scope up to here was sent.
         private var sequence: Int64
         /// The event behind which the stream goes on in the middle of an entry.
@@ -96,6 +99,7 @@ package final class EventListener: Sendable {
         init(_ listener: EventListener) {
             feed = listener.feed
             scope = listener.scope
+            place = listener.place
             bounds = listener.bounds
             written = feed.time.monotonic
             reviewed = feed.time.monotonic
@@ -131,9 +135,15 @@ package final class EventListener: Sendable {
             return piece
         }
 
-        var isReviewDue: Bool { feed.time.monotonic >= reviewed.advanced(by: EventListener.review) }
+        var isReviewDue: Bool {
+            place.mustReview || hasExpired || feed.time.monotonic >= reviewed.advanced(by: EventListener.review)
+        }
+
+        private var hasExpired: Bool { scope.expires.map { $0 <= feed.time.now } ?? false }
 
         mutating func review(_ isAllowed: () async -> Bool) async -> Bool {
+            place.beginReview()
+            if hasExpired { return false }
             defer { reviewed = feed.time.monotonic }
             return await isAllowed()
         }
@@ -151,14 +161,14 @@ package final class EventListener: Sendable {
                 guard await write(piece, send) else { return false }
                 advance(to: through)
             case .nothing(let through):
-                advance(to: await feed.wait(after: through, scope.tenant, until: deadline))
+                advance(to: await feed.wait(after: through, scope.tenant, at: place, until: deadline))
             case .behind:
                 do throws(StoreError) {
                     return try await catchUp(send)
                 } catch {
                     let end = min(deadline, feed.time.monotonic.advanced(by: EventListener.pause))
                     // What the feed has does not help here.
-                    _ = await feed.wait(after: .max, scope.tenant, until: end)
+                    _ = await feed.wait(after: .max, scope.tenant, at: place, until: end)
                 }
             }
             return true
@@ -170,7 +180,9 @@ package final class EventListener: Sendable {
         }
 
         private var deadline: MonotonicInstant {
-            min(written.advanced(by: EventListener.heartbeat), reviewed.advanced(by: EventListener.review))
+            let next = min(written.advanced(by: EventListener.heartbeat), reviewed.advanced(by: EventListener.review))
+            guard let expires = scope.expires else { return next }
+            return min(next, feed.time.monotonic.advanced(by: feed.time.now.duration(to: expires)))
         }
 
         private mutating func catchUp(_ send: (Piece) async -> Bool) async throws(StoreError) -> Bool {

@@ -46,6 +46,12 @@ package struct LogField: Sendable {
     package static func sequence(_ sequence: Int64) -> LogField { .init("sequence", .integer(sequence)) }
     package static func level(_ level: CredentialsLevel) -> LogField { .init("credentials_level", level.rawValue) }
     package static func refresh(_ id: RefreshID) -> LogField { .init("refresh_id", id.text) }
+    /// Which of the operator's keys a request came with.
+    package static func admin(_ name: AdminName) -> LogField { .init("admin", name.description) }
+    /// A variable of the configuration, without its value.
+    package static func variable(_ name: StaticString) -> LogField { .init("variable", name.description) }
+    /// A file of the embedded store, by its name in the store's directory.
+    package static func file(_ secret: StoreSecret) -> LogField { .init("file", secret.rawValue) }
     package static func address(_ address: SocketAddress) -> LogField { .init("address", address.description) }
 
     /// A storage key can be a person's address, so a digest stands for it: the same key, the same digest.
@@ -82,6 +88,8 @@ package struct LogField: Sendable {
     }
 
     package static func database(_ error: PostgresError) -> LogField { .init("database_error", error.description) }
+    package static func databaseLink(_ link: PostgresLink) -> LogField { .init("link", link.description) }
+    package static func listenLink(_ link: PostgresLink) -> LogField { .init("listen_link", link.description) }
     package static func fileStore(_ error: FileStoreError) -> LogField { .init("file_store_error", error.description) }
     package static func transport(_ error: TransportError) -> LogField { .init("transport_error", "\(error)") }
     package static func system(_ error: SystemError) -> LogField { .init("system_error", error.description) }

@@ -54,7 +54,12 @@ package final class Metrics: Sendable {
     private let state = Mutex(State())
     private let warm = Mutex<[WarmReadCounts]>([])
 
-    package init() {}
+    package init() {
+        state.withLock { state in
+            for quota in Quota.allCases { state.counters[Self.series(quota)] = 0 }
+            for outcome in AuthenticationFailure.allCases { state.counters[Self.series(outcome)] = 0 }
+        }
+    }
 
     /// Counts for one event loop's warm reads, which are part of the text from now on.
     package func warmReads() -> WarmReadCounts {
@@ -64,7 +69,11 @@ package final class Metrics: Sendable {
     }
 
     private func increment(_ name: String, _ labels: String) {
-        state.withLock { $0.counters[Series(name: name, labels: labels), default: 0] += 1 }
+        increment(Series(name: name, labels: labels))
+    }
+
+    private func increment(_ series: Series) {
+        state.withLock { $0.counters[series, default: 0] += 1 }
     }
 
     private func observe(_ name: String, _ labels: String, _ duration: Duration) {
@@ -180,6 +189,33 @@ package final class Metrics: Sendable {
         increment("device_polls_total", #"outcome="\#(outcome)""#)
     }
 
+    /// A request was answered `too_many_requests`.
+    package func refused(over quota: Quota) {
+        increment(Self.series(quota))
+    }
+
+    private static func series(_ quota: Quota) -> Series {
+        Series(name: "quota_refusals_total", labels: #"quota="\#(quota.rawValue)""#)
+    }
+
+    /// How a request without a valid key was answered.
+    package enum AuthenticationFailure: String, CaseIterable {
+        /// With 401, at once.
+        case answered
+        /// With 401, after a wait.
+        case delayed
+        /// With 429.
+        case refused
+    }
+
+    package func authenticationFailed(_ outcome: AuthenticationFailure) {
+        increment(Self.series(outcome))
+    }
+
+    private static func series(_ outcome: AuthenticationFailure) -> Series {
+        Series(name: "authentication_failures_total", labels: #"outcome="\#(outcome.rawValue)""#)
+    }
+
     // MARK: Text
 
     private static let help: [(name: String, type: String, text: String)] = [
@@ -198,6 +234,8 @@ package final class Metrics: Sendable {
         ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
         ("logins_total", "counter", "Logins, by flow and how they ended."),
         ("device_polls_total", "counter", "Polls for device logins, by answer."),
+        ("quota_refusals_total", "counter", "Requests answered 429, by the limit that they exceeded."),
+        ("authentication_failures_total", "counter", "Requests without a valid key, by how they were answered."),
     ]
 
     /// A metric that is counted elsewhere, with its value for each set of labels; one without labels has one value.

@@ -2,16 +2,34 @@ internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
 internal import JSON
-internal import OAuth
+package import OAuth
 
 /// A login between its two legs, and afterwards what became of it.
 package struct PendingLogin: Sendable {
+    /// The address at which the response to a login is expected.
+    enum Callback: String, Sendable {
+        /// `/login/callback`.
+        case shared
+        /// `/login/callback/{tenant}`.
+        case perTenant = "per_tenant"
+        /// A `redirect_uri` of the caller's own, which brings the response to `/login/finalize`.
+        case own
+    }
+
+    /// A code that is redeemed once the user has confirmed the login.
+    struct Confirmation: Sendable {
+        /// The value of the cookie of the browser that brought the code.
+        let cookie: SecretBytes
+        let code: SecretBytes
+    }
+
     /// What the second leg needs. Gone once the state is used.
     struct Secrets: Sendable {
         let loginURI: String
         let codeVerifier: SecretBytes
-        /// The value of the cookie that shows the browser which began.
-        let binding: SecretBytes
+        /// The value of the cookie of the browser that may finish the login.
+        var binding: SecretBytes
+        var confirmation: Confirmation?
     }
 
     /// How long a state is good for.
@@ -22,10 +40,18 @@ package struct PendingLogin: Sendable {
     /// and the waits between them take less. One that a crash interrupted is told as expired then.
     static let longestRedemption: Duration = .seconds(300)
 
+    /// How many bytes a login may keep in its record.
+    static let longest = 16_384
+    /// How many bytes a code may have that waits for a confirmation. Providers' codes have tens to some hundreds.
+    static let longestKeptCode = 4096
+    /// What a login leaves free in its record for a code and the cookie of its browser.
+    static let confirmationReserve = longestKeptCode + 256
+
     let id: String
     let tenant: TenantName
     let storageKey: StorageKey
     let redirectURI: String
+    let callback: Callback
     let returnTo: String?
     /// The registration and the endpoints of the moment when the login began: they redeem the code.
     let configuration: TenantConfiguration
@@ -34,6 +60,8 @@ package struct PendingLogin: Sendable {
     var secrets: Secrets?
     /// Whether the browser has to show its cookie.
     var isBound: Bool
+    /// Whether a browser has opened the start address and holds the cookie.
+    var isStarted = false
     var status = LoginProgress.pending
     /// Names the attempt that used the state, so that it knows its own mark again.
     var attempt: String?
@@ -53,18 +81,43 @@ package struct PendingLogin: Sendable {
         (isSecure ? "__Host-" : "") + "token-broker-login-" + id
     }
 
+    /// The name of the cookie of the browser that is asked to confirm the login.
+    func confirmationCookieName(isSecure: Bool) -> String {
+        (isSecure ? "__Host-" : "") + "token-broker-confirm-" + id
+    }
+
+    /// What pages say of the login.
+    var description: LoginDescription {
+        LoginDescription(
+            loginID: id, tenant: tenant, tenantTitle: configuration.displayName ?? tenant.description,
+            storageKey: storageKey, providerTitle: configuration.providerTitle(at: server))
+    }
+
+    /// Marks the records whose state is not used yet, until that is over: they are counted (`PendingLoginQuota`).
+    private var due: Timestamp? { secrets == nil ? nil : expires }
+
     func record(version: Int64, stateDigest: [UInt8]) -> OpenRecord {
         OpenRecord(
             id: recordID, version: version, content: SecretBytes(encoded), lookup: stateDigest,
-            expires: expires.advanced(by: Self.memory))
+            expires: expires.advanced(by: Self.memory), due: due)
     }
 
     /// The record that takes `previous`' place.
     func record(replacing previous: OpenRecord) -> OpenRecord {
         OpenRecord(
             id: recordID, version: previous.version + 1, content: SecretBytes(encoded), lookup: previous.lookup,
-            expires: previous.expires)
+            expires: previous.expires, due: due)
     }
+}
+
+/// What pages say of a login. Nothing of it is secret.
+package struct LoginDescription: Sendable, Equatable {
+    package let loginID: String
+    package let tenant: TenantName
+    /// The tenant's `display_name`, else its name.
+    package let tenantTitle: String
+    package let storageKey: StorageKey
+    package let providerTitle: String
 }
 
 extension PendingLogin {
@@ -75,6 +128,7 @@ extension PendingLogin {
         JSONWriter.object { json in
             json.member("storage_key", storageKey.description)
             json.member("redirect_uri", redirectURI)
+            json.member("callback", callback.rawValue)
             json.memberIfPresent("return_to", returnTo)
             json.name("configuration")
             json.object { json in
@@ -86,17 +140,25 @@ extension PendingLogin {
             server.encode(to: &json)
             json.member("expires", expires.milliseconds)
             json.member("bound", isBound)
+            json.member("started", isStarted)
             json.memberIfPresent("attempt", attempt)
             if let secrets {
                 json.member("login_uri", secrets.loginURI)
                 json.member("code_verifier", secrets.codeVerifier.revealedText)
                 json.member("binding", secrets.binding.revealedText)
+                if let confirmation = secrets.confirmation {
+                    json.name("confirmation")
+                    json.object { json in
+                        json.member("cookie", confirmation.cookie.revealedText)
+                        json.member("code", confirmation.code.revealedText)
+                    }
+                }
             }
             if isBeingRedeemed { json.member("status", Self.redeeming) } else { status.encode(to: &json) }
         }
     }
 
-    /// Reads a record; `.damaged` when it is none of this build's.
+    /// Reads a record; `.damaged` when it is none of this build's. What earlier builds did not write has a default.
     init(_ record: OpenRecord) throws(StoreError) {
         let damaged = StoreError.damaged("a login of tenant \(record.id.tenant) cannot be read by this version")
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
@@ -112,17 +174,33 @@ extension PendingLogin {
         tenant = record.id.tenant
         self.storageKey = storageKey
         self.redirectURI = redirectURI
+        if let text = json["callback"]?.string {
+            guard let known = Callback(text) else { throw damaged }
+            callback = known
+        } else {
+            callback = .shared
+        }
         returnTo = json["return_to"]?.string?.text
         self.configuration = configuration
         self.server = server
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
+        // An earlier build binds a login at its start, except where binding is required from the beginning.
+        isStarted = json["started"]?.bool ?? (isBound && configuration.browserBinding != .required)
         attempt = json["attempt"]?.string?.text
         if let loginURI = json["login_uri"]?.string?.text, let verifier = json["code_verifier"]?.string?.text,
             let binding = json["binding"]?.string?.text
         {
+            var confirmation: Confirmation?
+            if let kept = json["confirmation"] {
+                guard let cookie = kept["cookie"]?.string?.text, let code = kept["code"]?.string?.text else {
+                    throw damaged
+                }
+                confirmation = Confirmation(cookie: SecretBytes(utf8: cookie), code: SecretBytes(utf8: code))
+            }
             secrets = Secrets(
-                loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier), binding: SecretBytes(utf8: binding))
+                loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier), binding: SecretBytes(utf8: binding),
+                confirmation: confirmation)
         }
         self.status = status
     }

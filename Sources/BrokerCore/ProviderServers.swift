@@ -1,6 +1,6 @@
 internal import ExternalText
 internal import HTTPCodec
-internal import HTTPSClient
+package import HTTPSClient
 internal import JSON
 package import OAuth
 internal import Reactor
@@ -25,7 +25,7 @@ package final class ProviderServers: Sendable {
     private static let pauseAfterFailure: Duration = .seconds(60)
 
     private let transport: any ProviderTransport
-    private let allowsInsecureProviders: Bool
+    private let targets: TargetPolicy
     private let time: any Time
     private let metrics: Metrics
     private let log: Log
@@ -33,10 +33,10 @@ package final class ProviderServers: Sendable {
     private let fetches = SingleFlight<Source, Result<ProviderMetadata, BrokerError>>()
 
     package init(
-        transport: any ProviderTransport, allowsInsecureProviders: Bool, time: any Time, metrics: Metrics, log: Log
+        transport: any ProviderTransport, targets: TargetPolicy, time: any Time, metrics: Metrics, log: Log
     ) {
         self.transport = transport
-        self.allowsInsecureProviders = allowsInsecureProviders
+        self.targets = targets
         self.time = time
         self.metrics = metrics
         self.log = log
@@ -141,13 +141,14 @@ package final class ProviderServers: Sendable {
                 switch error {
                 case .untrusted:
                     return .failure(
-                        BrokerError(.providerUntrusted, "The issuer's certificate, host name or pin does not fit."))
+                        BrokerError(
+                            .providerUntrusted,
+                            "The issuer's certificate, host name, pin or version of TLS does not fit."))
                 case .insecureTarget, .forbiddenAddress, .invalidURL, .invalidRequest:
                     return .failure(
                         BrokerError(
                             .illegalConfiguration,
-                            "The issuer's address may not be called: http:// and private addresses need "
-                                + "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true."))
+                            "The issuer's address may not be called: " + TargetPolicy.remedy))
                 default:
                     failure = BrokerError(.networkError, "The issuer could not be reached.", retryAfter: 5)
                 }
@@ -199,8 +200,8 @@ package final class ProviderServers: Sendable {
     /// spent on it; one behind a name is refused by the HTTPS client, which sees what the name stands for.
     private func endpoint(_ value: JSONValue?) -> String? {
         guard let text = value?.string?.text, let url = URLTarget(text) else { return nil }
-        if allowsInsecureProviders { return text }
-        let isPrivate = SocketAddress(numericHost: url.host, port: url.port).map { !$0.isGloballyRoutable } ?? false
-        return url.scheme == .https && !isPrivate ? text : nil
+        if url.scheme == .http, !targets.allowsHTTP { return nil }
+        let isAllowed = SocketAddress(numericHost: url.host, port: url.port).map(targets.allows) ?? true
+        return isAllowed ? text : nil
     }
 }

@@ -14,6 +14,13 @@ extension ProviderTransport {
 
 extension HTTPSClient: ProviderTransport {}
 
+extension TargetPolicy {
+    /// What an operator can do about an address that may not be called.
+    static let remedy =
+        "http:// needs TOKEN_BROKER_ALLOW_HTTP_PROVIDERS=true, and an address outside the public internet must be in one "
+        + "of TOKEN_BROKER_PROVIDER_NETWORKS."
+}
+
 extension PinSet {
     /// The pins of a tenant for a call to `url`; nil where there are none, and for http://, which has no certificate to
     /// pin and which the HTTPS client lets through in development only.

@@ -66,6 +66,8 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     package struct Holding: Sendable {
         package let value: Value
         package let end: MonotonicInstant
+        /// When the store was asked for it.
+        package let checked: MonotonicInstant
     }
 
     /// The value that `fresh` gives, for somebody who makes something of it.
@@ -76,7 +78,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
                 return nil
             }
             contents.use(slot)
-            return Holding(value: contents.entry(slot).value, end: end)
+            return Holding(value: contents.entry(slot).value, end: end, checked: contents.checked(slot))
         }
     }
 
@@ -94,9 +96,20 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     }
 
     /// The value however old it is: for when the store cannot be asked.
-    package func any(_ key: Key) -> Value? {
+    package func any(_ key: Key) -> Value? { remembered(key)?.value }
+
+    /// The value, where the store is known to have had it within `span` before `now`: for when the store cannot be asked.
+    package func any(_ key: Key, within span: Duration, now: MonotonicInstant) -> Value? {
+        guard let (value, checked) = remembered(key) else { return nil }
+        return trust.lastVouched(for: checked).advanced(by: span) > now ? value : nil
+    }
+
+    private func remembered(_ key: Key) -> (value: Value, checked: MonotonicInstant)? {
         let hash = hash(key)
-        return withContents(of: hash) { contents in contents.find(key, hash).map { contents.entry($0) } }?.value
+        let found = withContents(of: hash) { contents in
+            contents.find(key, hash).map { (contents.entry($0), contents.checked($0)) }
+        }
+        return found.map { ($0.0.value, $0.1) }
     }
 
     /// To be taken before a value is read from the store or written to it.

@@ -1,22 +1,16 @@
 internal import Cryptography
 internal import ExternalText
-internal import HTTPSClient
+package import HTTPSClient
 package import JSON
 internal import OAuth
 
 extension TenantConfiguration {
-    /// Which addresses a configuration may name.
-    package struct AddressRules: Sendable {
-        /// `http://` besides `https://`.
-        package var allowsInsecureProviders: Bool
-
-        package init(allowsInsecureProviders: Bool) {
-            self.allowsInsecureProviders = allowsInsecureProviders
-        }
-    }
-
     /// Reads the body of `PUT /tenants/{tenant}`.
-    package init(_ json: JSONValue, rules: AddressRules) throws(BrokerError) {
+    /// - Parameters:
+    ///   - rules: which addresses it may name.
+    ///   - refusesUnusedIssuer: whether an `issuer` at which nothing would be asked is a fault. False for what an earlier
+    ///     build has stored.
+    package init(_ json: JSONValue, rules: TargetPolicy, refusesUnusedIssuer: Bool = true) throws(BrokerError) {
         var reader = ObjectReader(json)
         let preset = Self.preset(&reader)
         let clientID = reader.requiredString("client_id", limit: 512)
@@ -56,6 +50,13 @@ extension TenantConfiguration {
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
                 return endpoints
             } ?? Endpoints()
+        if issuer != nil, refusesUnusedIssuer, usesPresetAddresses {
+            // The client secret would go to the preset's provider, and not to the issuer.
+            reader.note(
+                "issuer",
+                "is not where the provider \(preset.name) is looked for: with an issuer say \"provider\": \"oidc\", or "
+                    + "name endpoints.authorization and endpoints.token, too")
+        }
         if configuredServer == nil, issuer == nil {
             reader.note("issuer", "or endpoints.authorization and endpoints.token are required with this provider")
         }
@@ -64,6 +65,8 @@ extension TenantConfiguration {
         allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: Self.redirectURIFault)?.map(\.text) ?? []
         allowedReturnURIs = reader.strings("allowed_return_uris", check: Self.returnURIFault)?.map(\.text) ?? []
         browserBinding = reader.choice("browser_binding", BrowserBinding.self) ?? .whenStartedHere
+        callbackURI = reader.choice("callback_uri", CallbackURI.self) ?? .shared
+        displayName = Self.displayName(&reader)
         sessionEndingAnswers = reader.objects("session_ending_answers", atMost: 32, Self.refusal) ?? []
         refreshLeadTime = reader.integer("refresh_lead_time", in: 0...86_400).map { .seconds($0) }
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
@@ -83,6 +86,26 @@ extension TenantConfiguration {
         return pattern
     }
 
+    private static func displayName(_ reader: inout ObjectReader) -> String? {
+        guard let text = reader.string("display_name")?.text else { return nil }
+        if text.unicodeScalars.count > 100 {
+            reader.note("display_name", "must not be longer than 100 characters")
+        } else if text.unicodeScalars.contains(where: changesWhatIsShown) {
+            reader.note("display_name", "must not contain control characters")
+        } else if text.utf8.allSatisfy({ $0 == UInt8(ascii: " ") }) {
+            reader.note("display_name", "must not be blank")
+        }
+        return text
+    }
+
+    /// Control characters, line ends, and the marks that turn the direction of what follows.
+    private static func changesWhatIsShown(_ scalar: Unicode.Scalar) -> Bool {
+        switch scalar.value {
+        case 0...0x1f, 0x7f...0x9f, 0x061c, 0x200e, 0x200f, 0x2028...0x202e, 0x2066...0x2069: true
+        default: false
+        }
+    }
+
     private static func preset(_ reader: inout ObjectReader) -> ProviderPreset {
         guard let name = reader.string("provider") else { return .tidal }
         if let preset = ProviderPreset.named(name) { return preset }
@@ -93,14 +116,14 @@ extension TenantConfiguration {
     /// An address that the broker itself will call or send a browser to.
     /// - Parameter isBase: paths are put behind it, so it has no query; an issuer has none either (RFC 8414 §2).
     private static func providerURI(
-        _ reader: inout ObjectReader, _ name: WireText, _ rules: AddressRules, isBase: Bool = false
+        _ reader: inout ObjectReader, _ name: WireText, _ rules: TargetPolicy, isBase: Bool = false
     ) -> String? {
         guard let text = reader.string(name) else { return nil }
         guard let url = URLTarget(text.text) else {
             reader.note(name, "must be an absolute https URL without user information and fragment")
             return nil
         }
-        if url.scheme == .http, !rules.allowsInsecureProviders {
+        if url.scheme == .http, !rules.allowsHTTP {
             reader.note(name, "must be an https URL")
             return nil
         }
@@ -161,6 +184,9 @@ extension TenantConfiguration {
         json.member("allowed_redirect_uris", allowedRedirectURIs)
         json.member("allowed_return_uris", allowedReturnURIs)
         json.member("browser_binding", browserBinding.rawValue)
+        // Builds before these members refuse a record that has them, so a default is not written.
+        if callbackURI != .shared { json.member("callback_uri", callbackURI.rawValue) }
+        json.memberIfPresent("display_name", displayName)
         if !sessionEndingAnswers.isEmpty {
             json.name("session_ending_answers")
             json.array { json in
@@ -188,9 +214,13 @@ extension TenantConfiguration {
     }
 
     /// Reads what stands in a sealed record. What an earlier build accepted is not judged by today's address rules.
+    ///
+    /// A member or a value that this build does not know makes the record unreadable, on purpose: it may be what keeps
+    /// a login safe, as `"browser_binding": "confirm"` is.
     init?(stored json: JSONValue) {
-        guard let configuration = try? TenantConfiguration(json, rules: AddressRules(allowsInsecureProviders: true))
-        else { return nil }
+        guard let configuration = try? TenantConfiguration(json, rules: .everything, refusesUnusedIssuer: false) else {
+            return nil
+        }
         self = configuration
     }
 

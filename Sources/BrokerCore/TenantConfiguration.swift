@@ -1,4 +1,5 @@
 internal import ExternalText
+internal import HTTPSClient
 package import OAuth
 
 /// A tenant's registration at its provider: what `PUT /tenants/{tenant}` says, checked.
@@ -6,7 +7,17 @@ package struct TenantConfiguration: Sendable, Equatable {
     package enum BrowserBinding: String, Sendable, CaseIterable {
         case whenStartedHere = "when_started_here"
         case required
+        /// As `whenStartedHere`, and the code is redeemed only after a button was pressed on the broker's own page.
+        case confirm
         case off
+    }
+
+    /// Where the provider sends browsers back to (RFC 9700 §4.4.2.2).
+    package enum CallbackURI: String, Sendable, CaseIterable {
+        /// `/login/callback`, which all such tenants have in common.
+        case shared
+        /// `/login/callback/{tenant}`.
+        case perTenant = "per_tenant"
     }
 
     package struct Endpoints: Sendable, Equatable {
@@ -33,6 +44,9 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var allowedRedirectURIs: [String] = []
     package var allowedReturnURIs: [String] = []
     package var browserBinding = BrowserBinding.whenStartedHere
+    package var callbackURI = CallbackURI.shared
+    /// What pages call the tenant; nil for its name. At most 100 Unicode scalars, no control characters.
+    package var displayName: String?
     /// Answers to a refresh that end a session at this provider, besides those of the design and of the preset.
     package var sessionEndingAnswers: [RefusalPattern] = []
     /// How long before a token's expiry it is refreshed already; nil for the preset's.
@@ -54,12 +68,34 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     package var effectiveRefreshLeadTime: Duration { refreshLeadTime ?? preset.refreshLeadTime }
 
+    /// What pages call the provider: the preset's title, else the host of its issuer or of its login page.
+    func providerTitle(at server: AuthorizationServer) -> String {
+        if let title = preset.title { return title }
+        return URLTarget(server.issuer ?? server.authorizationEndpoint)?.host ?? preset.name
+    }
+
+    /// Whether tokens are asked for, and browsers sent to log in, at addresses of the preset and not of the tenant.
+    var usesPresetAddresses: Bool {
+        let namesLogin = endpoints.authorization != nil || loginServiceBaseURI != nil
+        let namesTokens = endpoints.token != nil || authServiceBaseURI != nil
+        let presetKnowsThem = preset.loginServiceBaseURI != nil || preset.authorizationEndpoint != nil
+        return presetKnowsThem && !(namesLogin && namesTokens)
+    }
+
     /// The same registration as a public client's.
     var withoutClientSecret: TenantConfiguration {
         var copy = self
         copy.client = ClientConfiguration(
             clientID: client.clientID, clientSecret: nil, clientUniqueKey: client.clientUniqueKey, scopes: client.scopes
         )
+        return copy
+    }
+
+    /// The same registration as one that allows no addresses: a login that has begun needs those no more, and they can be
+    /// long.
+    var withoutAllowedURIs: TenantConfiguration {
+        var copy = self
+        (copy.allowedRedirectURIs, copy.allowedReturnURIs) = ([], [])
         return copy
     }
 

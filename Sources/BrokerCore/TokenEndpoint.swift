@@ -100,7 +100,7 @@ package struct TokenEndpoint: Sendable {
                     throw .failed(error)
                 }
                 do throws(BrokerError) {
-                    try await sleepBeforeRetry(wait, under: lease)
+                    try await waitBeforeRetry(wait, pause, under: lease)
                 } catch {
                     throw .failed(error)
                 }
@@ -162,7 +162,7 @@ package struct TokenEndpoint: Sendable {
             guard let wait = BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) else {
                 throw failure
             }
-            try await sleepBeforeRetry(wait)
+            try await waitBeforeRetry(wait, ProviderPauses.Key(client, at: server))
         }
     }
 
@@ -311,14 +311,27 @@ package struct TokenEndpoint: Sendable {
                 + [LogField.providerError(answer)].compactMap { $0 })
     }
 
-    /// Waits before a request is tried again.
-    private func sleepBeforeRetry(
-        _ duration: Duration, under lease: RenewalLease? = nil
+    /// Waits before a request is tried again: for as long as the schedule says, and until the end of a pause that the
+    /// provider has asked another call of the same client for meanwhile.
+    /// - Throws: `retryable_error` with what is left of a pause that lasts longer than a call waits
+    ///   (`BackoffSchedule.longestWait`, for all pauses before one retry together).
+    private func waitBeforeRetry(
+        _ duration: Duration, _ pause: ProviderPauses.Key, under lease: RenewalLease? = nil
     ) async throws(BrokerError) {
-        do {
-            if let lease { try await lease.wait(for: duration) } else { try await time.sleep(for: duration) }
-        } catch {
-            throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+        let latest = time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
+        var wait = duration
+        while true {
+            if let remaining = budget.pauses.remaining(pause, now: time.monotonic) {
+                if time.monotonic.advanced(by: remaining) > latest { throw Self.retryable(nil, after: remaining) }
+                wait = max(wait, remaining)
+            }
+            if wait <= .zero { return }
+            do {
+                if let lease { try await lease.wait(for: wait) } else { try await time.sleep(for: wait) }
+            } catch {
+                throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+            }
+            wait = .zero
         }
     }
 
@@ -336,14 +349,14 @@ package struct TokenEndpoint: Sendable {
             (
                 BrokerError(
                     .providerUntrusted,
-                    "The provider's certificate, host name or pin does not fit. Nothing was sent to it."), true
+                    "The provider's certificate, host name, pin or version of TLS does not fit. Nothing was sent to it."
+                ), true
             )
         case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress:
             (
                 BrokerError(
                     .illegalConfiguration,
-                    "The tenant's provider addresses may not be called: http:// and private addresses need "
-                        + "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true."), true
+                    "The tenant's provider addresses may not be called: " + TargetPolicy.remedy), true
             )
         case .malformedResponse, .responseTooLarge: (unusable, true)
         case .cancelled: (unreachable, true)

@@ -15,6 +15,8 @@ package final class Trust: Sendable {
     static let longestBelief: Duration = .seconds(60)
     /// In nanoseconds: since when every change is told of; `.max` while that is not so.
     private let following = Atomic<Int64>(.max)
+    /// In nanoseconds: the last value of `following` but `.max`. It outlasts the feed's loss.
+    private let lastFollowing = Atomic<Int64>(.max)
     /// In nanoseconds: when the feed was last seen to work.
     private let alive = Atomic<Int64>(.min)
     /// Advanced when what was believed may be believed no longer, or not for as long, and with every value that leaves a
@@ -35,6 +37,7 @@ package final class Trust: Sendable {
     /// it was looked at again.
     package func follow(_ now: MonotonicInstant) {
         defer { advance() }
+        lastFollowing.store(now.nanoseconds, ordering: .sequentiallyConsistent)
         // In this order, as `isFollowing` reads them in the other one.
         following.store(now.nanoseconds, ordering: .sequentiallyConsistent)
         alive.store(now.nanoseconds, ordering: .sequentiallyConsistent)
@@ -54,6 +57,7 @@ package final class Trust: Sendable {
     /// Something changed, and nobody knows what.
     package func distrust(_ now: MonotonicInstant) {
         if following.load(ordering: .sequentiallyConsistent) != .max {
+            lastFollowing.store(now.nanoseconds, ordering: .sequentiallyConsistent)
             following.store(now.nanoseconds, ordering: .sequentiallyConsistent)
         }
         advance()
@@ -87,6 +91,18 @@ package final class Trust: Sendable {
         if checked < start { return MonotonicInstant(nanoseconds: .min) }
         guard feed.aliveUntil > now else { return alone }
         return max(alone, min(checked.advanced(byNanoseconds: spans.longest), feed.aliveUntil))
+    }
+
+    /// Until when the store is known to have said, by itself or by its feed, what was read at `checked`: for how long that
+    /// is used while the store cannot be asked.
+    ///
+    /// A feed that is lost has vouched until it was last seen alive.
+    package func lastVouched(for checked: MonotonicInstant) -> MonotonicInstant {
+        guard let spans else { return .distantFuture }
+        let seen = MonotonicInstant(nanoseconds: alive.load(ordering: .sequentiallyConsistent))
+        let start = MonotonicInstant(nanoseconds: lastFollowing.load(ordering: .sequentiallyConsistent))
+        let isVouchedFor = checked >= start && checked.advanced(byNanoseconds: spans.longest) >= seen
+        return isVouchedFor ? max(checked, seen) : checked
     }
 
     /// When those were checked which the feed vouches for now, and which are believed no longer at `end` unless they are

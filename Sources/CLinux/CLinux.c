@@ -33,6 +33,8 @@ int clinux_epoll_set(int epoll, int descriptor, uint32_t events, uint64_t tag) {
     return result;
 }
 
+int clinux_replace_descriptor(int descriptor, int other) { return dup3(descriptor, other, O_CLOEXEC); }
+
 int clinux_epoll_remove(int epoll, int descriptor) { return epoll_ctl(epoll, EPOLL_CTL_DEL, descriptor, NULL); }
 
 int clinux_epoll_wait(int epoll, struct clinux_event *events, int capacity, int timeout_ms) {

@@ -11,6 +11,9 @@ package struct Keyring: Sendable {
         let bytes: SecretBytes
     }
 
+    /// How many different octets a key has at least: chance gives 32 octets fewer in one of 10^37 keys.
+    private static let leastDistinct = 8
+
     let primary: Key
     private let byIdentity: [KeyIdentity: Key]
     private let ids: Set<String>
@@ -43,6 +46,7 @@ package struct Keyring: Sendable {
             guard bytes.count == AES256GCM.keyCount else {
                 throw .wrongLength(position: position, id: id, count: bytes.count)
             }
+            guard Set(bytes).count >= Self.leastDistinct else { throw .notRandom(position: position, id: id) }
             let secret = SecretBytes(bytes)
             let key = Key(id: id, identity: KeyIdentity(id: id, key: secret), bytes: secret)
             guard byIdentity.updateValue(key, forKey: key.identity) == nil else {

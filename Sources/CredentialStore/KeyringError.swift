@@ -10,6 +10,8 @@ package enum KeyringError: Error, Equatable, Sendable, CustomStringConvertible {
     case invalidEncoding(position: Int, id: String)
     /// The key does not have 32 octets.
     case wrongLength(position: Int, id: String, count: Int)
+    /// The key has so few different octets that it was not made at random.
+    case notRandom(position: Int, id: String)
     /// By chance (one in four thousand million) an earlier key has the same identity: another key must be generated.
     case identityTaken(position: Int, id: String)
 
@@ -22,6 +24,8 @@ package enum KeyringError: Error, Equatable, Sendable, CustomStringConvertible {
         case .invalidEncoding(let position, let id): "the key of entry \(position) ('\(id)') is not base64"
         case .wrongLength(let position, let id, let count):
             "the key of entry \(position) ('\(id)') has \(count) bytes instead of 32"
+        case .notRandom(let position, let id):
+            "the key of entry \(position) ('\(id)') is not random; token-broker keys generate makes one"
         case .identityTaken(let position, let id):
             "the key of entry \(position) ('\(id)') cannot be told apart from an earlier one; generate another"
         }

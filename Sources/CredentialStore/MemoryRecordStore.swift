@@ -69,6 +69,18 @@ package final class MemoryRecordStore: RecordStore {
         }
     }
 
+    package func countDue(
+        _ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int
+    ) async throws(StoreError) -> Int {
+        contents.withLock { contents in
+            min(
+                limit,
+                contents.records.values.count { record in
+                    record.id.kind == kind && record.id.tenant == tenant && record.due.map { $0 > now } ?? false
+                })
+        }
+    }
+
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         contents.withLock { contents in
             let lapsed = contents.timedRecords.filter { $0.id.kind == kind }.compactMap { LapsedLease($0) }

@@ -180,6 +180,10 @@ package protocol RecordStore: Sendable {
     /// The earliest due mark of the kind's records; nil when none has one.
     func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp?
 
+    /// How many records of the tenant have a due mark after `now`; no more than `limit` are counted.
+    func countDue(_ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int) async throws(StoreError)
+        -> Int
+
     /// Up to `limit` entries of the log, in its order, those after `sequence` (exclusive) only. Every entry is there
     /// whose commit was done before the call.
     ///

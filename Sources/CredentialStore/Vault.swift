@@ -118,6 +118,13 @@ package final class Vault: Sendable {
         try await store.nextDue(kind)
     }
 
+    /// How many records of the tenant have a due mark after `now`; see `RecordStore`.
+    package func countDue(
+        _ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int
+    ) async throws(StoreError) -> Int {
+        try await store.countDue(kind, tenant: tenant, after: now, limit: limit)
+    }
+
     /// Up to `limit` entries of the log, in its order, those after `sequence` (exclusive) only; see `RecordStore`.
     ///
     /// An entry that does not open comes without its content, and the reading goes on: those behind it are as good as

@@ -54,10 +54,7 @@ extension Response {
     static func json(_ status: Status, _ body: [UInt8]) -> Response {
         Response(
             status,
-            fields: [
-                "Content-Type": "application/json", "Cache-Control": "no-store", "Pragma": "no-cache",
-                "X-Content-Type-Options": "nosniff",
-            ],
+            fields: ["Content-Type": "application/json", "Cache-Control": "no-store", "Pragma": "no-cache"],
             body: body)
     }
 

@@ -93,8 +93,7 @@ enum Page {
             status,
             fields: [
                 "Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store",
-                "Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
-                "Referrer-Policy": "no-referrer",
+                "Content-Security-Policy": policy, "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
             ],
             body: Array(html.utf8))
     }

@@ -91,6 +91,14 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
         return values
     }
 
+    /// Every value of that name as it was sent, in order.
+    package func byteValues(_ name: String) -> [ArraySlice<UInt8>] {
+        let wanted = name.utf8.span
+        var values: [ArraySlice<UInt8>] = []
+        for line in lines where isNamed(line, wanted) { values.append(bytes[line.value]) }
+        return values
+    }
+
     /// The first value of that name.
     package subscript(_ name: String) -> WireText? {
         firstLine(name).map { text($0.value) }

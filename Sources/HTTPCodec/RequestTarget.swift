@@ -46,20 +46,22 @@ struct RequestTarget {
         query = question.map { $0 + 1..<range.upperBound }
     }
 
-    /// `uri-host [ ":" port ]` (RFC 9110 §7.2), with a host that is not empty.
+    /// `uri-host [ ":" port ]` (RFC 9110 §7.2), with a host that is not empty. A percent escape stands for a character that
+    /// could stand there itself: an escaped space, control or delimiter is in no name of a host, and those that undo the
+    /// escape would see another authority.
     static func isHost(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Bool {
         guard let first = range.first else { return false }
         var end = first
         if bytes[first] == UInt8(ascii: "[") {
-            end += 1
-            while end < range.upperBound, isIPv6Character(bytes[end]) { end += 1 }
-            guard end > first + 2, end < range.upperBound, bytes[end] == UInt8(ascii: "]") else { return false }
-            end += 1
+            guard let close = endOfIPv6(bytes, first + 1..<range.upperBound), close < range.upperBound,
+                bytes[close] == UInt8(ascii: "]")
+            else { return false }
+            end = close + 1
         } else {
             while end < range.upperBound {
                 if bytes[end] == UInt8(ascii: "%") {
-                    guard end + 2 < range.upperBound, ByteClass.hexValue(bytes[end + 1]) != nil,
-                        ByteClass.hexValue(bytes[end + 2]) != nil
+                    guard end + 2 < range.upperBound, let high = ByteClass.hexValue(bytes[end + 1]),
+                        let low = ByteClass.hexValue(bytes[end + 2]), ByteClass.isHostCharacter(high << 4 | low)
                     else { return false }
                     end += 3
                 } else if ByteClass.isHostCharacter(bytes[end]) {
@@ -81,8 +83,60 @@ struct RequestTarget {
         return true
     }
 
-    private static func isIPv6Character(_ byte: UInt8) -> Bool {
-        ByteClass.hexValue(byte) != nil || byte == UInt8(ascii: ":") || byte == UInt8(ascii: ".")
+    /// Where the IPv6 address ends that begins the range (RFC 3986 §3.2.2); nil where none does. Eight groups of up to four
+    /// digits, one run of them replaced by `::`, the last two perhaps written as an IPv4 address.
+    private static func endOfIPv6(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Int? {
+        let colon = UInt8(ascii: ":")
+        func isColon(_ index: Int) -> Bool { index < range.upperBound && bytes[index] == colon }
+        var index = range.lowerBound
+        var groups = 0
+        var isShortened = false
+        if isColon(index) {
+            guard isColon(index + 1) else { return nil }
+            isShortened = true
+            index += 2
+        }
+        while index < range.upperBound, ByteClass.hexValue(bytes[index]) != nil {
+            let start = index
+            while index < range.upperBound, ByteClass.hexValue(bytes[index]) != nil { index += 1 }
+            if index < range.upperBound, bytes[index] == UInt8(ascii: ".") {
+                guard let end = endOfIPv4(bytes, start..<range.upperBound) else { return nil }
+                groups += 2
+                index = end
+                break
+            }
+            guard index - start <= 4 else { return nil }
+            groups += 1
+            guard isColon(index) else { break }
+            index += 1
+            if isColon(index) {
+                guard !isShortened else { return nil }
+                isShortened = true
+                index += 1
+            } else if index == range.upperBound || ByteClass.hexValue(bytes[index]) == nil {
+                return nil
+            }
+        }
+        return isShortened ? (groups < 8 ? index : nil) : (groups == 8 ? index : nil)
+    }
+
+    private static func endOfIPv4(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Int? {
+        var index = range.lowerBound
+        for part in 0..<4 {
+            if part > 0 {
+                guard index < range.upperBound, bytes[index] == UInt8(ascii: ".") else { return nil }
+                index += 1
+            }
+            let start = index
+            var value = 0
+            while index < range.upperBound, index - start < 3, ByteClass.isDigit(bytes[index]) {
+                value = value * 10 + Int(bytes[index] - UInt8(ascii: "0"))
+                index += 1
+            }
+            let hasLeadingZero = index - start > 1 && bytes[start] == UInt8(ascii: "0")
+            guard index > start, value <= 255, !hasLeadingZero else { return nil }
+        }
+        return index
     }
 
     private static func endsAuthority(_ byte: UInt8) -> Bool {

@@ -19,7 +19,12 @@ package enum ResponseEncoder {
         case close
     }
 
-    private static let reserved = ["Date", "Content-Length", "Transfer-Encoding", "Connection", "X-Request-ID"]
+    private static let reserved = [
+        "Date", "Content-Length", "Transfer-Encoding", "Connection", "X-Content-Type-Options", "X-Request-ID",
+    ]
+
+    /// Of every response: its media type is what it says, whatever a browser makes of its content.
+    package static var contentTypeOptions: String { "X-Content-Type-Options: nosniff\r\n" }
 
     /// Appends a response to `output`; on a fault `output` is as it was.
     /// - Parameters:
@@ -34,10 +39,10 @@ package enum ResponseEncoder {
         guard status.code >= 200 else { throw .status }
         try FieldEncoding.check(fields, reserved: reserved)
         if let requestID, requestID.utf8.contains(where: ByteClass.isForbiddenControl) { throw .fieldValue }
-        // Status line and the fields added below stay under 200 bytes. Behind an earlier response the array's own,
+        // Status line and the fields added below stay under 240 bytes. Behind an earlier response the array's own,
         // geometric growth is better: exact room for each of many would copy all of them every time.
         if output.isEmpty {
-            output.reserveCapacity(200 + fields.bytes.count + 4 * fields.lines.count + (omitsBody ? 0 : body.count))
+            output.reserveCapacity(240 + fields.bytes.count + 4 * fields.lines.count + (omitsBody ? 0 : body.count))
         }
         output.append(contentsOf: "HTTP/1.1 ".utf8)
         FieldEncoding.append(decimal: status.code, to: &output)
@@ -46,6 +51,7 @@ package enum ResponseEncoder {
         output.append(contentsOf: "\r\nDate: ".utf8)
         output.append(contentsOf: date)
         output.append(contentsOf: "\r\n".utf8)
+        output.append(contentsOf: contentTypeOptions.utf8)
         FieldEncoding.append(fields, to: &output)
         if !status.forbidsContent {
             switch framing {

@@ -18,10 +18,10 @@ final class ClientConnection {
     private let loop: EventLoop
     private let descriptor: OwnedDescriptor
     private let tls: TLSSession?
-    /// Bytes from the network: plaintext, or records for `tls`.
-    private var network = [UInt8](repeating: 0, count: 16 << 10)
-    /// A record's plaintext is at most 2^14 bytes (RFC 8446 §5.1).
-    private var plaintext: [UInt8]
+    /// Bytes from the network: plaintext, or records for `tls`. Empty between exchanges, as is `plaintext`.
+    private var network: [UInt8] = []
+    /// What `tls` has made of them.
+    private var plaintext: [UInt8] = []
     private var received = 0
     /// Bytes from the network since TLS last brought something that was wanted.
     private var overhead = 0
@@ -30,6 +30,9 @@ final class ClientConnection {
     /// tickets, key updates. A peer that sends more of it has nothing in mind but to keep the loop's thread busy.
     private static let maximumOverhead = 256 << 10
 
+    /// A record's plaintext is at most 2^14 bytes (RFC 8446 §5.1).
+    private static let bufferSize = 16 << 10
+
     /// Whether a byte of the current request has been given to the kernel.
     private(set) var hasSentRequestBytes = false
 
@@ -37,7 +40,6 @@ final class ClientConnection {
         self.descriptor = descriptor
         self.tls = tls
         self.loop = loop
-        plaintext = tls == nil ? [] : [UInt8](repeating: 0, count: 16 << 10)
     }
 
     deinit {
@@ -94,6 +96,14 @@ final class ClientConnection {
     func beginRequest() {
         hasSentRequestBytes = false
     }
+
+    /// Lets go of what was received: an answer with tokens must not stay in memory for as long as its connection is idle.
+    func releaseBuffers() {
+        (network, plaintext, received) = ([], [], 0)
+    }
+
+    /// What the buffers for received bytes take, in bytes.
+    var bufferSize: Int { network.count + plaintext.count }
 
     /// Waits for bytes and has `withReceived` lend them. False when the server finished in good order: with
     /// close_notify where there is TLS, since a bare end of the stream may be an attacker's cut (RFC 8446 §6.1).
@@ -164,6 +174,7 @@ final class ClientConnection {
             case .wouldBlock: return .nothing
             }
         }
+        if plaintext.isEmpty { plaintext = [UInt8](repeating: 0, count: Self.bufferSize) }
         while true {
             do throws(TLSSession.Fault) {
                 switch try tls.decrypt(into: &plaintext) {
@@ -186,6 +197,7 @@ final class ClientConnection {
     }
 
     private func receiveFromNetwork() throws(Fault) -> SocketTransfer.Received {
+        if network.isEmpty { network = [UInt8](repeating: 0, count: Self.bufferSize) }
         do throws(SystemError) {
             return try SocketTransfer.receive(descriptor.rawValue, into: &network)
         } catch {

@@ -1,7 +1,5 @@
 internal import Reactor
 
-typealias LookUpResult = Result<[SocketAddress], ResolutionError>
-
 extension ConnectionPool {
     /// More addresses of one host are not tried: the connect deadline is divided among them.
     private static let maximumAddresses = 8
@@ -45,7 +43,7 @@ extension ConnectionPool {
         } else {
             addresses = try await resolve(origin, until: deadline)
         }
-        let allowed = configuration.allowsInsecureTargets ? addresses : addresses.filter(\.isGloballyRoutable)
+        let allowed = addresses.filter(configuration.targets.allows)
         if allowed.isEmpty { throw addresses.isEmpty ? .nameNotFound : .forbiddenAddress }
         return Array(allowed.prefix(Self.maximumAddresses))
     }
@@ -53,18 +51,10 @@ extension ConnectionPool {
     private func resolve(
         _ origin: URLTarget.Origin, until deadline: MonotonicInstant
     ) async throws(TransportError) -> [SocketAddress] {
-        let expectation = Expectation<LookUpResult>()
-        if lookUps[origin] == nil {
-            lookUps[origin] = [expectation]
-            Task { await finishLookUp(of: origin) }
-        } else {
-            lookUps[origin]?.append(expectation)
-        }
-        let result: LookUpResult
+        let result: Result<[SocketAddress], ResolutionError>
         do throws(WaitInterrupted) {
-            result = try await expectation.wait(on: loop, until: deadline)
+            result = try await resolver.addresses(of: origin.host, port: origin.port, on: loop, until: deadline)
         } catch {
-            lookUps[origin]?.removeAll { $0 === expectation }
             throw error == .cancelled ? .cancelled : .timedOut(.nameResolution, requestSent: false)
         }
         switch result {
@@ -72,17 +62,6 @@ extension ConnectionPool {
         case .failure(.notFound): throw .nameNotFound
         case .failure(.temporary): throw .nameResolutionFailed
         }
-    }
-
-    /// Runs to its end whoever has given up waiting: getaddrinfo(3) knows neither deadlines nor cancellation.
-    private func finishLookUp(of origin: URLTarget.Origin) async {
-        let result: LookUpResult
-        do throws(ResolutionError) {
-            result = .success(try await lookUp(origin.host, origin.port))
-        } catch {
-            result = .failure(error)
-        }
-        for expectation in lookUps.removeValue(forKey: origin) ?? [] { expectation.fulfil(result) }
     }
 
     /// The first address that accepts. Each gets an equal share of the time that is left, so that one that drops

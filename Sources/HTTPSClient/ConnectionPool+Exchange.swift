@@ -7,7 +7,7 @@ extension ConnectionPool {
     func exchange(_ request: ClientRequest) async throws(TransportError) -> ClientResponse {
         let deadline = MonotonicInstant.after(configuration.exchangeTimeout)
         if request.url.scheme == .http {
-            guard configuration.allowsInsecureTargets else { throw .insecureTarget }
+            guard configuration.targets.allowsHTTP else { throw .insecureTarget }
             // Pins that nothing can be held against are not dropped in silence.
             guard request.pins == nil else { throw .untrusted(.pin) }
         }

@@ -37,7 +37,7 @@ actor ConnectionPool {
 
     let configuration: HTTPSClientConfiguration
     let loop: EventLoop
-    let lookUp: HTTPSClient.AddressLookUp
+    let resolver: NameResolver
     let context: TLSContext
     private let roots: TrustedRoots
     private var systemRoots: Task<Bool, Never>?
@@ -50,20 +50,16 @@ actor ConnectionPool {
     private var running = 0
     private var isClosed = false
     private var closers: [CheckedContinuation<Void, Never>] = []
-    /// The look-ups under way and who waits for them. One for each server, however many connections want it: the
-    /// resolver cannot be interrupted, so impatient callers must not be able to lengthen its queue.
-    var lookUps: [URLTarget.Origin: [Expectation<LookUpResult>]] = [:]
-
     private(set) var counters = HTTPSClient.Counters()
 
     private static let maximumSessions = 256
 
     init(
-        configuration: HTTPSClientConfiguration, loop: EventLoop, lookUp: @escaping HTTPSClient.AddressLookUp
+        configuration: HTTPSClientConfiguration, loop: EventLoop, resolver: NameResolver
     ) throws(HTTPSClientConfigurationError) {
         self.configuration = configuration
         self.loop = loop
-        self.lookUp = lookUp
+        self.resolver = resolver
         roots = try TrustedRoots(file: configuration.trustedCAFile)
         context = try TLSContext(roots: roots)
     }
@@ -107,6 +103,7 @@ actor ConnectionPool {
     /// Takes back a connection whose exchange is complete and whose server agreed to another.
     func keep(_ connection: ClientConnection, for key: PoolKey) {
         guard !isClosed, configuration.maximumIdleConnections > 0, connection.silence() == .quiet else { return }
+        connection.releaseBuffers()
         if idleCount >= configuration.maximumIdleConnections { closeLongestIdle() }
         let now = MonotonicInstant.now
         let identity = ObjectIdentifier(connection)
@@ -141,6 +138,9 @@ actor ConnectionPool {
         sessions = [:]
         if running > 0 { await withCheckedContinuation { closers.append($0) } }
     }
+
+    /// What the idle connections keep of memory for received bytes, in bytes.
+    var idleBufferSize: Int { slots.values.reduce(0) { $0 + $1.idle.reduce(0) { $0 + $1.connection.bufferSize } } }
 
     private func exchangeEnded() {
         running -= 1

@@ -6,10 +6,6 @@ package import Reactor
 /// No redirect is followed, no answer is decoded, nothing is sent twice. Connections are kept for later requests to the
 /// same origin under the same pins. May be used from any task; its work runs on one event loop.
 package final class HTTPSClient: Sendable {
-    /// Finds the addresses of a host, in order of preference, each with the given port.
-    package typealias AddressLookUp =
-        @Sendable (_ host: String, _ port: UInt16) async throws(ResolutionError) -> [SocketAddress]
-
     /// What the client has done so far.
     package struct Counters: Sendable, Equatable {
         /// Connections made, TLS handshake included.
@@ -30,25 +26,17 @@ package final class HTTPSClient: Sendable {
     /// client does so. From any thread.
     package static func prepare() { TLSContext.prepare() }
 
-    private let pool: ConnectionPool
+    let pool: ConnectionPool
     /// A task that sends requests is spared the way between threads where it prefers this one.
     package let executor: (any TaskExecutor)?
 
-    package convenience init(
-        configuration: HTTPSClientConfiguration, loop: EventLoop, resolver: NameResolver
-    ) throws(HTTPSClientConfigurationError) {
-        try self.init(configuration: configuration, loop: loop) { (host, port) throws(ResolutionError) in
-            try await resolver.addresses(of: host, port: port)
-        }
-    }
-
-    /// - Parameter lookUp: asked once for each connection to a named host; the addresses it returns are checked and
+    /// - Parameter resolver: asked once for each connection to a named host; the addresses it returns are checked and
     ///   then connected to.
     package init(
-        configuration: HTTPSClientConfiguration, loop: EventLoop, lookUp: @escaping AddressLookUp
+        configuration: HTTPSClientConfiguration, loop: EventLoop, resolver: NameResolver
     ) throws(HTTPSClientConfigurationError) {
         executor = LoopTasks(loop)
-        pool = try ConnectionPool(configuration: configuration, loop: loop, lookUp: lookUp)
+        pool = try ConnectionPool(configuration: configuration, loop: loop, resolver: resolver)
     }
 
     /// Sends the request once and waits for the whole answer, whatever its status.

@@ -2,9 +2,8 @@
 package struct HTTPSClientConfiguration: Sendable {
     /// A PEM file with roots that are trusted besides the system's; nil for none.
     package var trustedCAFile: String?
-    /// Permits `http://` and addresses outside the public internet. For development and tests: it opens the way to
-    /// everything the host can reach.
-    package var allowsInsecureTargets = false
+    /// Which servers requests may be sent to. Default: those of the public internet, over https.
+    package var targets = TargetPolicy()
 
     /// From the start of a connection to its acceptance by the peer, name resolution and all addresses included.
     package var connectTimeout: Duration = .seconds(5)

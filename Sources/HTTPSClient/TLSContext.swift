@@ -29,6 +29,8 @@ internal import Cryptography
             // Level 2: no key below 112 bits of strength, no SHA-1 signatures; distributions differ in their defaults.
             unsafe SSL_CTX_set_security_level(context, 2)
             unsafe copenssl_ctx_forbid_renegotiation_and_compression(context)
+            // The buffers for records hold tokens in clear: they are given back whenever nothing is in them.
+            unsafe copenssl_ctx_set_mode(context, Int(SSL_MODE_RELEASE_BUFFERS))
             unsafe SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nil)
             // Unlike the others, SSL_CTX_set_alpn_protos returns 0 for success.
             return unsafe copenssl_ctx_set_min_tls12(context) == 1

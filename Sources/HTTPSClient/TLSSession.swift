@@ -24,6 +24,17 @@ internal import Reactor
         case closed
     }
 
+    /// Reasons for which OpenSSL ends a handshake that the same two sides cannot bring to another end: what the server has
+    /// chosen is none of what the client offers, or the server's alert says that the offer does not suit it (RFC 8446 §6.2:
+    /// handshake_failure, protocol_version, insufficient_security, no_application_protocol).
+    private static let meansNoCommonProtocol: Set<CInt> = [
+        SSL_R_UNSUPPORTED_PROTOCOL, SSL_R_WRONG_SSL_VERSION, SSL_R_NO_PROTOCOLS_AVAILABLE,
+        SSL_R_UNKNOWN_CIPHER_RETURNED,
+        SSL_R_WRONG_CIPHER_RETURNED, SSL_R_DH_KEY_TOO_SMALL, SSL_R_WRONG_SIGNATURE_TYPE, SSL_R_WRONG_CURVE,
+        SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE, SSL_R_TLSV1_ALERT_PROTOCOL_VERSION,
+        SSL_R_TLSV1_ALERT_INSUFFICIENT_SECURITY, SSL_R_TLSV1_ALERT_NO_APPLICATION_PROTOCOL,
+    ]
+
     private let ssl: OpaquePointer
     // Both belong to `ssl`.
     private let input: OpaquePointer
@@ -63,9 +74,10 @@ internal import Reactor
 
     /// Goes on with the handshake. Returns true when it is complete and the peer is who it should be.
     func handshake(pins: PinSet?) throws(Fault) -> Bool {
-        let (status, verifyResult) = withCleanErrorQueue {
+        let (status, verifyResult, reason) = withCleanErrorQueue {
             let result = unsafe SSL_do_handshake(ssl)
-            return unsafe (SSL_get_error(ssl, result), SSL_get_verify_result(ssl))
+            // The first entry of the queue is the cause; what follows it are its consequences.
+            return unsafe (SSL_get_error(ssl, result), SSL_get_verify_result(ssl), ERR_GET_REASON(ERR_peek_error()))
         }
         switch status {
         case SSL_ERROR_NONE:
@@ -74,7 +86,9 @@ internal import Reactor
             return false
         default:
             isBroken = true
-            throw verifyResult == Int(X509_V_OK) ? .failed : .untrusted(.init(verifyResult: verifyResult))
+            if verifyResult != Int(X509_V_OK) { throw .untrusted(.init(verifyResult: verifyResult)) }
+            throw status == SSL_ERROR_SSL && Self.meansNoCommonProtocol.contains(reason)
+                ? .untrusted(.noCommonProtocol) : .failed
         }
         // SSL_VERIFY_PEER has ended the handshake otherwise; asked again because everything rests on it.
         guard verifyResult == Int(X509_V_OK) else { throw .untrusted(.init(verifyResult: verifyResult)) }

@@ -17,6 +17,10 @@ package enum TransportError: Error, Equatable, Sendable {
         case purpose
         /// The chain is good and none of its keys is pinned.
         case pin
+        /// No version of TLS, cipher suite or application protocol that both sides accept: the server offers less than
+        /// TLS 1.2 with forward secrecy and authenticated encryption, or has refused the client's offer with an alert that
+        /// says so.
+        case noCommonProtocol
     }
 
     /// What a deadline cut short.
@@ -49,8 +53,8 @@ package enum TransportError: Error, Equatable, Sendable {
     case connectFailed
     /// The server is not who it should be. No byte of the request was sent.
     case untrusted(UntrustedReason)
-    /// The handshake failed for another reason: no common protocol version or cipher suite, an alert, bytes that are
-    /// not TLS, an end in the middle. No byte of the request was sent.
+    /// The handshake failed for another reason: another alert, bytes that are not TLS, an end in the middle. No byte of
+    /// the request was sent. Retrying may help.
     case tlsFailed
     /// A deadline passed. Retrying may help, where `requestMayHaveBeenProcessed` permits it.
     case timedOut(Step, requestSent: Bool)

@@ -15,6 +15,8 @@ final class Connection {
     enum Phase: Equatable {
         /// Reading a request, or waiting for one.
         case receiving
+        /// The handler decides from the head of a request whether its content is read. Nothing is read meanwhile.
+        case admitting
         /// The handler has the request. Nothing is read meanwhile.
         case answering
         /// The head of the answer is queued and its content is being made. Nothing is read meanwhile.
@@ -72,6 +74,8 @@ final class Connection {
 
     enum Event {
         case needsMore
+        /// The head of a request whose content waits to be admitted: `beginContent` lets it be read.
+        case content(RequestHead)
         case request(RequestHead, body: [UInt8])
         case fault(RequestFault)
     }
@@ -91,16 +95,25 @@ final class Connection {
         var decoder: ChunkedDecoder?
         /// Grows with what arrives; nothing is reserved for what is only declared.
         var bytes: [UInt8] = []
+        /// Whether the content is read and not kept.
+        let isDropped: Bool
+        /// Whether no known caller sends it.
+        let isOpen: Bool
 
-        init(_ head: RequestHead, remaining: Int, decoder: ChunkedDecoder?) {
+        init(_ head: RequestHead, remaining: Int, decoder: ChunkedDecoder?, isDropped: Bool, isOpen: Bool) {
             self.head = head
             self.remaining = remaining
             self.decoder = decoder
+            self.isDropped = isDropped
+            self.isOpen = isOpen
         }
     }
 
     let id: ConnectionID
     let descriptor: CInt
+    let peer: NetworkAddress
+    /// What the connection counts for in the share of a source; nil for a trusted proxy, which has none.
+    let source: NetworkSource?
     /// Beyond the server's limit: told so and closed.
     let isRefused: Bool
     var registration: Registration?
@@ -133,14 +146,23 @@ final class Connection {
     private var owned: OwnedDescriptor?
     private var partialHead: PartialHead?
     private var partialBody: PartialBody?
+    /// The head whose content waits to be admitted.
+    private var headBeforeContent: RequestHead?
+    /// What was admitted, until its content has arrived.
+    private var admitted: Request?
     private var input: [UInt8] = []
     private var inputStart = 0
     /// Answers on their way out, from `outputStart` on.
     var output: [UInt8] = []
     private(set) var outputStart = 0
 
-    init(id: ConnectionID, descriptor: consuming OwnedDescriptor, isRefused: Bool) {
+    init(
+        id: ConnectionID, descriptor: consuming OwnedDescriptor, peer: NetworkAddress, source: NetworkSource?,
+        isRefused: Bool
+    ) {
         self.id = id
+        self.peer = peer
+        self.source = source
         self.descriptor = descriptor.rawValue
         self.isRefused = isRefused
         owned = consume descriptor
@@ -148,8 +170,12 @@ final class Connection {
 
     /// What has come of a content whose end has not.
     var unfinishedContentBytes: Int { partialBody?.bytes.count ?? 0 }
+    /// Whether the content that is arriving comes from no known caller.
+    var hasOpenContent: Bool { partialBody?.isOpen ?? false }
     /// What the worker's sum has of it.
     var accountedContentBytes = 0
+    /// When the content began that is arriving.
+    private(set) var contentBegan = MonotonicInstant.distantFuture
 
     var unsentBytes: Int { output.count - outputStart }
     var unreadBytes: Int { input.count - inputStart }
@@ -161,6 +187,19 @@ final class Connection {
 
     /// Whether a request was begun and not completed.
     var isInsideRequest: Bool { partialHead != nil || partialBody != nil || unreadBytes > 0 }
+
+    /// Whether the connection may be closed to make room for another one: no known caller is owed anything on it. It is
+    /// idle, its head or its content comes from a client that is not known yet, or its last answer is out.
+    var givesWay: Bool {
+        switch phase {
+        case .receiving:
+            if unsentBytes > 0 || isQueued { return false }
+            if let partialBody { return partialBody.isOpen }
+            return partialHead != nil || unreadBytes == 0
+        case .lingering: return true
+        case .admitting, .answering, .streaming, .closing, .closed: return false
+        }
+    }
 
     /// What the connection waits for now; its deadline is to be set when this changes.
     var currentWait: Wait {
@@ -177,7 +216,7 @@ final class Connection {
                 wait == .firstRequest ? .firstRequest : .nextRequest
             }
         case .lingering: .linger
-        case .answering, .streaming, .closing, .closed: .nothing
+        case .admitting, .answering, .streaming, .closing, .closed: .nothing
         }
     }
 
@@ -267,6 +306,8 @@ final class Connection {
         inputStart = 0
         partialHead = nil
         partialBody = nil
+        headBeforeContent = nil
+        admitted = nil
     }
 
     private func releaseReadInput() {
@@ -301,21 +342,59 @@ final class Connection {
         _ head: RequestHead, _ bytes: Span<UInt8>, _ range: Range<Int>, _ limits: RequestLimits
     ) throws(RequestFault) -> (Event, Int) {
         let end = range.lowerBound + head.length
-        let partial: PartialBody
-        switch head.framing {
-        case .none:
-            return (.request(head, body: []), end)
-        case .length(let length):
-            partial = PartialBody(head, remaining: length, decoder: nil)
-        case .chunked:
-            let decoder = ChunkedDecoder(bodyLimit: limits.bodyBytes, overheadLimit: limits.chunkOverheadBytes)
-            partial = PartialBody(head, remaining: 0, decoder: decoder)
+        if head.framing == .none { return (.request(head, body: []), end) }
+        // What a GET or a HEAD has of content means nothing (RFC 9110 §9.3.1). It is read and not kept.
+        guard head.method == .get || head.method == .head else {
+            headBeforeContent = head
+            return (.content(head), end)
         }
-        partialBody = partial
+        let partial = try makePartialBody(head, limit: limits.bodyBytes, limits, isDropped: true, isOpen: true)
         if end < range.upperBound { return try advance(partial, bytes, end..<range.upperBound) }
-        // RFC 9110 §10.1.1: a client that waits is asked for its content; one that has begun to send it need not be.
-        if head.expectsContinue { output.append(contentsOf: "HTTP/1.1 100 Continue\r\n\r\n".utf8) }
+        askForContent(head)
         return (.needsMore, end)
+    }
+
+    /// Lets the content be read of the request whose head came last.
+    /// - Parameters:
+    ///   - request: what the content is to complete.
+    ///   - limit: of the content, in bytes.
+    ///   - isOpen: whether no known caller sends it.
+    func beginContent(
+        of request: Request, limit: Int, isOpen: Bool, _ limits: RequestLimits
+    ) throws(RequestFault) {
+        guard let head = headBeforeContent else { return }
+        headBeforeContent = nil
+        _ = try makePartialBody(head, limit: limit, limits, isDropped: false, isOpen: isOpen)
+        admitted = request
+        if unreadBytes == 0 { askForContent(head) }
+    }
+
+    /// The request that was admitted before its content arrived; nil for one without content.
+    func takeAdmitted() -> Request? {
+        defer { admitted = nil }
+        return admitted
+    }
+
+    private func makePartialBody(
+        _ head: RequestHead, limit: Int, _ limits: RequestLimits, isDropped: Bool, isOpen: Bool
+    ) throws(RequestFault) -> PartialBody {
+        var (length, decoder) = (0, ChunkedDecoder?.none)
+        switch head.framing {
+        case .none: break
+        case .length(let declared):
+            guard declared <= limit else { throw .contentTooLarge }
+            length = declared
+        case .chunked: decoder = ChunkedDecoder(bodyLimit: limit, overheadLimit: limits.chunkOverheadBytes)
+        }
+        let partial = PartialBody(head, remaining: length, decoder: decoder, isDropped: isDropped, isOpen: isOpen)
+        partialBody = partial
+        contentBegan = .now
+        return partial
+    }
+
+    /// RFC 9110 §10.1.1: a client that waits is asked for its content; one that has begun to send it need not be.
+    private func askForContent(_ head: RequestHead) {
+        if head.expectsContinue { output.append(contentsOf: "HTTP/1.1 100 Continue\r\n\r\n".utf8) }
     }
 
     private func advance(
@@ -324,7 +403,7 @@ final class Connection {
         var index = range.lowerBound
         if partial.decoder == nil {
             let end = index + min(partial.remaining, range.upperBound - index)
-            partial.bytes.append(copying: bytes.extracting(index..<end))
+            if !partial.isDropped { partial.bytes.append(copying: bytes.extracting(index..<end)) }
             partial.remaining -= end - index
             return partial.remaining == 0 ? bodyReceived(partial, end) : (.needsMore, end)
         }
@@ -332,7 +411,7 @@ final class Connection {
         while let step = try Self.nextChunkStep(partial, available, from: index) {
             switch step {
             case .data(let data):
-                partial.bytes.append(copying: bytes.extracting(data))
+                if !partial.isDropped { partial.bytes.append(copying: bytes.extracting(data)) }
                 index = data.upperBound
             case .complete(let end):
                 return bodyReceived(partial, end)

@@ -348,9 +348,11 @@ internal import Synchronization
         output.removeAll()
     }
 
-    /// Overwrites what is kept and does not hold any more: it has API keys and tokens in it. Returns whether anything is
-    /// left.
+    /// Overwrites what is kept and does not hold any more, and what requests and answers have left in the buffers: there
+    /// are API keys and tokens in it. Called between turns. Returns whether anything is left.
     func tidy() -> Bool {
+        input.wipe()
+        output.wipe()
         if unsafe state.pointee.keptCount + state.pointee.frameCount + state.pointee.secretCount == 0 { return false }
         let now = shortcut.clocks().monotonic.nanoseconds
         for index in 0..<Self.keptPlaces where unsafe kept[index].end <= now { wipe(index) }

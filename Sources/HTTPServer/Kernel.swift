@@ -14,6 +14,9 @@ internal import Glibc
 
     deinit { unsafe base.deallocate() }
 
+    /// Overwrites what was read last: keys and tokens may be in it. Not while a request in it is being read.
+    func wipe() { unsafe explicit_bzero(base, capacity) }
+
     /// Lends some of the bytes to `body`.
     func withBytes<R>(_ range: Range<Int>, _ body: (Span<UInt8>) -> R) -> R {
         precondition(range.lowerBound >= 0 && range.upperBound <= capacity)

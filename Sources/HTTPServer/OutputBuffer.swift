@@ -1,3 +1,5 @@
+internal import Glibc
+
 /// Where answers are put together before they leave: memory of a fixed size that all connections of a worker use in
 /// turn, so that an answer costs no allocation.
 ///
@@ -28,6 +30,23 @@
     @inlinable package var room: Int { capacity - count }
 
     func removeAll() { unsafe length.pointee = 0 }
+
+    /// Overwrites what earlier answers have left in the memory: there are tokens among them. Does nothing while an answer
+    /// is in the buffer.
+    ///
+    /// Answers begin at the buffer's start and have no page of zeros in them, so the first such page ends what was ever
+    /// written. Pages behind it were never touched, and a look at them takes no memory.
+    func wipe() {
+        guard count == 0 else { return }
+        let page = 4096
+        var end = 0
+        while end < capacity, unsafe !Self.isZero(base + end, min(page, capacity - end)) { end += page }
+        unsafe explicit_bzero(base, min(end, capacity))
+    }
+
+    private static func isZero(_ start: UnsafeMutableRawPointer, _ count: Int) -> Bool {
+        unsafe UnsafeRawBufferPointer(start: start, count: count).allSatisfy { $0 == 0 }
+    }
 
     /// Takes back so many bytes.
     @inline(__always)

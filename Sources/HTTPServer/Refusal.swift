@@ -1,10 +1,15 @@
-/// What a server has no room for, and answers 503 without looking into it.
+/// What a server has no room for.
 package enum Refusal: Int, Sendable, CaseIterable {
-    /// A request that waited for too long on a loop with more to do than it can.
+    /// A request that waited for too long on a loop with more to do than it can. Answered 503.
     case overload
-    /// A connection over the limit; of a crowd, most are closed without an answer.
+    /// A connection over the limit. Answered 503; of a crowd, most are closed without an answer.
     case connections
-    /// A request whose content, with those of the same loop's other requests, is more than that may hold.
+    /// A connection over its source's limit, or over its source's share of a full server. Answered like `connections`.
+    case source
+    /// A connection in use that was closed without an answer, since its source had more than its share of a full server
+    /// and another source's connection needed the place.
+    case displacement
+    /// A request whose content, with those of the same loop's other requests, is more than that may hold. Answered 503.
     case contents
 
     /// As metrics and the log call it.
@@ -12,6 +17,8 @@ package enum Refusal: Int, Sendable, CaseIterable {
         switch self {
         case .overload: "overload"
         case .connections: "connections"
+        case .source: "source"
+        case .displacement: "displacement"
         case .contents: "contents"
         }
     }
@@ -21,6 +28,7 @@ package enum Refusal: Int, Sendable, CaseIterable {
         switch self {
         case .overload: "There is more to do than this server can. Ask again."
         case .connections: "The server has too many connections."
+        case .source, .displacement: "The server has too many connections from your address."
         case .contents: "The server holds too much content of requests. Ask again."
         }
     }

@@ -1,4 +1,5 @@
 package import HTTPCodec
+package import Reactor
 
 /// A whole request: head and content, transfer codings undone.
 package struct Request: Sendable {
@@ -11,10 +12,15 @@ package struct Request: Sendable {
     package var body: [UInt8]
     /// This request's name in logs and in the answer's `X-Request-ID`: 32 hexadecimal digits, made by the server.
     package var id: String
+    /// Where the request comes from: the peer of its connection, or the client that a trusted proxy names (see
+    /// `TrustedProxies`). `unknown` for a request that no connection brought.
+    package var source: NetworkSource
+    /// What `RequestHandler.admit` found; nil for a request without content.
+    package var admission: (any Sendable)?
 
     package init(
         method: Method, path: String, query: String? = nil, fields: Fields = [:], body: [UInt8] = [],
-        id: String = "0"
+        id: String = "0", source: NetworkSource = .unknown
     ) {
         self.method = method
         self.path = path
@@ -22,5 +28,6 @@ package struct Request: Sendable {
         self.fields = fields
         self.body = body
         self.id = id
+        self.source = source
     }
 }

@@ -1,7 +1,28 @@
 package import HTTPCodec
 
+/// What becomes of a request with content, decided before any of the content is read.
+package enum Admission: Sendable {
+    /// The content is read; then the request is answered.
+    /// - Parameters:
+    ///   - contentBytes: how long the content may be: longer is 413. Nil for what `RequestLimits.bodyBytes` says, which
+    ///     it cannot exceed.
+    ///   - isOpen: whether the caller is not known. Such content gives way where its connection or its bytes are in the
+    ///     way of others.
+    ///   - found: goes with the request, as `Request.admission`, so that nothing has to be found out twice.
+    case admitted(contentBytes: Int? = nil, isOpen: Bool = false, found: (any Sendable)? = nil)
+    /// Answered with this. The connection ends behind the answer, and the content is dropped.
+    case refused(Response)
+}
+
 /// Answers requests.
 package protocol RequestHandler: Sendable {
+    /// Decides from the head whether the content of a request is read. Asked for each request that has content, except
+    /// for GET and HEAD, whose content is dropped. Until it returns nothing is read from the connection.
+    ///
+    /// It is started like `respond`, and cancelled like it.
+    /// - Parameter request: without its content, and otherwise as `respond` will have it.
+    func admit(_ request: Request) async -> Admission
+
     /// Answers one request.
     ///
     /// It is started with `Task.immediate` on the event loop that read the request. When it returns without having
@@ -31,6 +52,8 @@ package protocol RequestHandler: Sendable {
 }
 
 extension RequestHandler {
+    package func admit(_ request: Request) async -> Admission { .admitted() }
+
     package func response(to refusal: Refusal) -> Response {
         response(toFault: .serviceUnavailable, detail: refusal.detail)
     }

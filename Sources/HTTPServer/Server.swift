@@ -26,7 +26,7 @@ package final class Server: Sendable {
         if configuration.address.port != 0 { try Socket.probe(configuration.address) }
         let first = try Socket.listen(on: configuration.address, sharesPort: true)
         let address = try Socket.localAddress(of: first.rawValue)
-        let count = ConnectionCount()
+        let count = ConnectionCount(share: configuration.sourceShare)
         var loops: [EventLoop] = []
         var workers: [Worker] = []
         do throws(SystemError) {

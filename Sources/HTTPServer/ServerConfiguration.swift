@@ -22,18 +22,27 @@ package struct ServerConfiguration: Sendable {
     package var lingerTimeout: Duration
     /// How many bytes are read and dropped after a last answer. Default 1 MiB.
     package var lingerBytes: Int
-    /// Connections at once, over all loops. Default 10 000. Beyond it an idle connection of the same loop gives way; where
-    /// there is none, the new one is answered 503.
+    /// Connections at once, over all loops. Default 10 000. Beyond it a connection of the same loop gives way: of those
+    /// that are idle, have sent no whole head, or send content without a known caller, the one that has waited for longest.
+    /// A source with more than `sourceShare` makes room among its own connections; they are the first to give way to other
+    /// sources, and where no connection waits even one of theirs that is in use does. Where none gives way, the new
+    /// connection is answered 503.
     package var maximumConnections: Int
-    /// How long a connection must have been idle before it gives way to a new one. Default 1 s: one whose client is
-    /// about to use it again is not taken from it.
+    /// Connections at once from one source, over all loops; beyond it the source's longest waiting one gives way, or the
+    /// new one is answered 503. Default nil: no limit while the server is not full. Trusted proxies have none.
+    package var maximumConnectionsPerSource: Int?
+    /// How many connections of a full server one source may have before it gives way to others: a tenth of
+    /// `maximumConnections`, or `maximumConnectionsPerSource` where that is less, and at least 1.
+    var sourceShare: Int { max(1, min(maximumConnections / 10, maximumConnectionsPerSource ?? .max)) }
+    /// How long a connection must have waited before it gives way to a new one, unless its source has more than its share.
+    /// Default 1 s: one whose client is about to use it again is not taken from it.
     package var idleGrace: Duration
     /// Unsent bytes of answers from which on a connection's further requests are not read and a stream's writer waits;
     /// requests are not read on a connection whose socket is full, either. Default 64 KiB. One answer, and one write to a stream, may exceed it.
     package var unsentBytes: Int
     /// Bytes of contents that the requests of one loop may hold together, from their first to the end of the answer.
-    /// Default 64 MiB. The request that would exceed it is answered 503: whoever fills memory with contents that never
-    /// end, or with requests that wait, hurts only those that have any.
+    /// Default 64 MiB. What would exceed it is answered 503: the oldest contents that are sent without a known caller, then
+    /// the request itself.
     package var contentBytes: Int
     /// For `Retry-After` in a 503 to a refused connection or request. Default 1 s.
     package var retryAfterSeconds: Int
@@ -43,6 +52,10 @@ package struct ServerConfiguration: Sendable {
     package var turnBudget: Duration = .milliseconds(20)
     /// Default 100 ms: a burst is not an overload.
     package var overloadTime: Duration = .milliseconds(100)
+
+    /// The proxies whose `Forwarded` and `X-Forwarded-For` are believed, and whose connections no source's share is about:
+    /// whose they are is not known before their heads. Default none.
+    package var trustedProxies = TrustedProxies()
 
     package init(
         address: SocketAddress, loopCount: Int? = nil, limits: RequestLimits = RequestLimits(),

@@ -8,6 +8,9 @@ package struct ServerStatistics: Sendable, Equatable {
     package var connectionsAccepted = 0
     /// Connections reset because the peer did not read its answers.
     package var connectionsStalled = 0
+    /// Connections closed to make room for another one while they were idle, had sent no whole head, or sent content
+    /// without a known caller.
+    package var connectionsEvicted = 0
     /// What there was no room for: answered 503, or dropped.
     package var refusals: [Refusal: Int] = [:]
     /// Requests received, refused ones included.
@@ -20,6 +23,7 @@ package struct ServerStatistics: Sendable, Equatable {
     mutating func add(_ other: ServerStatistics) {
         connectionsOpen += other.connectionsOpen
         connectionsAccepted += other.connectionsAccepted
+        connectionsEvicted += other.connectionsEvicted
         connectionsStalled += other.connectionsStalled
         requests += other.requests
         refusals.merge(other.refusals, uniquingKeysWith: +)

@@ -28,6 +28,9 @@ actor Worker {
     /// earliest.
     private var idleSince = TimeHeap()
     private var isListed: [Bool] = []
+    /// The slots that have had content without a known caller, by a time before which that of theirs had not begun.
+    private var openContents = TimeHeap()
+    private var isListedWithContent: [Bool] = []
     private var refusedConnections = 0
     private var isSweeping = false
     /// The slot at which the sweep goes on.
@@ -59,6 +62,8 @@ actor Worker {
     private static let lastAccepts = Duration.milliseconds(100)
     private static let streamWritesPerTurn = 64
     private static let looksPerAttempt = 512
+    /// How many contents without a known caller are given up for one that needs their room.
+    private static let contentsPerAttempt = 64
     /// Refused connections that are answered at once; more are dropped without an answer.
     /// At most an eighth of the limit: they take descriptors, too.
     private var maximumRefusals: Int { min(64, max(1, configuration.maximumConnections / 8)) }
@@ -117,11 +122,11 @@ actor Worker {
         return true
     }
 
-    /// Stops listening for a moment. New connections wait in the kernel's queue; an idle one is given up, since what has
+    /// Stops listening for a moment. New connections wait in the kernel's queue; one that waits is given up, since what has
     /// run out are most likely descriptors.
     private func pauseAccepting() {
         stopAccepting()
-        if let idle = longestIdle() { close(idle) }
+        if let waiting = search(grace: configuration.idleGrace).waiting { evict(waiting) }
         loop.schedule(at: .after(Self.acceptPause)) { self.assumeIsolated { $0.listen() } }
     }
 
@@ -132,22 +137,16 @@ actor Worker {
 
     private func admit(_ accepted: consuming Socket.Accepted) {
         counters.accepted.add(1, ordering: .relaxed)
-        var isRefused = false
-        if connectionCount.increment() > configuration.maximumConnections {
-            if let idle = longestIdle() {
-                close(idle)
-            } else {
-                connectionCount.decrement()
-                note(.connections)
-                if refusedConnections >= maximumRefusals { return }
-                isRefused = true
-            }
-        }
-        let connection = insert(accepted.takeDescriptor(), isRefused: isRefused)
+        let peer = accepted.peerAddress
+        let source = configuration.trustedProxies.contains(peer) ? nil : NetworkSource(peer)
+        let refusal = refusal(ofConnectionFrom: source)
+        if refusal != nil, refusedConnections >= maximumRefusals { return }
+        let connection = insert(accepted.takeDescriptor(), peer: peer, source: source, isRefused: refusal != nil)
         connection.beginWait(.firstRequest, at: loop.turnTime, for: configuration.headTimeout)
         scheduleSweep()
-        if isRefused {
-            refuse(connection)
+        if let refusal {
+            end(connection, with: answer(to: refusal))
+            serve(connection)
         } else {
             // Most often the first request has come by now. One that closes its connection is answered without the kernel
             // ever having been asked to watch it.
@@ -162,14 +161,18 @@ actor Worker {
         }
     }
 
-    private func insert(_ descriptor: consuming OwnedDescriptor, isRefused: Bool) -> Connection {
+    private func insert(
+        _ descriptor: consuming OwnedDescriptor, peer: NetworkAddress, source: NetworkSource?, isRefused: Bool
+    ) -> Connection {
         lastSerial += 1
         let slot = freeSlots.popLast() ?? connections.count
         let id = ConnectionID(slot: slot, serial: lastSerial)
-        let connection = Connection(id: id, descriptor: descriptor, isRefused: isRefused)
+        let connection = Connection(
+            id: id, descriptor: descriptor, peer: peer, source: source, isRefused: isRefused)
         if slot == connections.count {
             connections.append(connection)
             isListed.append(false)
+            isListedWithContent.append(false)
         } else {
             connections[slot] = connection
         }
@@ -183,42 +186,97 @@ actor Worker {
         return connection
     }
 
-    private func refuse(_ connection: Connection) {
-        end(connection, with: answer(to: .connections))
-        serve(connection)
+    /// Counts a new connection, and makes room for it where that is needed. Returns why it is refused; nil where it is not.
+    private func refusal(ofConnectionFrom source: NetworkSource?) -> Refusal? {
+        let (total, ofSource) = connectionCount.add(source)
+        let isOverLimit = configuration.maximumConnectionsPerSource.map { ofSource > $0 } ?? false
+        if !isOverLimit, total <= configuration.maximumConnections { return nil }
+        let isOverShare = isOverLimit || ofSource > connectionCount.share
+        if isOverShare ? makeRoomAmongThose(of: source) : makeRoom() { return nil }
+        connectionCount.remove(source)
+        let refusal: Refusal = isOverShare ? .source : .connections
+        note(refusal)
+        return refusal
     }
 
-    /// The connection that has been idle for longest, if it has been for the time of grace.
-    ///
-    /// No call looks at more than a few: whoever makes connections without end would otherwise have each attempt looked at
-    /// as many times as there are connections. Behind more than that which are in use, an idle one is found some attempts
-    /// later.
-    private func longestIdle() -> Connection? {
-        let now = MonotonicInstant.now
-        for _ in 0..<Self.looksPerAttempt {
-            guard let first = idleSince.first, first.time.advanced(by: configuration.idleGrace) <= now else {
-                return nil
+    /// Closes the source's connection that has waited for longest. False where none has for the time of grace.
+    private func makeRoomAmongThose(of source: NetworkSource?) -> Bool {
+        guard let waiting = search(grace: configuration.idleGrace, { $0.source == source }).waiting else {
+            return false
+        }
+        evict(waiting)
+        return true
+    }
+
+    /// Closes a connection: of a source with more than its share the one that has waited for longest, else of all the one
+    /// that has for longest, else one of such a source that is in use. False where there is none.
+    private func makeRoom() -> Bool {
+        let sources = connectionCount.sourcesOverShare
+        var inUse: Connection?
+        if !sources.isEmpty {
+            let found = search(grace: .zero) { connection in connection.source.map(sources.contains) ?? false }
+            if let waiting = found.waiting {
+                evict(waiting)
+                return true
             }
+            inUse = found.inUse
+        }
+        if let waiting = search(grace: configuration.idleGrace).waiting {
+            evict(waiting)
+            return true
+        }
+        guard let inUse else { return false }
+        note(.displacement)
+        close(inUse)
+        return true
+    }
+
+    private func evict(_ connection: Connection) {
+        counters.evicted.add(1, ordering: .relaxed)
+        close(connection)
+    }
+
+    /// Looks for a connection that gives way to a new one: the one that has waited for longest, if it has for `grace`. Where
+    /// none is found, also for one that is in use.
+    ///
+    /// No call looks at more than a few: a client that makes connections without end would otherwise have each attempt
+    /// looked at as many times as there are connections. Behind more than that which are in use, a waiting one is found
+    /// some attempts later.
+    /// - Parameter isEligible: whether a connection is looked for at all.
+    private func search(
+        grace: Duration, _ isEligible: (Connection) -> Bool = { _ in true }
+    ) -> (waiting: Connection?, inUse: Connection?) {
+        let now = MonotonicInstant.now
+        var inUse: Connection?
+        var passedOver: [TimeHeap.Entry] = []
+        defer { for entry in passedOver { idleSince.insert(entry.time, entry.number) } }
+        for _ in 0..<Self.looksPerAttempt {
+            guard let first = idleSince.first, first.time < now, first.time.advanced(by: grace) <= now else { break }
             idleSince.removeFirst()
             let slot = Int(first.number)
             guard let connection = connections[slot] else {
                 isListed[slot] = false
                 continue
             }
+            guard !connection.isRefused, isEligible(connection) else {
+                passedOver.append(first)
+                continue
+            }
             var since = now
-            if connection.isIdle {
+            if connection.givesWay {
                 noteAnswers(of: connection)
                 since = connection.waitBegan
-                // Whoever waits for a turn has asked for something: it is with the kernel yet.
+                // A client that waits for its turn has asked for something: that is with the kernel yet.
                 if since == first.time, !Kernel.hasInput(connection.descriptor) {
                     idleSince.insert(since, first.number)
-                    return connection
+                    return (connection, nil)
                 }
             }
-            // Not before it was: who waits for a turn is not looked at again for the time of grace.
+            if inUse == nil { inUse = connection }
+            // Not before it was: a client that waits for its turn is not looked at again for the time of grace.
             idleSince.insert(since == first.time ? now : since, first.number)
         }
-        return nil
+        return (nil, inUse)
     }
 
     // MARK: Serving
@@ -305,14 +363,14 @@ actor Worker {
                 switch event {
                 case .needsMore:
                     _ = refuseIfTooMuchIsHeld(connection)
+                case .content(let head):
+                    admit(head, connection)
                 case .request(let head, let body):
                     requests += 1
-                    // What a GET or a HEAD has of content means nothing (RFC 9110 §9.3.1), and need not be kept.
-                    let content = head.method == .get || head.method == .head ? [] : body
-                    if !content.isEmpty, heldContentBytes + content.count > configuration.contentBytes {
+                    if !body.isEmpty, !makeRoom(forContentBytes: body.count, of: connection) {
                         refuseContent(connection)
                     } else {
-                        start(head, content, connection)
+                        start(head, body, connection)
                     }
                 case .fault(let fault):
                     fail(connection, fault.status, fault.detail)
@@ -329,7 +387,7 @@ actor Worker {
             case .lingering:
                 linger(connection)
                 break serving
-            case .answering, .streaming, .closed:
+            case .admitting, .answering, .streaming, .closed:
                 break serving
             }
         }
@@ -351,9 +409,38 @@ actor Worker {
     }
 
     private func refuseIfTooMuchIsHeld(_ connection: Connection) -> Bool {
-        guard connection.phase == .receiving, heldContentBytes > configuration.contentBytes else { return false }
+        guard connection.phase == .receiving, !makeRoom(forContentBytes: 0, of: connection) else { return false }
         refuseContent(connection)
         return true
+    }
+
+    /// Refuses the oldest contents that are sent without a known caller until so many bytes more can be held. False where
+    /// that is not enough, or the connection's own content is the oldest.
+    private func makeRoom(forContentBytes count: Int, of connection: Connection) -> Bool {
+        var left = Self.contentsPerAttempt
+        while heldContentBytes + count > configuration.contentBytes {
+            guard left > 0, let oldest = oldestOpenContent(), oldest !== connection else { return false }
+            left -= 1
+            refuseContent(oldest)
+            serve(oldest)
+        }
+        return true
+    }
+
+    /// The connection whose content began first of those that are sent without a known caller.
+    private func oldestOpenContent() -> Connection? {
+        while let first = openContents.first {
+            let slot = Int(first.number)
+            if let connection = connections[slot], connection.hasOpenContent, connection.unfinishedContentBytes > 0 {
+                if connection.contentBegan == first.time { return connection }
+                openContents.removeFirst()
+                openContents.insert(connection.contentBegan, first.number)
+            } else {
+                openContents.removeFirst()
+                isListedWithContent[slot] = false
+            }
+        }
+        return nil
     }
 
     private func refuseContent(_ connection: Connection) {
@@ -366,6 +453,10 @@ actor Worker {
     private func account(_ connection: Connection) {
         heldContentBytes += connection.unfinishedContentBytes - connection.accountedContentBytes
         connection.accountedContentBytes = connection.unfinishedContentBytes
+        if connection.hasOpenContent, connection.unfinishedContentBytes > 0, !isListedWithContent[connection.id.slot] {
+            isListedWithContent[connection.id.slot] = true
+            openContents.insert(connection.contentBegan, UInt64(connection.id.slot))
+        }
     }
 
     private func serveLater(_ connection: Connection) {
@@ -429,29 +520,104 @@ actor Worker {
 
     // MARK: Exchanges
 
-    private func start(_ head: RequestHead, _ body: [UInt8], _ connection: Connection) {
-        counters.requests.add(1, ordering: .relaxed)
-        if isRefusing, !handler.isEssential(head.path) { return shed(head, connection) }
+    /// Asks the handler whether the content that follows this head is to be read.
+    private func admit(_ head: RequestHead, _ connection: Connection) {
+        if isRefusing, !handler.isEssential(head.path) {
+            counters.requests.add(1, ordering: .relaxed)
+            note(.overload)
+            return end(connection, with: answer(to: .overload))
+        }
         lane.forgetAnswers(connection.id)
+        let request = beginExchange(head, connection)
+        connection.phase = .admitting
+        runningHandlers += 1
+        let id = connection.id
+        let task = Task.immediate { await self.admit(request, on: id) }
+        switch connection.phase {
+        case .admitting: connection.task = task
+        case .closed: task.cancel()
+        case .receiving, .answering, .streaming, .closing, .lingering: break
+        }
+    }
+
+    private func admit(_ request: Request, on id: ConnectionID) async {
+        decided(id, request, await handler.admit(request))
+        runningHandlers -= 1
+        if runningHandlers == 0 { becomeQuietIfDone() }
+    }
+
+    /// Begins to read the content, or answers and ends the connection.
+    private func decided(_ id: ConnectionID, _ request: Request, _ admission: Admission) {
+        guard let connection = connection(id), connection.phase == .admitting, let exchange = connection.exchange
+        else { return }
+        connection.exchange = nil
+        connection.task = nil
+        switch admission {
+        case .refused(let response):
+            counters.requests.add(1, ordering: .relaxed)
+            if response.abortsConnection { return close(connection) }
+            _ = write(
+                response, to: connection, requestID: exchange.requestID, isHead: exchange.isHead, persistence: .close)
+            finish(exchange, on: connection, closes: true, mustLinger: true)
+        case .admitted(let contentBytes, let isOpen, let found):
+            var request = request
+            request.admission = found
+            connection.phase = .receiving
+            do throws(RequestFault) {
+                try connection.beginContent(
+                    of: request, limit: contentBytes ?? configuration.limits.bodyBytes, isOpen: isOpen,
+                    configuration.limits)
+            } catch {
+                fail(connection, error.status, error.detail)
+            }
+            serve(connection)
+        }
+    }
+
+    private func beginExchange(_ head: RequestHead, _ connection: Connection) -> Request {
         let request = Request(
-            method: head.method, path: head.path, query: head.query, fields: head.fields, body: body,
-            id: stamp.nextRequestID())
+            method: head.method, path: head.path, query: head.query, fields: head.fields,
+            id: stamp.nextRequestID(), source: source(of: head, on: connection))
         connection.exchange = Connection.Exchange(
             requestID: request.id, isHead: head.method == .head, isHTTP10: head.isHTTP10,
             keepsAlive: head.keepsAlive)
         connection.endWait()
+        return request
+    }
+
+    private func start(_ head: RequestHead, _ body: [UInt8], _ connection: Connection) {
+        counters.requests.add(1, ordering: .relaxed)
+        let admitted = connection.takeAdmitted()
+        if isRefusing, !handler.isEssential(head.path) { return shed(head, connection) }
+        lane.forgetAnswers(connection.id)
+        var request: Request
+        if let admitted {
+            request = admitted
+            connection.exchange = Connection.Exchange(
+                requestID: request.id, isHead: head.method == .head, isHTTP10: head.isHTTP10,
+                keepsAlive: head.keepsAlive)
+            connection.endWait()
+        } else {
+            request = beginExchange(head, connection)
+        }
+        request.body = body
         // The phase changes first: when the handler does not suspend, the answer is there before the next line.
         connection.phase = .answering
         runningHandlers += 1
         heldContentBytes += body.count
         let id = connection.id
-        let task = Task.immediate { await self.respond(to: request, on: id) }
+        let task = Task.immediate { [request] in await self.respond(to: request, on: id) }
         switch connection.phase {
         case .answering, .streaming: connection.task = task
         // The connection broke under a stream's first writes, when there was no task yet to cancel.
         case .closed: task.cancel()
-        case .receiving, .closing, .lingering: break
+        case .receiving, .admitting, .closing, .lingering: break
         }
+    }
+
+    private func source(of head: RequestHead, on connection: Connection) -> NetworkSource {
+        connection.source
+            ?? NetworkSource(configuration.trustedProxies.client(head.fields, peer: connection.peer))
     }
 
     /// Refuses one request; its connection stays.
@@ -679,7 +845,9 @@ actor Worker {
             return true
         } catch {
             counters.countFault(.internalServerError)
-            let text = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            let text =
+                "HTTP/1.1 500 Internal Server Error\r\n\(ResponseEncoder.contentTypeOptions)"
+                + "Content-Length: 0\r\nConnection: close\r\n\r\n"
             connection.output.append(contentsOf: text.utf8)
             return false
         }
@@ -802,7 +970,7 @@ actor Worker {
         connections[connection.id.slot] = nil
         freeSlots.append(connection.id.slot)
         liveConnections -= 1
-        if connection.isRefused { refusedConnections -= 1 } else { connectionCount.decrement() }
+        if connection.isRefused { refusedConnections -= 1 } else { connectionCount.remove(connection.source) }
         let task = connection.task
         connection.task = nil
         task?.cancel()

@@ -1,4 +1,5 @@
 internal import HTTPCodec
+internal import Reactor
 internal import Synchronization
 
 /// One worker's counts. Its loop's thread alone writes; anybody reads. Each worker has its own, so that counting a
@@ -6,9 +7,12 @@ internal import Synchronization
 final class WorkerCounters: Sendable {
     let accepted = Atomic<Int>(0)
     let stalled = Atomic<Int>(0)
+    let evicted = Atomic<Int>(0)
     let requests = Atomic<Int>(0)
     private let overload = Atomic<Int>(0)
     private let connections = Atomic<Int>(0)
+    private let source = Atomic<Int>(0)
+    private let displacement = Atomic<Int>(0)
     private let contents = Atomic<Int>(0)
     private let faults = Mutex<[Status: Int]>([:])
 
@@ -20,6 +24,8 @@ final class WorkerCounters: Sendable {
         switch refusal {
         case .overload: overload.add(1, ordering: .relaxed)
         case .connections: connections.add(1, ordering: .relaxed)
+        case .source: source.add(1, ordering: .relaxed)
+        case .displacement: displacement.add(1, ordering: .relaxed)
         case .contents: contents.add(1, ordering: .relaxed)
         }
     }
@@ -30,8 +36,10 @@ final class WorkerCounters: Sendable {
         statistics.connectionsAccepted = accepted.load(ordering: .relaxed)
         statistics.refusals = [
             .overload: overload.load(ordering: .relaxed), .connections: connections.load(ordering: .relaxed),
+            .source: source.load(ordering: .relaxed), .displacement: displacement.load(ordering: .relaxed),
             .contents: contents.load(ordering: .relaxed),
         ]
+        statistics.connectionsEvicted = evicted.load(ordering: .relaxed)
         statistics.connectionsStalled = stalled.load(ordering: .relaxed)
         statistics.requests = requests.load(ordering: .relaxed)
         statistics.faults = faults.withLock { $0 }
@@ -39,14 +47,49 @@ final class WorkerCounters: Sendable {
     }
 }
 
-/// The connections of a whole server, which its limit is about.
+/// The connections of a whole server, which its limits are about, and how many each source has of them.
 final class ConnectionCount: Sendable {
+    private struct Sources {
+        var counts: [NetworkSource: Int] = [:]
+        /// Those with more than their share. With a share of a tenth there are ten at most.
+        var overShare: Set<NetworkSource> = []
+    }
+
     private let open = Atomic<Int>(0)
+    private let sources = Mutex(Sources())
+    /// How many connections of a full server one source may have before it gives way to others.
+    let share: Int
+
+    init(share: Int) {
+        self.share = share
+    }
 
     var value: Int { open.load(ordering: .relaxed) }
 
-    /// Counts one more and returns how many there are now.
-    func increment() -> Int { open.add(1, ordering: .relaxed).newValue }
+    /// Counts one more and returns how many there are now, in all and of the source.
+    /// - Parameter source: nil for a connection that no source is charged with; 0 are there of that.
+    func add(_ source: NetworkSource?) -> (total: Int, ofSource: Int) {
+        let total = open.add(1, ordering: .relaxed).newValue
+        guard let source else { return (total, 0) }
+        let ofSource = sources.withLock { sources in
+            let count = sources.counts[source, default: 0] + 1
+            sources.counts[source] = count
+            if count == share + 1 { sources.overShare.insert(source) }
+            return count
+        }
+        return (total, ofSource)
+    }
 
-    func decrement() { open.subtract(1, ordering: .relaxed) }
+    func remove(_ source: NetworkSource?) {
+        open.subtract(1, ordering: .relaxed)
+        guard let source else { return }
+        sources.withLock { sources in
+            let count = sources.counts[source, default: 1] - 1
+            sources.counts[source] = count == 0 ? nil : count
+            if count == share { sources.overShare.remove(source) }
+        }
+    }
+
+    /// The sources that have more than their share.
+    var sourcesOverShare: Set<NetworkSource> { sources.withLock { $0.overShare } }
 }

@@ -33,6 +33,18 @@ package struct AuthorizationRequest: Sendable {
         "dpop_jkt",
     ]
 
+    /// How long the names and values of all custom parameters may be together, in bytes.
+    package static let customParametersLimit = 4096
+
+    /// Whether a custom parameter may have this name, as far as its characters go: `[A-Za-z0-9_-]{1,64}`.
+    package static func isCustomParameterName(_ name: WireText) -> Bool {
+        (1...64).contains(name.count)
+            && name.utf8.allSatisfy {
+                $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || $0 == UInt8(ascii: "_")
+                    || $0 == UInt8(ascii: "-")
+            }
+    }
+
     /// The URI to present to the user: the design's parameters in the design's order, then `state`, then the login
     /// configuration, custom parameters in the order of their names.
     package func uri(for client: ClientConfiguration, at server: AuthorizationServer) -> String {

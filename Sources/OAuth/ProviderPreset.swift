@@ -12,6 +12,8 @@ package struct ProviderPreset: Sendable, Equatable {
 
     /// The value of a tenant's `provider`.
     package let name: String
+    /// What people call the provider; nil where a tenant's addresses tell which one it is.
+    package let title: String?
     package let loginServiceBaseURI: String?
     package let authServiceBaseURI: String?
     /// Where the provider's addresses are the same for everyone and do not stand under such bases.
@@ -46,7 +48,7 @@ package struct ProviderPreset: Sendable, Equatable {
     package let refreshLeadTime: Duration
 
     private init(
-        name: String, loginServiceBaseURI: String? = nil, authServiceBaseURI: String? = nil,
+        name: String, title: String? = nil, loginServiceBaseURI: String? = nil, authServiceBaseURI: String? = nil,
         authorizationEndpoint: String? = nil, tokenEndpoint: String? = nil, deviceAuthorizationPath: String? = nil,
         pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication, languageParameter: String?,
         emailParameter: String?, sendsClientUniqueKey: Bool = false, repeatsScopes: Bool = false,
@@ -54,6 +56,7 @@ package struct ProviderPreset: Sendable, Equatable {
         sessionEndingAnswers: [RefusalPattern] = [], refreshLeadTime: Duration = .zero
     ) {
         self.name = name
+        self.title = title
         self.loginServiceBaseURI = loginServiceBaseURI
         self.authServiceBaseURI = authServiceBaseURI
         self.authorizationEndpoint = authorizationEndpoint
@@ -74,6 +77,7 @@ package struct ProviderPreset: Sendable, Equatable {
 
     package static let tidal = ProviderPreset(
         name: "tidal",
+        title: "TIDAL",
         loginServiceBaseURI: "https://login.tidal.com",
         authServiceBaseURI: "https://auth.tidal.com/v1",
         deviceAuthorizationPath: "oauth2/device_authorization",
@@ -104,6 +108,7 @@ package struct ProviderPreset: Sendable, Equatable {
     /// Spotify's accounts service: one for everybody, and not an OpenID provider.
     package static let spotify = ProviderPreset(
         name: "spotify",
+        title: "Spotify",
         authorizationEndpoint: "https://accounts.spotify.com/authorize",
         tokenEndpoint: "https://accounts.spotify.com/api/token",
         clientAuthentication: .clientSecretBasic,

@@ -54,15 +54,29 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
             address.isEmpty && !host.isEmpty && !host.hasPrefix("/") && !host.hasPrefix("@") && !host.contains("%")
                 && SocketAddress(numericHost: host, port: 0) == nil
         }
+
+        /// Whether what is said goes through no network: a Unix-domain socket, a loopback address, or `localhost`, which
+        /// is then connected to at loopback addresses only.
+        var isLocal: Bool {
+            if let address = SocketAddress(numericHost: address.isEmpty ? host : address, port: 0) {
+                return address.ip.isLoopback
+            }
+            if !address.isEmpty { return false }
+            return host.isEmpty || host.hasPrefix("/") || host.hasPrefix("@")
+                || host.utf8.map { $0 | 0x20 }.elementsEqual("localhost".utf8)
+        }
     }
 
     let targets: [Target]
     private let options: [PostgresOption]
+    private let protection: LinkProtection
     /// Whether the connection string leaves open what kind of server it is for.
     private let wantsAnySession: Bool
 
     /// Reads a connection URI (`postgresql://user@host/database?sslmode=verify-full`) or libpq's keywords. What it
     /// leaves open comes from libpq's environment variables and defaults, as in every program that uses libpq.
+    ///
+    /// What `sslmode` and its like come to, `LinkProtection` says.
     ///
     /// Set unless given: `application_name` token-broker; `target_session_attrs` read-write when there are several
     /// hosts, and primary when there is one that is no pooler: what a standby has is what was true a moment ago; `gssencmode` disable, because Kerberos would block the event loop; and for connections whose peer has gone
@@ -92,6 +106,7 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         if let seconds = settings.removeValue(forKey: "connect_timeout").flatMap({ Int64($0) }), seconds > 0 {
             connectTimeout = .seconds(min(seconds, 3600))
         }
+        protection = try LinkProtection(&settings)
         settings["client_encoding"] = "UTF8"
         let defaults = [
             ("application_name", "token-broker"), ("gssencmode", "disable"),
@@ -103,8 +118,32 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         options = settings.map { PostgresOption(keyword: $0.key, value: $0.value) }
     }
 
-    /// The settings of one attempt at `target`.
-    func options(for target: Target) -> [PostgresOption] {
+    /// How the way to the database is protected: of several hosts, the one with the weakest protection counts.
+    package var link: PostgresLink { targets.map(protection.link).min() ?? .clear }
+
+    /// One attempt to connect to a target: its settings, and whether requests for anything but SCRAM are to be kept from
+    /// libpq.
+    struct Attempt: Sendable {
+        let options: [PostgresOption]
+        let allowsSCRAMOnly: Bool
+    }
+
+    /// The attempts to make at `target`, in order: one, but for `sslmode` allow and prefer. They are protected as the
+    /// target itself says, whatever address its name leads to.
+    /// - Parameter address: one of the target's host; empty where it needs none.
+    func attempts(at target: Target, address: String) -> [Attempt] {
+        var place = target
+        place.address = address
+        let options = options(for: place)
+        return protection.attempts(at: target).map { attempt in
+            let overridden = options.filter { attempt.settings[$0.keyword] == nil }
+            return Attempt(
+                options: overridden + attempt.settings.map { PostgresOption(keyword: $0.key, value: $0.value) },
+                allowsSCRAMOnly: attempt.allowsSCRAMOnly)
+        }
+    }
+
+    private func options(for target: Target) -> [PostgresOption] {
         var options = options
         if !usesPooler {
             let milliseconds = max(1, statementTimeout.milliseconds)

@@ -40,13 +40,13 @@ package actor PostgresConnection {
     /// Connects, within the configuration's `connectTimeout` and before `deadline`.
     /// - Throws: `.connectionFailed` with the reason of the last host, or `.cancelled`.
     package static func open(
-        _ configuration: PostgresConfiguration, on loop: EventLoop, lookup: HostLookup,
+        _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver,
         until deadline: MonotonicInstant = .distantFuture
     ) async throws(PostgresError) -> PostgresConnection {
         let connection = PostgresConnection(configuration, on: loop)
         let deadline = min(deadline, .after(configuration.connectTimeout))
         do throws(PostgresError) {
-            try await connection.connect(configuration, lookup, until: deadline)
+            try await connection.connect(configuration, resolver, until: deadline)
         } catch .timedOut {
             // Nothing was sent that could have had an outcome.
             throw .connectionFailed(sqlstate: nil, detail: "no answer in time")
@@ -187,13 +187,13 @@ package actor PostgresConnection {
     // MARK: Connecting
 
     private func connect(
-        _ configuration: PostgresConfiguration, _ lookup: HostLookup, until deadline: MonotonicInstant
+        _ configuration: PostgresConfiguration, _ resolver: NameResolver, until deadline: MonotonicInstant
     ) async throws(PostgresError) {
         var failure = PostgresError.timedOut
         for (index, target) in configuration.targets.enumerated() {
             let share = Self.share(of: deadline, among: configuration.targets.count - index)
             do throws(PostgresError) {
-                return try await connect(configuration, target, lookup, until: share)
+                return try await connect(configuration, target, resolver, until: share)
             } catch {
                 guard Self.mayTryOtherHost(after: error) else { throw error }
                 failure = error
@@ -204,18 +204,16 @@ package actor PostgresConnection {
 
     /// Tries each address of one host.
     private func connect(
-        _ configuration: PostgresConfiguration, _ target: PostgresConfiguration.Target, _ lookup: HostLookup,
+        _ configuration: PostgresConfiguration, _ target: PostgresConfiguration.Target, _ resolver: NameResolver,
         until deadline: MonotonicInstant
     ) async throws(PostgresError) {
         var addresses = [target.address]
-        if target.needsLookup { addresses = try await lookup.addresses(of: target.host, until: deadline) }
+        if target.needsLookup { addresses = try await lookUp(target, resolver, until: deadline) }
         var failure = PostgresError.timedOut
         for (index, address) in addresses.enumerated() {
-            var target = target
-            target.address = address
             let share = Self.share(of: deadline, among: addresses.count - index)
             do throws(PostgresError) {
-                return try await attempt(configuration.options(for: target), until: share)
+                return try await make(configuration.attempts(at: target, address: address), until: share)
             } catch {
                 handle.finish()
                 guard Self.mayTryOtherHost(after: error) else { throw error }
@@ -225,20 +223,140 @@ package actor PostgresConnection {
         throw failure
     }
 
-    private func attempt(_ options: [PostgresOption], until deadline: MonotonicInstant) async throws(PostgresError) {
-        guard handle.start(options) else { throw handle.failure }
+    /// The addresses of a target's host, at most those of loopback where it is local by its name.
+    private func lookUp(
+        _ target: PostgresConfiguration.Target, _ resolver: NameResolver, until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> [String] {
+        let answer: Result<[SocketAddress], ResolutionError>
+        do throws(WaitInterrupted) {
+            answer = try await resolver.addresses(of: target.host, port: 0, on: loop, until: deadline)
+        } catch {
+            throw error == .cancelled ? .cancelled : .timedOut
+        }
+        switch answer {
+        case .success(let addresses):
+            let usable = target.isLocal ? addresses.filter(\.ip.isLoopback) : addresses
+            if !usable.isEmpty { return usable.map(\.host) }
+            throw .connectionFailed(sqlstate: nil, detail: "the host \"\(target.host)\" is not at a loopback address")
+        case .failure(let error):
+            let reason = error == .notFound ? "is unknown" : "could not be looked up"
+            throw .connectionFailed(sqlstate: nil, detail: "the host \"\(target.host)\" \(reason)")
+        }
+    }
+
+    /// Makes one attempt after the other until one succeeds. A further one is made where the server refuses the protection
+    /// of the one before, or users with it, and not where it refuses the password.
+    private func make(
+        _ attempts: [PostgresConfiguration.Attempt], until deadline: MonotonicInstant
+    ) async throws(PostgresError) {
+        var failure = PostgresError.timedOut
+        for (index, attempt) in attempts.enumerated() {
+            let share = Self.share(of: deadline, among: attempts.count - index)
+            do throws(PostgresError) {
+                return try await make(attempt, until: share)
+            } catch {
+                handle.finish()
+                switch error {
+                case .connectionFailed(nil, _), .connectionFailed("28000"?, _), .insecureAuthentication:
+                    // What was refused for the password's sake says more than what else failed.
+                    if failure != .insecureAuthentication { failure = error }
+                default: throw error
+                }
+            }
+        }
+        throw failure
+    }
+
+    private func make(
+        _ attempt: PostgresConfiguration.Attempt, until deadline: MonotonicInstant
+    ) async throws(PostgresError) {
+        guard handle.start(attempt.options) else { throw handle.failure }
+        var relay: AuthenticationRelay?
+        var needsRelay = attempt.allowsSCRAMOnly
         // libpq, "Asynchronous connection": begin as if PQconnectPoll had said that it waits to write.
         var step = PostgresHandle.ConnectStep.writable
         while true {
+            if needsRelay {
+                switch handle.progress {
+                case .connecting: break
+                case .connected:
+                    relay = try startRelay()
+                    needsRelay = false
+                // libpq has begun to speak before anything could stand between.
+                case .speaking: throw step == .failed ? handle.failure : .connectionLost
+                }
+            }
             switch step {
-            case .writable: _ = try await ready(.writable, until: deadline)
-            case .readable: _ = try await ready(.readable, until: deadline)
+            case .writable where relay == nil: _ = try await ready(.writable, until: deadline)
+            case .writable: break
+            case .readable:
+                if let relay {
+                    try await receive(by: relay, until: deadline)
+                } else {
+                    _ = try await ready(.readable, until: deadline)
+                }
             case .failed: throw handle.failure
             case .connected:
                 guard handle.useNonBlocking() else { throw .connectionLost }
                 return
             }
             step = handle.connectPoll()
+            if let authenticating = relay, step != .failed {
+                try await send(by: authenticating, until: deadline)
+                if authenticating.isAuthenticated {
+                    try end(authenticating)
+                    relay = nil
+                }
+            }
+        }
+    }
+
+    // MARK: Keeping the password
+
+    private func startRelay() throws(PostgresError) -> AuthenticationRelay {
+        do throws(SystemError) {
+            return try AuthenticationRelay(replacing: handle.socket)
+        } catch {
+            throw .connectionFailed(sqlstate: nil, detail: "\(error)")
+        }
+    }
+
+    private func end(_ relay: AuthenticationRelay) throws(PostgresError) {
+        do throws(SystemError) {
+            try relay.end(at: handle.socket)
+        } catch {
+            throw .connectionFailed(sqlstate: nil, detail: "\(error)")
+        }
+    }
+
+    /// Has the server hear what libpq has said.
+    private func send(by relay: AuthenticationRelay, until deadline: MonotonicInstant) async throws(PostgresError) {
+        while true {
+            do throws(AuthenticationRelay.Fault) {
+                if try relay.send() { return }
+            } catch {
+                throw Self.failure(of: error)
+            }
+            _ = try await ready(.writable, of: relay.descriptor, until: deadline)
+        }
+    }
+
+    /// Has libpq hear the server's next message.
+    private func receive(by relay: AuthenticationRelay, until deadline: MonotonicInstant) async throws(PostgresError) {
+        while true {
+            do throws(AuthenticationRelay.Fault) {
+                if case .passedOn = try relay.receive() { return }
+            } catch {
+                throw Self.failure(of: error)
+            }
+            _ = try await ready(.readable, of: relay.descriptor, until: deadline)
+        }
+    }
+
+    private static func failure(of fault: AuthenticationRelay.Fault) -> PostgresError {
+        switch fault {
+        case .asksForPassword: .insecureAuthentication
+        case .broken: .connectionLost
         }
     }
 
@@ -393,10 +511,11 @@ package actor PostgresConnection {
         }
     }
 
+    /// - Parameter descriptor: what is waited for; nil for libpq's socket.
     private func ready(
-        _ interests: Readiness, until deadline: MonotonicInstant
+        _ interests: Readiness, of descriptor: CInt? = nil, until deadline: MonotonicInstant
     ) async throws(PostgresError) -> Readiness {
-        let socket = handle.socket
+        let socket = descriptor ?? handle.socket
         // Without a socket there is nothing that could become ready.
         guard socket >= 0 else { throw lost() }
         do throws(WaitInterrupted) {

@@ -10,6 +10,9 @@ package enum PostgresError: Error, Equatable, Sendable {
     /// No connection could be made: refused, unreachable, TLS or authentication failed. Retrying may help unless
     /// `sqlstate` says otherwise (class 28 is a matter for an operator). `detail` is libpq's message.
     case connectionFailed(sqlstate: String?, detail: String)
+    /// The server asked for the password in clear or as an MD5 digest, on a link that does not prove who it is. Nothing was
+    /// sent. An operator must have the server use SCRAM, or the link TLS with `verify-full`.
+    case insecureAuthentication
     /// The connection ended while it was in use. What the statement in flight did is unknown.
     case connectionLost
     /// The deadline passed. The connection is closed, and what the statement in flight did is unknown.
@@ -67,6 +70,9 @@ extension PostgresError: CustomStringConvertible, CustomDebugStringConvertible {
         case .server(let sqlstate): "PostgreSQL refused a statement (SQLSTATE \(sqlstate))"
         case .connectionFailed(let sqlstate?, _): "no connection to PostgreSQL (SQLSTATE \(sqlstate))"
         case .connectionFailed(nil, _): "no connection to PostgreSQL"
+        case .insecureAuthentication:
+            "PostgreSQL asks for the password in clear or as MD5 on a link that is not authenticated: use SCRAM or "
+                + "sslmode=verify-full"
         case .connectionLost: "the connection to PostgreSQL was lost"
         case .timedOut: "PostgreSQL did not answer in time"
         case .cancelled: "the caller of PostgreSQL was cancelled"

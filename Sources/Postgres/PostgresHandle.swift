@@ -59,6 +59,23 @@ internal import CPostgres
         }
     }
 
+    /// How far a connection is that is being made.
+    enum Progress {
+        /// TCP is not connected yet.
+        case connecting
+        /// TCP is connected, and nothing was sent.
+        case connected
+        case speaking
+    }
+
+    var progress: Progress {
+        switch unsafe PQstatus(connection) {
+        case CONNECTION_STARTED, CONNECTION_NEEDED: .connecting
+        case CONNECTION_MADE: .connected
+        default: .speaking
+        }
+    }
+
     /// To be called once connected.
     func useNonBlocking() -> Bool { unsafe PQsetnonblocking(connection, 1) == 0 }
 

@@ -32,7 +32,7 @@ package actor PostgresListener {
     private let listen: PostgresStatement
     private let settings: Settings
     private let loop: EventLoop
-    private let lookup: HostLookup
+    private let resolver: NameResolver
     private let prove: @Sendable (_ payload: String, MonotonicInstant) async throws(PostgresError) -> Void
     private let hear: @Sendable (Event) -> Void
     private var task: Task<Void, Never>?
@@ -61,7 +61,7 @@ package actor PostgresListener {
         listen = PostgresStatement(trusted: "LISTEN \(channel)")
         self.settings = settings
         self.loop = loop
-        lookup = HostLookup(resolver: resolver, on: loop)
+        self.resolver = resolver
         self.prove = prove
         self.hear = hear
     }
@@ -82,7 +82,7 @@ package actor PostgresListener {
         var failures = 0
         while !isClosed {
             do throws(PostgresError) {
-                let connection = try await PostgresConnection.open(configuration, on: loop, lookup: lookup)
+                let connection = try await PostgresConnection.open(configuration, on: loop, resolver: resolver)
                 do throws(PostgresError) {
                     _ = try await connection.execute(listen, until: .after(settings.limit))
                     let heard = try await prove(connection)

@@ -16,7 +16,7 @@ package actor PostgresPool {
 
     let configuration: PostgresConfiguration
     let loop: EventLoop
-    private let lookup: HostLookup
+    private let resolver: NameResolver
     private let trustedIdleness: Duration
     private var state: PoolState
     private var connections: [Int: PostgresConnection] = [:]
@@ -39,19 +39,14 @@ package actor PostgresPool {
     nonisolated package let executor: any TaskExecutor
 
     /// Opens nothing yet.
-    package init(_ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver) {
-        self.init(configuration, on: loop, lookup: HostLookup(resolver: resolver, on: loop))
-    }
-
-    /// With look-ups of the caller's.
     package init(
-        _ configuration: PostgresConfiguration, on loop: EventLoop, lookup: HostLookup,
+        _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver,
         trustedIdleness: Duration = PostgresPool.trustedIdleness
     ) {
         self.configuration = configuration
         self.loop = loop
         executor = LoopTasks(loop)
-        self.lookup = lookup
+        self.resolver = resolver
         self.trustedIdleness = trustedIdleness
         state = PoolState(
             PoolState.Limits(
@@ -210,7 +205,7 @@ package actor PostgresPool {
 
     private func open(_ id: Int) async {
         do throws(PostgresError) {
-            connections[id] = try await PostgresConnection.open(configuration, on: loop, lookup: lookup)
+            connections[id] = try await PostgresConnection.open(configuration, on: loop, resolver: resolver)
             lastHeard[id] = .now
             openings[id] = nil
             perform(state.opened(id, at: .now))

@@ -1,3 +1,4 @@
+internal import CLinux
 internal import Glibc
 
 /// A file descriptor with exactly one owner, closed when the owner lets go of it.
@@ -13,6 +14,12 @@ package struct OwnedDescriptor: ~Copyable, Sendable {
     deinit {
         // close(2) releases the number even when it reports EINTR, so it is never repeated.
         _ = Glibc.close(rawValue)
+    }
+
+    /// Makes `number`, which another owner keeps and closes, a second number of what this is, in place of what it was.
+    package borrowing func take(placeOf number: CInt) throws(SystemError) {
+        let own = rawValue
+        try retryingInterrupts("dup3") { clinux_replace_descriptor(own, number) }
     }
 
     /// Gives the number up without closing it; the caller owns it now.

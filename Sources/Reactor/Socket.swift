@@ -57,6 +57,9 @@ package enum Socket {
 
         package var peer: SocketAddress? { SocketAddress(storage) }
 
+        /// The peer's address without its port; `unspecified` for a family other than IPv4 and IPv6.
+        package var peerAddress: NetworkAddress { NetworkAddress(storage) }
+
         package consuming func takeDescriptor() -> OwnedDescriptor { descriptor }
     }
 

@@ -105,7 +105,11 @@ package struct SocketAddress: Sendable, Hashable, CustomStringConvertible {
     }
 
     /// Whether the address is one that the public internet routes: not loopback, private, link-local, shared, multicast,
-    /// reserved, documentation or benchmark space, and no IPv4 address of that kind wrapped in IPv6.
+    /// reserved, documentation or benchmark space, no service of the machine's own cloud, and no IPv4 address of that kind
+    /// inside an IPv6 one.
+    ///
+    /// Ranges of protocol assignments (192.0.0.0/24, 2001::/23) count as not public as a whole, although a few anycast
+    /// addresses in them are.
     ///
     /// Source: the IANA special-purpose address registries (RFC 6890).
     package var isGloballyRoutable: Bool {
@@ -141,6 +145,7 @@ package struct SocketAddress: Sendable, Hashable, CustomStringConvertible {
         case (192, 0, 0), (192, 0, 2), (198, 51, 100), (203, 0, 113): false  // assignments and documentation
         case (192, 88, 99): false  // 6to4 relay
         case (198, 18...19, _): false  // benchmarks
+        case (168, 63, 129): b[3] != 16  // Azure's host agent, at a public address that is the same for every machine
         case (224..., _, _): false  // multicast, reserved, broadcast
         default: true
         }

@@ -17,6 +17,9 @@ package struct SystemError: Error, Equatable, CustomStringConvertible {
         SystemError(call, number: errno)
     }
 
+    /// Whether the system refused for want of a right, or because nothing can be written there.
+    package var isRefusal: Bool { [EACCES, EPERM, EROFS].contains(number) }
+
     package var description: String {
         let text = unsafe strerror(number).map { unsafe String(cString: $0) } ?? "error \(number)"
         return "\(call): \(text)"

@@ -17,6 +17,12 @@ enum Accept {
     /// Of a longer list, the rest is not read.
     private static let mostRanges = 64
 
+    /// Whether HTML is named, as every browser does and no other common client.
+    static func namesHTML(_ fields: Fields) -> Bool {
+        fields.list("Accept").prefix(mostRanges).map(Range.init)
+            .contains { $0.type == "text" && $0.subtype == "html" && $0.quality > 0 }
+    }
+
     private struct Preference: Comparable {
         var quality = 0.0
         /// 2 for a media type by its name, 1 for `type/*`, 0 for `*/*`.

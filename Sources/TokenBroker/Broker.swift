@@ -1,6 +1,5 @@
 package import BrokerCore
 package import CredentialStore
-package import Cryptography
 package import HTTPServer
 package import OAuth
 internal import Synchronization
@@ -11,7 +10,8 @@ package final class Broker: Sendable {
     @dynamicMemberLookup
     package struct Settings: Sendable {
         package var core = CredentialsBroker.Settings()
-        package var adminKey: SecretBytes
+        package var adminKeys: AdminKeys
+        package var rates = Rates()
         /// Whether each `GET /credentials` that goes well gets a line in the log. Without it they are only counted.
         package var logsReads = false
 
@@ -21,8 +21,8 @@ package final class Broker: Sendable {
         }
 
         /// - Parameter publicBaseURL: without a slash at its end.
-        package init(publicBaseURL: String, adminKey: SecretBytes) {
-            self.adminKey = adminKey
+        package init(publicBaseURL: String, adminKeys: AdminKeys) {
+            self.adminKeys = adminKeys
             core.publicBaseURL = publicBaseURL
         }
     }
@@ -32,7 +32,10 @@ package final class Broker: Sendable {
     package let keys: CallerKeyDirectory
     package let authenticator: CallerAuthenticator
     package let health: Health
+    let rateLimits: RateLimits
+    let authenticationFailures: AuthenticationFailures
     private let serverStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
+    private let operationsStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
 
     package init(
         settings: Settings, vault: Vault, journal: Journal? = nil, transport: any ProviderTransport, time: any Time,
@@ -43,7 +46,10 @@ package final class Broker: Sendable {
             settings: settings.core, vault: vault, journal: journal, transport: transport, time: time, log: log)
         keys = CallerKeyDirectory(vault: vault, bus: core.bus, time: time)
         core.beliefRenewal.include(keys.renewable)
-        authenticator = CallerAuthenticator(adminKey: settings.adminKey, keys: keys, time: time)
+        authenticator = CallerAuthenticator(adminKeys: settings.adminKeys, keys: keys, time: time)
+        rateLimits = RateLimits(settings.rates, time: time)
+        authenticationFailures = AuthenticationFailures(
+            settings.rates.authenticationFailures, metrics: core.metrics, time: time)
         health = Health(vault: vault, time: time)
     }
 
@@ -74,8 +80,7 @@ package final class Broker: Sendable {
 
     /// Removes a tenant with everything under it.
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
-        defer { keys.forget(tenant: name) }
-        return try await core.deleteTenant(name)
+        try await core.deleteTenant(name)
     }
 
     /// Shows the server's own counts in the metrics.
@@ -83,5 +88,11 @@ package final class Broker: Sendable {
         serverStatistics.withLock { $0 = counters }
     }
 
+    /// Shows the counts of the server for probes and metrics, where they have one of their own.
+    package func observeOperations(_ counters: @escaping @Sendable () -> ServerStatistics) {
+        operationsStatistics.withLock { $0 = counters }
+    }
+
     var currentServerStatistics: ServerStatistics? { serverStatistics.withLock { $0 }?() }
+    var currentOperationsStatistics: ServerStatistics? { operationsStatistics.withLock { $0 }?() }
 }

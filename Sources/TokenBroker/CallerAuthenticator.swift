@@ -1,18 +1,17 @@
 package import BrokerCore
-package import Cryptography
-internal import ExternalText
+internal import Cryptography
 internal import HTTPCodec
 package import HTTPServer
 internal import OAuth
 
 /// Finds out who calls (RFC 6750 §2.1).
 package struct CallerAuthenticator: Sendable {
-    private let adminKeyDigest: [UInt8]
+    private let adminKeys: AdminKeys
     private let keys: CallerKeyDirectory
     private let time: any Time
 
-    package init(adminKey: SecretBytes, keys: CallerKeyDirectory, time: any Time) {
-        adminKeyDigest = adminKey.withRevealed { SHA256.digest($0) }
+    package init(adminKeys: AdminKeys, keys: CallerKeyDirectory, time: any Time) {
+        self.adminKeys = adminKeys
         self.keys = keys
         self.time = time
     }
@@ -25,7 +24,7 @@ package struct CallerAuthenticator: Sendable {
             throw Self.unauthorized("Send one Authorization field with `Bearer` and an API key.")
         }
         let digest = SHA256.digest(Array(key))
-        if ConstantTime.equal(digest, adminKeyDigest) { return .admin }
+        if let name = adminKeys.name(digest: digest) { return .admin(name) }
         guard let known = try await keys.key(digest: digest), known.expires.map({ $0 > time.now }) ?? true else {
             throw Self.unauthorized("The API key is unknown or has expired.")
         }

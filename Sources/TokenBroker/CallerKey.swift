@@ -1,4 +1,5 @@
-internal import BrokerCore
+package import BrokerCore
+internal import CredentialStore
 package import OAuth
 
 /// What an API key allows.
@@ -19,11 +20,13 @@ package struct CallerKey: Cacheable, Equatable {
     package let storageKeys: [StorageKey]?
     package let created: Timestamp
     package let expires: Timestamp?
+
+    var recordID: RecordID { RecordID(.apiKey, tenant, key: id) }
 }
 
 /// Who is calling.
 package enum Caller: Sendable {
-    /// The operator, with the key from the configuration.
-    case admin
+    /// The operator, with the key of that name from the configuration.
+    case admin(AdminName)
     case key(CallerKey)
 }

@@ -4,6 +4,7 @@ internal import Cryptography
 internal import ExternalText
 internal import JSON
 package import OAuth
+internal import Reactor
 
 /// The API keys. Only digests are kept: a key is 256 random bits, so its plain SHA-256 gives nothing away.
 package final class CallerKeyDirectory: Sendable {
@@ -11,10 +12,15 @@ package final class CallerKeyDirectory: Sendable {
     private let time: any Time
     private let cache: RevalidatingCache<[UInt8], CallerKey>
     private static let onlyVersion: Int64 = 1
+    /// For how long a key is taken for valid after the store, or its change feed, was last known to have it, while the
+    /// store cannot be asked. A key that was revoked meanwhile, on another replica, is good for no longer.
+    package static let longestBelief: Duration = .seconds(30)
+    private let bus: EventBus
 
     package init(vault: Vault, bus: EventBus, time: any Time) {
         self.vault = vault
         self.time = time
+        self.bus = bus
         cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust, holdsConfiguration: true) { digest, key in
             Footprint.bytes(digest.count) + Footprint.text(key.id) + Footprint.text(key.tenant.description)
                 + Footprint.text(key.name) + Footprint.bytes(key.permissions.count)
@@ -40,7 +46,7 @@ package final class CallerKeyDirectory: Sendable {
 
     /// The key with this digest, expired or not. Does not suspend while the cached one may be believed.
     package func key(digest: [UInt8]) async throws(BrokerError) -> CallerKey? {
-        if let key = cache.fresh(digest, now: time.monotonic) { return key }
+        if let key = holding(digest: digest)?.value { return key }
         let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
             // The digest is the index of a look-up, not a secret that is compared: how long the look-up takes says
@@ -53,7 +59,12 @@ package final class CallerKeyDirectory: Sendable {
             cache.fill(digest, key, ticket)
             return key
         } catch {
-            if error == .unavailable, let known = cache.any(digest) { return known }
+            // Looked at after the store has failed, which can take a while.
+            if error == .unavailable,
+                let known = cache.any(digest, within: Self.longestBelief, now: time.monotonic)
+            {
+                return known
+            }
             throw BrokerError(error)
         }
     }
@@ -95,9 +106,15 @@ package final class CallerKeyDirectory: Sendable {
         return (key, secret)
     }
 
-    /// The key with this digest, expired or not, where the one in memory may be believed.
-    func holding(digest: [UInt8]) -> RevalidatingCache<[UInt8], CallerKey>.Holding? {
-        cache.holding(digest, now: time.monotonic)
+    /// The key with this digest, expired or not, where the one in memory may be believed, and until when. While no feed
+    /// tells of changes that is `longestBelief` at most, however long other things are believed.
+    func holding(digest: [UInt8]) -> (value: CallerKey, end: MonotonicInstant)? {
+        let now = time.monotonic
+        guard let holding = cache.holding(digest, now: now) else { return nil }
+        let trust = bus.trust
+        if trust.validity == nil || trust.isFollowing(now) { return (holding.value, holding.end) }
+        let end = min(holding.end, trust.lastVouched(for: holding.checked).advanced(by: Self.longestBelief))
+        return end > now ? (holding.value, end) : nil
     }
 
     package func list(tenant: TenantName, after: String?, limit: Int) async throws(BrokerError) -> [CallerKey] {
@@ -126,8 +143,9 @@ package final class CallerKeyDirectory: Sendable {
     /// Returns whether there was such a key.
     package func delete(tenant: TenantName, id: String) async throws(BrokerError) -> Bool {
         let recordID = RecordID(.apiKey, tenant, key: id)
-        // Also where it was gone already or the deletion's answer was lost: from now on the store is asked.
-        defer { cache.removeAll { _, key in key.tenant == tenant && key.id == id } }
+        // Also where it was gone already or the deletion's answer was lost: from now on the store is asked, for event
+        // streams that the key has opened as well.
+        defer { bus.announce(recordID, version: nil) }
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
                 guard let record = try await self.vault.read(recordID) else { return false }
@@ -137,11 +155,6 @@ package final class CallerKeyDirectory: Sendable {
         } catch {
             throw BrokerError(error)
         }
-    }
-
-    /// Forgets the keys of a tenant that was deleted.
-    package func forget(tenant: TenantName) {
-        cache.removeAll { _, key in key.tenant == tenant }
     }
 
     private func encode(_ key: CallerKey) -> [UInt8] {

@@ -43,6 +43,9 @@ struct CredentialsRoutes {
 
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
+        if query.policy == .localForceRefresh || query.refusedByAPI {
+            try broker.rateLimits.spend(.writes, call.caller)
+        }
         let provider = tenant.configuration.preset.name
         let answer: CredentialsProvider.Answer
         do throws(BrokerError) {
@@ -111,6 +114,7 @@ struct CredentialsRoutes {
         }
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
+        try broker.rateLimits.spend(.writes, call.caller)
         let held = try given!.held(refreshToken: refreshToken, for: tenant, now: broker.time.now)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let snapshot = try await broker.credentials.set(id, to: held)
@@ -125,6 +129,7 @@ struct CredentialsRoutes {
         try query.finish()
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
+        try broker.rateLimits.spend(.writes, call.caller)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         // The logout comes first: it holds whatever becomes of the revocation.
         let purged = try await broker.credentials.purge(id)

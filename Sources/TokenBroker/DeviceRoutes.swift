@@ -27,6 +27,7 @@ struct DeviceRoutes {
         let storageKey = try await call.body { $0.storageKey() }
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
+        try broker.rateLimits.spend(.deviceLogins, call.caller)
         let begun = try await broker.deviceLogins.begin(storageKey, of: tenant)
         return .json(.created) { json in
             json.member("device_code", begun.handle.revealedText)

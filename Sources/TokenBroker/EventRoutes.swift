@@ -29,7 +29,9 @@ struct EventRoutes {
             return response
         }
         let listener = try await broker.events.listener(
-            .init(tenant: tenant, storageKeys: call.narrowedStorageKeys), after: position)
+            .init(
+                tenant: tenant, storageKeys: call.narrowedStorageKeys, apiKey: call.apiKey?.recordID,
+                expires: call.apiKey?.expires), after: position)
         let request = call.request
         response.stream = { [broker] stream in
             await listener.run(

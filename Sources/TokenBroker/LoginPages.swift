@@ -2,16 +2,46 @@ internal import BrokerCore
 internal import Cryptography
 internal import HTTPCodec
 internal import HTTPServer
+internal import OAuth
 
-/// The pages that a browser sees: a few plain words, nothing active, nothing from outside.
+/// The pages that a browser sees: a few plain words, nothing active but a button, nothing from outside.
 enum LoginPage {
-    static func completed() -> Response {
-        page(.ok, title: "You are logged in", text: "The login is complete. You can close this page.")
+    /// What a page says besides what happened.
+    struct Context {
+        /// The login that the page is about; nil where none is known.
+        let login: LoginDescription?
+        /// A few characters by which an operator finds what happened in the log or among the logins.
+        let reference: String
+
+        init(login: LoginDescription?, requestID: String) {
+            self.login = login
+            reference = String(decoding: (login?.loginID ?? requestID).utf8.prefix(8), as: UTF8.self)
+        }
     }
 
-    static func failed(_ error: BrokerError) -> Response {
+    // MARK: Outcomes
+
+    static func completed(_ context: Context) -> Response {
+        page(
+            .ok, context, title: "You are logged in", text: ["The login is complete. You can close this page."])
+    }
+
+    /// The login has no outcome yet.
+    static func pending(_ context: Context) -> Response {
+        page(
+            .ok, context, title: "The login is not finished yet",
+            text: ["Reload this page in a moment to see what became of it."])
+    }
+
+    static func failed(_ error: BrokerError, _ context: Context) -> Response {
+        var response = failed(error.code, context)
+        response.fields.set("Retry-After", error.retryAfter.map { String($0) })
+        return response
+    }
+
+    private static func failed(_ code: BrokerError.Code, _ context: Context) -> Response {
         let (title, text) =
-            switch error.code {
+            switch code {
             case .authorizationError:
                 ("The login did not succeed", "The login service did not confirm it. You can try again.")
             case .gone:
@@ -21,41 +51,103 @@ enum LoginPage {
             case .forbidden:
                 (
                     "This login was started in another browser",
-                    "Please copy this page's address into the browser in which the login began."
+                    "Please begin again in the browser in which you started, and stay in it until the login is done."
                 )
             case .invalidRequest:
                 ("This address is not complete", "Something is missing in it or was changed. Please begin again.")
-            case .retryableError, .networkError, .storageUnavailable:
+            case .retryableError, .networkError, .storageUnavailable, .tooManyRequests:
                 ("The login could not be finished now", "A service did not answer. Please begin again in a moment.")
             default:
                 ("The login could not be finished", "The login service's answer was not usable. Please begin again.")
             }
-        var response = page(error.code.status, title: title, text: text)
-        if let seconds = error.retryAfter { response.fields.append("Retry-After", String(seconds)) }
-        return response
+        return page(code.status, context, title: title, text: [text])
     }
+
+    // MARK: Questions
+
+    /// A second browser has opened the start address of a login.
+    /// - Parameter action: where the form goes.
+    static func confirmStart(_ login: LoginDescription, action: String, _ context: Context) -> Response {
+        page(
+            .ok, context, title: "Continue in this browser?",
+            text: [
+                "\(emphasized(login.tenantTitle)) asks you to log in at \(emphasized(login.providerTitle)), for the account "
+                    + "\(emphasized(login.storageKey.description)).",
+                "This login was opened in another browser before. Continue here only if you began it yourself: the "
+                    + "other browser cannot finish it then.",
+            ], form: form(action, [(.continue, "Continue in this browser")]))
+    }
+
+    /// The code is there and waits for the user's word.
+    static func confirmLogin(_ login: LoginDescription, action: String, _ context: Context) -> Response {
+        page(
+            .ok, context, title: "Did you begin this login?",
+            text: [
+                "\(emphasized(login.tenantTitle)) asks for access to your account at \(emphasized(login.providerTitle)), and "
+                    + "keeps it as the account \(emphasized(login.storageKey.description)).",
+                "Continue only if you began this login yourself.",
+            ], form: form(action, [(.continue, "Continue"), (.cancel, "No, cancel")]))
+    }
+
+    /// The values of `decision` in what the forms send.
+    enum Decision: String, CaseIterable {
+        case `continue`
+        case cancel
+    }
+
+    private static func form(_ action: String, _ buttons: [(decision: Decision, label: String)]) -> String {
+        let buttons = buttons.enumerated().map { index, button in
+            "<button name=\"decision\" value=\"\(button.decision.rawValue)\"\(index == 0 ? " autofocus" : "")>\(button.label)</button>"
+        }
+        return "<form method=\"post\" action=\"\(escaped(action))\">\n\(buttons.joined(separator: "\n"))\n</form>\n"
+    }
+
+    // MARK: Ways on
 
     /// Sends the browser on. 303, so that whatever the method was, a GET follows.
     static func redirect(to location: String) -> Response {
         var response = Response(.seeOther, fields: ["Location": location])
-        for field in headers { response.fields.append(field.name, field.value) }
+        response.fields.append(contentsOf: headers(hasForm: false))
         return response
     }
 
-    private static func page(_ status: Status, title: String, text: String) -> Response {
+    /// Sends a browser on that has sent a form. Chromium holds each redirect that answers a form against the
+    /// `form-action` of the form's page, and the way on leads to other origins.
+    static func goOn(to location: String, _ context: Context) -> Response {
+        page(
+            .ok, context, title: "One moment",
+            text: ["<a href=\"\(escaped(location))\">Continue</a>"],
+            head: "<meta http-equiv=\"refresh\" content=\"0; url=\(escaped(location))\">\n")
+    }
+
+    // MARK: Markup
+
+    /// - Parameters:
+    ///   - text: paragraphs of markup.
+    ///   - form: markup below them; nil for none.
+    ///   - head: more markup for the head.
+    private static func page(
+        _ status: Status, _ context: Context, title: String, text: [String], form: String? = nil, head: String = ""
+    ) -> Response {
+        let login = context.login.map { login in
+            "<p class=\"login\">\(isolated(login.tenantTitle)) · \(isolated(login.providerTitle))</p>\n"
+        }
+        // Where the referrer policy of a page is no-referrer, its forms are sent with `Origin: null` (Fetch, "append a
+        // request Origin header"), which no check of the origin can tell from a stranger's.
+        let referrer = form == nil ? "" : "<meta name=\"referrer\" content=\"same-origin\">\n"
         let html = """
             <!DOCTYPE html>
             <html lang="en">
             <head>
             <meta charset="utf-8">
             <meta name="viewport" content="width=device-width, initial-scale=1">
-            <title>\(title)</title>
+            \(referrer)\(head)<title>\(title)</title>
             <style>\(style)</style>
             </head>
             <body>
             <main>
-            <h1>\(title)</h1>
-            <p>\(text)</p>
+            \(login ?? "")<h1>\(title)</h1>
+            \(text.map { "<p>\($0)</p>\n" }.joined())\(form ?? "")<p class="reference">Reference: \(escaped(context.reference))</p>
             </main>
             </body>
             </html>
@@ -63,25 +155,63 @@ enum LoginPage {
             """
         var response = Response(
             status, fields: ["Content-Type": "text/html; charset=utf-8"], body: Array(html.utf8))
-        for field in headers { response.fields.append(field.name, field.value) }
+        response.fields.append(contentsOf: headers(hasForm: form != nil))
         return response
+    }
+
+    /// A name from outside as markup that does not change the direction of what stands around it.
+    private static func isolated(_ text: String) -> String { "<bdi>\(escaped(text))</bdi>" }
+
+    private static func emphasized(_ text: String) -> String { "<strong>\(isolated(text))</strong>" }
+
+    /// Text as markup, in elements and in quoted attributes.
+    private static func escaped(_ text: String) -> String {
+        var bytes: [UInt8] = []
+        for byte in text.utf8 {
+            switch byte {
+            case UInt8(ascii: "&"): bytes += "&amp;".utf8
+            case UInt8(ascii: "<"): bytes += "&lt;".utf8
+            case UInt8(ascii: ">"): bytes += "&gt;".utf8
+            case UInt8(ascii: "\""): bytes += "&quot;".utf8
+            case UInt8(ascii: "'"): bytes += "&#39;".utf8
+            default: bytes.append(byte)
+            }
+        }
+        return String(decoding: bytes, as: UTF8.self)
     }
 
     private static let style = """
         body{margin:0;min-height:100vh;display:grid;place-items:center;font:1.125rem/1.5 system-ui,sans-serif;\
-        color:#1a1a1a;background:#fff}main{max-width:32rem;padding:1.5rem}h1{margin:0 0 .5rem;font-size:1.5rem}\
-        p{margin:0}@media(prefers-color-scheme:dark){body{color:#eee;background:#161616}}
+        color:#1a1a1a;background:#fff}main{max-width:32rem;padding:1.5rem;overflow-wrap:anywhere}\
+        h1{margin:0 0 .5rem;font-size:1.5rem}p{margin:0 0 .5rem}.login,.reference{font-size:.875rem;color:#595959}\
+        .reference{margin-top:1.5rem}form{margin-top:1.25rem;display:flex;flex-wrap:wrap;gap:.75rem}\
+        button{font:inherit;padding:.5rem 1.25rem;border:2px solid #1a4fa0;border-radius:.375rem;color:#fff;\
+        background:#1a4fa0;cursor:pointer}button+button{color:#1a4fa0;background:none}\
+        button:focus-visible{outline:3px solid #e8a33d;outline-offset:2px}a{color:#1a4fa0}\
+        @media(prefers-color-scheme:dark){body{color:#eee;background:#161616}.login,.reference{color:#b0b0b0}\
+        button{border-color:#8ab4f8;color:#161616;background:#8ab4f8}button+button{color:#8ab4f8}a{color:#8ab4f8}}
         """
 
-    /// Nothing is loaded and nothing runs; of styles, exactly the one above is taken (CSP Level 3 §6.7.3.3).
-    private static let policy =
-        "default-src 'none'; style-src 'sha256-\(Base64.encode(SHA256.digest(Array(style.utf8))))'; base-uri 'none'; "
-        + "form-action 'none'; frame-ancestors 'none'"
+    /// Nothing is loaded and nothing runs; of styles, exactly the one above is taken (CSP Level 3 §6.7.3.3). A form goes
+    /// to the broker itself.
+    private static func policy(hasForm: Bool) -> String {
+        "default-src 'none'; style-src 'sha256-\(styleDigest)'; base-uri 'none'; "
+            + "form-action \(hasForm ? "'self'" : "'none'"); frame-ancestors 'none'"
+    }
 
-    private static let headers: [(name: String, value: String)] = [
-        ("Cache-Control", "no-store"),
-        ("Referrer-Policy", "no-referrer"),
-        ("Content-Security-Policy", policy),
-        ("X-Content-Type-Options", "nosniff"),
-    ]
+    private static let styleDigest = Base64.encode(SHA256.digest(Array(style.utf8)))
+
+    private static func headers(hasForm: Bool) -> [Fields.Field] {
+        [
+            .init(name: "Cache-Control", value: "no-store"),
+            .init(name: "Referrer-Policy", value: "no-referrer"),
+            .init(name: "Content-Security-Policy", value: WireText(policy(hasForm: hasForm))),
+        ]
+    }
+}
+
+extension Fields {
+    fileprivate mutating func append(contentsOf fields: [Field]) {
+        for field in fields { append(field.name.text, field.value.text) }
+    }
 }

@@ -99,8 +99,16 @@ struct OperationRoutes {
                 ("http_connections", "gauge", "Connections that are open.", [("", server.connectionsOpen)]),
                 ("http_connections_total", "counter", "Connections accepted.", [("", server.connectionsAccepted)]),
                 (
-                    "http_connections_refused_total", "counter", "Connections refused over a limit.",
-                    [("", server.refusals[.connections] ?? 0)]
+                    "http_connections_refused_total", "counter", "Connections refused over a limit, by which.",
+                    [Refusal.connections, .source].map { (#"reason="\#($0.name)""#, server.refusals[$0] ?? 0) }
+                ),
+                (
+                    "http_connections_evicted_total", "counter",
+                    "Connections closed to make room for another one, by what they were doing.",
+                    [
+                        (#"state="waiting""#, server.connectionsEvicted),
+                        (#"state="in_use""#, server.refusals[.displacement] ?? 0),
+                    ]
                 ),
                 (
                     "http_requests_refused_total", "counter",
@@ -112,6 +120,14 @@ struct OperationRoutes {
                     [("", server.connectionsStalled)]
                 ),
             ]
+        }
+        if let server = broker.currentOperationsStatistics {
+            gauges.append(
+                (
+                    "operations_connections_refused_total", "counter",
+                    "Connections refused over the limit of the listener for probes and metrics.",
+                    [("", (server.refusals[.connections] ?? 0) + (server.refusals[.source] ?? 0))]
+                ))
         }
         return Response(
             .ok, fields: ["Content-Type": "text/plain; version=0.0.4; charset=utf-8"],

@@ -31,6 +31,8 @@ extension BrokerError {
         response.fields.append("Cache-Control", "no-store")
         if let retryAfter { response.fields.append("Retry-After", String(retryAfter)) }
         if code == .unauthorized { response.fields.append("WWW-Authenticate", "Bearer") }
+        // RFC 9110 §12.5.3: with no other 415.
+        if isAboutContentCoding { response.fields.append("Accept-Encoding", "identity") }
         if !allowedMethods.isEmpty {
             response.fields.append("Allow", allowedMethods.map(\.name).joined(separator: ", "))
         }

@@ -129,6 +129,38 @@ struct Route: Sendable {
     var methods: [Method] { method == .get && allowsHead ? [.get, .head] : [method] }
 
     func accepts(_ other: Method) -> Bool { other == method || methods.contains(other) }
+
+    /// - Parameter caller: nil on open routes.
+    /// - Throws: `forbidden`.
+    func authorize(_ caller: Caller?) throws(BrokerError) {
+        guard case .key(let key)? = caller else { return }
+        switch access {
+        case .open: return
+        case .admin: throw BrokerError(.forbidden, "Only the admin key may do this.")
+        case .tenant(let permission):
+            if key.permissions.contains(permission) { return }
+            throw BrokerError(.forbidden, "The API key lacks the permission \(permission.rawValue).")
+        }
+    }
+
+    /// The content that the route reads; nil where it reads none.
+    private var contentType: ContentType? {
+        guard method == .post || method == .put else { return nil }
+        return access == .open ? .form : .json
+    }
+
+    /// Checks what the fields say of a request's content.
+    /// - Throws: `unsupported_media_type`.
+    func checkContent(_ fields: Fields) throws(BrokerError) {
+        if method == .get { return }
+        for coding in fields.list("Content-Encoding") where !coding.equalsIgnoringCase("identity") {
+            var error = BrokerError(.unsupportedMediaType, "Send the body without a Content-Encoding.")
+            error.isAboutContentCoding = true
+            throw error
+        }
+        // Whether chunked content is empty, and needs no type, is not known before it has arrived.
+        if fields.contains("Content-Type") || fields.contains("Content-Length") { try contentType?.check(fields) }
+    }
 }
 
 /// A request that found its route and, where the route has one, its caller.
@@ -161,10 +193,7 @@ struct Call: Sendable {
         _ read: @Sendable (JSONValue) throws(BrokerError) -> Value
     ) async throws(BrokerError) -> Value {
         if request.body.isEmpty { return try read(.object([:])) }
-        let types = request.fields.values("Content-Type")
-        guard types.count == 1, Self.isJSON(types[0]) else {
-            throw BrokerError(.unsupportedMediaType, "Send the body as Content-Type: application/json.")
-        }
+        try ContentType.json.check(request.fields)
         let body = request.body
         return try await InputReading.run(bytes: body.count) { () throws(BrokerError) in
             try read(try Self.parse(body))
@@ -188,6 +217,30 @@ struct Call: Sendable {
     }
 
     func query() throws(BrokerError) -> QueryReader { try QueryReader(request.query) }
+}
+
+/// The media type of what a route reads.
+enum ContentType: Sendable {
+    case json
+    case form
+
+    /// - Throws: `unsupported_media_type`.
+    func check(_ fields: Fields) throws(BrokerError) {
+        switch self {
+        case .json:
+            let types = fields.values("Content-Type")
+            guard types.count == 1, Self.isJSON(types[0]) else {
+                throw BrokerError(.unsupportedMediaType, "Send the body as Content-Type: application/json.")
+            }
+        case .form:
+            guard MediaType(fields["Content-Type"] ?? "").name == "application/x-www-form-urlencoded" else {
+                throw Self.noForm
+            }
+        }
+    }
+
+    static let noForm = BrokerError(
+        .unsupportedMediaType, "Send the response as Content-Type: application/x-www-form-urlencoded.")
 
     /// `application/json`, with `charset=utf-8` or no parameter at all.
     private static func isJSON(_ value: WireText) -> Bool {

@@ -53,8 +53,11 @@ extension Call {
     }
 
     /// The storage keys that the caller is confined to; nil for all.
-    var narrowedStorageKeys: [StorageKey]? {
-        if case .key(let key)? = caller { key.storageKeys } else { nil }
+    var narrowedStorageKeys: [StorageKey]? { apiKey?.storageKeys }
+
+    /// The API key that the caller shows; nil for the operator's and for none.
+    var apiKey: CallerKey? {
+        if case .key(let key)? = caller { key } else { nil }
     }
 
     /// Refuses every query parameter: for operations that take none.

@@ -10,12 +10,38 @@ package struct Service: RequestHandler {
     private let broker: Broker
     private let router: Router
     private let limits: RequestLimits
+    private let scope: Scope
+
+    /// How long the content of a request may be whose caller needs no key.
+    private static let openContentBytes = 65_536
+
+    /// The routes that a listener serves.
+    package enum Scope: Sendable {
+        case all
+        /// Probes and metrics.
+        case operations
+        /// All but probes and metrics, which have a listener of their own.
+        case api
+    }
 
     /// - Parameter limits: the server's.
-    package init(_ broker: Broker, limits: RequestLimits = RequestLimits()) {
+    package init(_ broker: Broker, limits: RequestLimits = RequestLimits(), scope: Scope = .all) {
         self.broker = broker
         self.limits = limits
-        router = Router(Routes(broker).all)
+        self.scope = scope
+        router = Router(
+            Routes(broker).all.filter { route in
+                switch scope {
+                case .all: true
+                case .operations: Self.isOperation(route.path.description)
+                case .api: !Self.isOperation(route.path.description)
+                }
+            })
+    }
+
+    /// Whether a path is one of those that `TOKEN_BROKER_OPERATIONS_LISTEN` moves to a listener of their own.
+    private static func isOperation(_ path: String) -> Bool {
+        ["/livez", "/healthz", "/readyz", "/metrics"].contains(path)
     }
 
     /// Every operation, for the test that holds openapi.yaml against it.
@@ -23,42 +49,85 @@ package struct Service: RequestHandler {
         Routes(broker).all.map { ($0.method.name, $0.path.description) }
     }
 
+    /// What is known of a request from its head.
+    private struct Reception: Sendable {
+        /// Nil for a path that has none, or not with that method.
+        var match: Router.Match?
+        /// Nil on open routes.
+        var caller: Caller?
+        /// Why the request is not answered by its route.
+        var problem: BrokerError?
+        var took = Duration.zero
+    }
+
+    package func admit(_ request: Request) async -> Admission {
+        let reception = await receive(request, hasContent: true)
+        if let problem = reception.problem {
+            let response = problem.response
+            report(request, reception, response, problem, took: reception.took)
+            return .refused(response)
+        }
+        let isOpen = reception.match?.route.access == .open
+        return .admitted(contentBytes: isOpen ? Self.openContentBytes : nil, isOpen: isOpen, found: reception)
+    }
+
     package func respond(to request: Request) async -> Response {
         let start = broker.time.monotonic
-        var route: StaticString = "unknown"
+        let admitted = request.admission as? Reception
+        let reception =
+            if let admitted { admitted } else { await receive(request, hasContent: !request.body.isEmpty) }
         var response: Response
-        var problem: BrokerError?
-        var caller: Caller?
+        var problem = reception.problem
         do throws(BrokerError) {
-            let match = try router.match(request.method, request.path)
-            route = match.route.path
-            // The key comes before the body and everything else: a stranger learns nothing and costs little.
-            caller = match.route.access == .open ? nil : try await broker.authenticator.caller(of: request)
-            if match.route.access == .admin, case .key? = caller {
-                throw BrokerError(.forbidden, "Only the admin key may do this.")
-            }
-            if case .tenant(let permission) = match.route.access, case .key(let key)? = caller,
-                !key.permissions.contains(permission)
-            {
-                throw BrokerError(.forbidden, "The API key lacks the permission \(permission.rawValue).")
+            guard let match = reception.match, problem == nil else {
+                throw problem ?? BrokerError(.notFound, "There is nothing at this path.")
             }
             response = try await match.route.handle(
-                Call(request: request, parameters: match.parameters, caller: caller))
+                Call(request: request, parameters: match.parameters, caller: reception.caller))
         } catch {
             problem = error
             response = error.response
         }
-        report(request, route, response, problem, caller, took: start.duration(to: broker.time.monotonic))
+        let took = start.duration(to: broker.time.monotonic) + (admitted?.took ?? .zero)
+        report(request, reception, response, problem, took: took)
         return response
     }
 
+    /// Finds the route and the caller, and whether both suit the request. Looks at its head only.
+    private func receive(_ request: Request, hasContent: Bool) async -> Reception {
+        let start = broker.time.monotonic
+        var reception = Reception()
+        do throws(BrokerError) {
+            let match = try router.match(request.method, request.path)
+            reception.match = match
+            // The key comes before the body and everything else: a stranger learns nothing and costs little.
+            if match.route.access != .open { reception.caller = try await authenticated(request) }
+            try match.route.authorize(reception.caller)
+            try broker.rateLimits.spend(.requests, reception.caller)
+            if hasContent { try match.route.checkContent(request.fields) }
+        } catch {
+            reception.problem = error
+        }
+        reception.took = start.duration(to: broker.time.monotonic)
+        return reception
+    }
+
+    /// Who calls; delays the refusal of sources that are refused often.
+    private func authenticated(_ request: Request) async throws(BrokerError) -> Caller {
+        do throws(BrokerError) {
+            return try await broker.authenticator.caller(of: request)
+        } catch {
+            if error.code == .unauthorized { try await broker.authenticationFailures.admit(request.source) }
+            throw error
+        }
+    }
+
     package func isEssential(_ path: String) -> Bool {
-        let essential: [WireText] = ["/livez", "/healthz", "/readyz", "/metrics"]
-        return essential.contains(WireText(path))
+        scope != .api && Self.isOperation(path)
     }
 
     package func makeShortcut() -> (any Shortcut)? {
-        broker.settings.logsReads ? nil : WarmReads(broker, limits: limits)
+        broker.settings.logsReads || scope == .operations ? nil : WarmReads(broker, limits: limits)
     }
 
     package func response(to refusal: Refusal) -> Response {
@@ -103,12 +172,14 @@ package struct Service: RequestHandler {
     }
 
     private func report(
-        _ request: Request, _ route: StaticString, _ response: Response, _ problem: BrokerError?, _ caller: Caller?,
+        _ request: Request, _ reception: Reception, _ response: Response, _ problem: BrokerError?,
         took duration: Duration
     ) {
+        let route = reception.match?.route.path ?? "unknown"
         broker.metrics.requestAnswered(
             route: route, method: LogField.knownName(of: request.method), status: response.status.code,
             took: duration)
+        if let quota = problem?.quota { broker.metrics.refused(over: quota) }
         guard broker.log.isEnabled(.info) else { return }
         // They are most of all requests, and each is in the metrics.
         if !broker.settings.logsReads, problem == nil, route.description == "/credentials", request.method == .get {
@@ -118,7 +189,11 @@ package struct Service: RequestHandler {
             .request(RequestID(request.id)), .method(request.method), .route(route), .status(response.status),
             .duration(duration),
         ]
-        if case .key(let key)? = caller { fields.append(.tenant(key.tenant)) }
+        switch reception.caller {
+        case .key(let key)?: fields.append(.tenant(key.tenant))
+        case .admin(let name)?: fields.append(.admin(name))
+        case nil: break
+        }
         if let problem {
             fields.append(.code(problem.code))
             if let error = problem.storeError { fields.append(.store(error)) }

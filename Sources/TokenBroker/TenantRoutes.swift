@@ -56,9 +56,9 @@ struct TenantRoutes {
                 "tenant",
                 "A tenant's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
-        let rules = TenantConfiguration.AddressRules(allowsInsecureProviders: broker.settings.allowsInsecureProviders)
+        let targets = broker.settings.providerTargets
         let configuration = try await call.json { (json) throws(BrokerError) in
-            try TenantConfiguration(json, rules: rules)
+            try TenantConfiguration(json, rules: targets)
         }
         let (tenant, isNew) = try await broker.tenants.put(name, configuration)
         var fields: [LogField] = [.tenant(name), .provider(configuration.preset), .version(tenant.version)]

@@ -21,20 +21,30 @@ struct Configuration: Sendable {
     }
 
     var listen: SocketAddress
+    /// Where probes and metrics are answered instead of on `listen`; nil answers them there.
+    var operationsListen: SocketAddress?
     var publicBaseURL: String
     var store: Store
     /// Whether `serve` brings the database's schema up to date by itself.
     var migratesSchema: Bool
     var masterKeys: SecretBytes?
-    var adminKey: SecretBytes?
+    /// The file that `masterKeys` came from, or, without them, the one in which the embedded store is to keep new ones.
+    var masterKeysFile: String?
+    var adminKeys: AdminKeys?
+    var limits: Limits
     /// Where a shared store's replica keeps what the store could not take; nil keeps it in memory.
     var journalDirectory: String?
     var trustedCAFile: String?
-    var allowsInsecureProviders: Bool
+    /// Where providers may be.
+    var providerTargets: TargetPolicy
     var logLevel: LogLevel
     var logsReads: Bool
     var eventLoops: Int?
     var maximumConnections: Int
+    /// Nil for a limit that holds only while the server is full.
+    var maximumConnectionsPerSource: Int?
+    /// The proxies whose word on a request's client is believed.
+    var trustedProxies: [NetworkRange]
     var providerConcurrency: Int
     var providerTimeout: Duration
     var quarantine: Duration
@@ -44,6 +54,8 @@ struct Configuration: Sendable {
     var cacheBytes: Int
     var cacheValidity: Duration
     var shutdownGrace: Duration
+    /// The variables that name a file which other users can read.
+    var exposedFiles: [StaticString]
     /// Variables with our prefix that mean nothing: worth a warning, no fault, since orchestrators add their own.
     var unknownVariables: [String]
 
@@ -58,17 +70,30 @@ struct Configuration: Sendable {
         }
         self.listen = listen ?? SocketAddress(ip: .v4([127, 0, 0, 1]), port: 8080)
 
+        operationsListen = nil
+        if let text = reader.value("OPERATIONS_LISTEN") {
+            operationsListen = Self.address(text)
+            if operationsListen == nil {
+                reader.fault("OPERATIONS_LISTEN", "must be a numeric address and a port, such as 0.0.0.0:8081")
+            } else if operationsListen == listen {
+                reader.fault("OPERATIONS_LISTEN", "must differ from TOKEN_BROKER_LISTEN")
+            }
+        }
+
         let base = reader.value("PUBLIC_BASE_URL")
         if let base, Self.isBaseURL(base) == false {
             reader.fault("PUBLIC_BASE_URL", "must be an http or https URL without query and fragment")
         }
         publicBaseURL = (base ?? "http://\(self.listen)").trimmingSlash
 
-        let databaseURL = reader.secret("DATABASE_URL")
+        let databaseURL = reader.secret("DATABASE_URL", "TOKEN_BROKER_DATABASE_URL_FILE")
         let directory = reader.value("DATA_DIR")
         journalDirectory = reader.value("JOURNAL_DIR")
-        masterKeys = reader.secret("MASTER_KEYS").map { SecretBytes(utf8: $0) }
-        adminKey = reader.secret("ADMIN_KEY").map { SecretBytes(utf8: $0) }
+        // Without a database, a file that is missing is made by the embedded store.
+        masterKeys = reader.secret("MASTER_KEYS", "TOKEN_BROKER_MASTER_KEYS_FILE", mayBeMissing: databaseURL == nil)
+            .map { SecretBytes(utf8: $0) }
+        masterKeysFile = reader.value("MASTER_KEYS_FILE")
+        let adminKey = reader.secret("ADMIN_KEY", "TOKEN_BROKER_ADMIN_KEY_FILE").map { SecretBytes(utf8: $0) }
         if let masterKeys {
             do {
                 _ = try Keyring(parsing: masterKeys.revealedText)
@@ -76,8 +101,13 @@ struct Configuration: Sendable {
                 reader.fault("MASTER_KEYS", "\(error)")
             }
         }
-        if let adminKey, !Self.isAdminKey(adminKey.revealedText) {
-            reader.fault("ADMIN_KEY", "must be 1 to 512 visible ASCII characters without spaces")
+        adminKeys = nil
+        if let adminKey {
+            do throws(AdminKeys.Fault) {
+                adminKeys = try AdminKeys(parsing: adminKey)
+            } catch {
+                reader.fault("ADMIN_KEY", "\(error)")
+            }
         }
         if let databaseURL {
             let connections = reader.integer("DATABASE_CONNECTIONS", 1...64) ?? 4
@@ -112,11 +142,13 @@ struct Configuration: Sendable {
         if let trustedCAFile, !SmallFile.isReadable(trustedCAFile) {
             reader.fault("TRUSTED_CA_FILE", "cannot be read")
         }
-        allowsInsecureProviders = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
+        providerTargets = Self.providerTargets(&reader)
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         logsReads = reader.bool("LOG_READS") ?? false
         eventLoops = reader.integer("EVENT_LOOPS", 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
+        maximumConnectionsPerSource = reader.integer("MAX_CONNECTIONS_PER_SOURCE", 1...1_000_000)
+        trustedProxies = Self.networks("TRUSTED_PROXIES", &reader)
         providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", 1...20) ?? 10))
         providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", 1...1024) ?? ProviderBudget.Limits().places
         quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
@@ -126,12 +158,14 @@ struct Configuration: Sendable {
         cacheBytes = (reader.integer("CACHE_MEGABYTES", 1...1_048_576) ?? 256) << 20
         cacheValidity = .seconds(Int64(reader.integer("CACHE_SECONDS", 0...3600) ?? 5))
         shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", 1...3600) ?? 25))
+        limits = Limits(&reader)
+        exposedFiles = reader.exposedFiles
         unknownVariables = reader.unknownNames
         if !reader.faults.isEmpty { throw Faults(lines: reader.faults) }
     }
 
     private static func listening(_ reader: inout EnvironmentReader) -> PostgresRecordStore.Listening {
-        switch reader.secret("DATABASE_LISTEN_URL") {
+        switch reader.secret("DATABASE_LISTEN_URL", "TOKEN_BROKER_DATABASE_LISTEN_URL_FILE") {
         case nil: return .automatic
         case "off": return .off
         case let url?:
@@ -144,6 +178,40 @@ struct Configuration: Sendable {
         }
     }
 
+    /// Reads a comma-separated list of addresses and CIDR ranges; empty where the variable is not set.
+    private static func networks(_ name: String, _ reader: inout EnvironmentReader) -> [NetworkRange] {
+        guard let text = reader.value(name) else { return [] }
+        let items = text.split(separator: ",", omittingEmptySubsequences: false)
+        let ranges = items.map { item in NetworkRange(parsing: String(item.filter { $0 != " " })) }
+        if ranges.contains(nil) {
+            reader.fault(
+                name,
+                "must be a comma-separated list of addresses and CIDR ranges, such as 10.0.0.0/8,2001:db8::1; "
+                    + "a range has no bits set behind its prefix")
+        }
+        return ranges.compactMap(\.self)
+    }
+
+    private static func providerTargets(_ reader: inout EnvironmentReader) -> TargetPolicy {
+        let allowsEverything = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
+        var targets = TargetPolicy()
+        targets.allowsHTTP = reader.bool("ALLOW_HTTP_PROVIDERS") ?? false
+        let networks = Self.networks("PROVIDER_NETWORKS", &reader)
+        if !networks.isEmpty, allowsEverything {
+            reader.fault("PROVIDER_NETWORKS", "has no effect with ALLOW_INSECURE_PROVIDERS=true")
+        }
+        if networks.contains(where: { !$0.isSingleAddress && $0.contains(NetworkAddress(Self.metadataService)) }) {
+            reader.fault(
+                "PROVIDER_NETWORKS",
+                "must not have a network that contains 169.254.169.254, where clouds give out credentials; name single "
+                    + "addresses instead")
+        }
+        targets.networks = networks
+        return allowsEverything ? .everything : targets
+    }
+
+    private static let metadataService = SocketAddress.IP.v4([169, 254, 169, 254])
+
     private static func address(_ text: String) -> SocketAddress? {
         guard let colon = text.lastIndex(of: ":"), let port = UInt16(text[text.index(after: colon)...]) else {
             return nil
@@ -153,11 +221,35 @@ struct Configuration: Sendable {
         return SocketAddress(numericHost: String(host), port: port)
     }
 
-    static func isAdminKey(_ text: String) -> Bool { TokenText.isSendable(text) && text.utf8.count <= 512 }
-
     private static func isBaseURL(_ text: String) -> Bool {
         guard let url = URLTarget(text) else { return false }
         return !url.pathAndQuery.contains("?")
+    }
+}
+
+extension Configuration {
+    /// What one API key and one tenant may use. Zero in the environment is nil here: no limit.
+    struct Limits: Sendable {
+        var rates = Rates()
+        var pendingLogins: Int?
+        var pendingDeviceLogins: Int?
+        var eventStreamsPerKey: Int?
+        var eventStreamsPerTenant: Int?
+
+        fileprivate init(_ reader: inout EnvironmentReader) {
+            rates.logins = reader.rate("LOGIN_RATE", rates.logins)
+            rates.deviceLogins = reader.rate("DEVICE_LOGIN_RATE", rates.deviceLogins)
+            rates.writes = reader.rate("WRITE_RATE", rates.writes)
+            rates.requests = reader.rate("REQUEST_RATE", rates.requests)
+            if let rate = reader.integer("AUTHENTICATION_FAILURE_RATE", 0...1_000_000) {
+                rates.authenticationFailures = rate == 0 ? nil : Rate(perSecond: rate, burst: rate)
+            }
+            let usual = CredentialsBroker.Settings()
+            pendingLogins = reader.limit("PENDING_LOGINS", usual.pendingLogins)
+            pendingDeviceLogins = reader.limit("PENDING_DEVICE_LOGINS", usual.pendingDeviceLogins)
+            eventStreamsPerKey = reader.limit("EVENT_STREAMS_PER_KEY", usual.listenersPerKey)
+            eventStreamsPerTenant = reader.limit("EVENT_STREAMS_PER_TENANT", usual.listenersPerTenant)
+        }
     }
 }
 
@@ -168,6 +260,8 @@ private struct EnvironmentReader {
     private let environment: [String: String]
     private var known: Set<String> = []
     private(set) var faults: [String] = []
+    /// The variables that name a file which other users can read.
+    private(set) var exposedFiles: [StaticString] = []
 
     init(_ environment: [String: String]) {
         self.environment = environment
@@ -184,21 +278,45 @@ private struct EnvironmentReader {
     }
 
     /// The variable itself, or the content of the file that its `_FILE` form names, without the newline at its end.
-    mutating func secret(_ name: String) -> String? {
+    /// - Parameters:
+    ///   - fileVariable: the whole name of the `_FILE` form.
+    ///   - mayBeMissing: a file that does not exist is no fault.
+    mutating func secret(_ name: String, _ fileVariable: StaticString, mayBeMissing: Bool = false) -> String? {
         let direct = value(name)
         guard let path = value(name + "_FILE") else { return direct }
         if direct != nil {
             fault(name, "and \(Self.prefix)\(name)_FILE are both set; set one of them")
             return nil
         }
-        guard let bytes = try? SmallFile.read(path, limit: 65_536), let text = String(validating: bytes, as: UTF8.self)
+        if mayBeMissing, !SmallFile.exists(path) { return nil }
+        guard let (bytes, access) = try? SmallFile.readWithAccess(path, limit: 65_536),
+            let text = String(validating: bytes, as: UTF8.self)
         else {
             fault(name + "_FILE", "names a file that cannot be read")
             return nil
         }
+        if access.belongsToAnother {
+            fault(name + "_FILE", "names a file that belongs to another user; it must be this user's or root's")
+        }
+        if access.isWritableByOthers {
+            fault(name + "_FILE", "names a file that other users can write to; allow its owner only (chmod 600)")
+        }
+        if access.isReadableByOthers { exposedFiles.append(fileVariable) }
         let trimmed = text.trimmingNewlines
         if trimmed.isEmpty { fault(name + "_FILE", "names an empty file") }
         return trimmed.isEmpty ? nil : trimmed
+    }
+
+    /// A rate by the second, with a burst of four seconds' worth; nil where the variable is 0.
+    mutating func rate(_ name: String, _ usual: Rate?) -> Rate? {
+        guard let perSecond = integer(name, 0...1_000_000) else { return usual }
+        return perSecond == 0 ? nil : Rate(perSecond: perSecond)
+    }
+
+    /// How many there may be; nil where the variable is 0.
+    mutating func limit(_ name: String, _ usual: Int?) -> Int? {
+        guard let count = integer(name, 0...10_000_000) else { return usual }
+        return count == 0 ? nil : count
     }
 
     mutating func integer(_ name: String, _ range: ClosedRange<Int>) -> Int? {

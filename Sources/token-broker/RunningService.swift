@@ -23,6 +23,8 @@ struct RunningService {
     private let journal: Journal?
     private let client: HTTPSClient
     private let server: Server
+    /// For probes and metrics, where they have a listener of their own.
+    private let operations: Server?
     /// Keeps the time that all replicas share.
     private let clock: Task<Void, Never>
     private let log: Log
@@ -33,18 +35,24 @@ struct RunningService {
     /// How often the own clock is held against the database's.
     private static let clockInterval: Duration = .seconds(5)
 
+    /// Connections at once of the listener for probes and metrics.
+    private static let operationsConnections = 64
+
     /// What is left for storing what providers have granted, even where callers have used up the grace.
     private static let leastTimeToFinish: Duration = .seconds(1)
 
     /// Opens the store, checks the keys, binds.
     static func start(_ configuration: Configuration) async throws(StartFailure) -> RunningService {
         let time = SystemTime()
-        let (output, loop, resolver) = try outbound()
+        let (output, loop) = try outbound()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
         if !configuration.unknownVariables.isEmpty {
             log.warning("unknown_environment_variables", [.count(configuration.unknownVariables.count)])
         }
-        let (vault, keyring, adminKey) = try await openStore(configuration, loop, resolver, log, time)
+        for variable in configuration.exposedFiles {
+            log.warning("secret_file_readable_by_others", [.variable(variable)])
+        }
+        let (vault, keyring, adminKeys) = try await openStore(configuration, loop, log, time)
         var journal: Journal?
         do {
             try await vault.unlock()
@@ -56,9 +64,9 @@ struct RunningService {
             throw StartFailure(text: (error as? StartFailure)?.text ?? "\(error)")
         }
 
-        var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKey: adminKey)
+        var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKeys: adminKeys)
         settings.logsReads = configuration.logsReads
-        settings.allowsInsecureProviders = configuration.allowsInsecureProviders
+        settings.providerTargets = configuration.providerTargets
         settings.quarantine = configuration.quarantine
         settings.expiryNotice = configuration.expiryNotice
         settings.eventRetention = configuration.eventRetention
@@ -69,19 +77,26 @@ struct RunningService {
         settings.cacheBytes = configuration.cacheBytes
         settings.core.providerBudget.places = configuration.providerConcurrency
         settings.providerTimeout = configuration.providerTimeout
+        settings.rates = configuration.limits.rates
+        settings.pendingLogins = configuration.limits.pendingLogins
+        settings.pendingDeviceLogins = configuration.limits.pendingDeviceLogins
+        settings.listenersPerKey = configuration.limits.eventStreamsPerKey
+        settings.listenersPerTenant = configuration.limits.eventStreamsPerTenant
 
         var clientConfiguration = HTTPSClientConfiguration()
         clientConfiguration.trustedCAFile = configuration.trustedCAFile
-        clientConfiguration.allowsInsecureTargets = configuration.allowsInsecureProviders
         settings.core.limit(&clientConfiguration)
         let client: HTTPSClient
         do {
-            client = try HTTPSClient(configuration: clientConfiguration, loop: loop, resolver: resolver)
+            client = try HTTPSClient(configuration: clientConfiguration, loop: loop, resolver: try NameResolver())
+        } catch let error as SystemError {
+            await vault.close()
+            throw StartFailure(text: Self.refusal(error))
         } catch {
             await vault.close()
             throw StartFailure(text: "TOKEN_BROKER_TRUSTED_CA_FILE: \(error)")
         }
-        if configuration.allowsInsecureProviders { log.warning("insecure_providers_allowed", []) }
+        report(configuration.providerTargets, log)
 
         let shared = SharedTime(time)
         await adjust(shared, by: vault, log)
@@ -97,26 +112,60 @@ struct RunningService {
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
         serverConfiguration.maximumConnections = try connectionLimit(configuration, log)
+        serverConfiguration.trustedProxies = TrustedProxies(configuration.trustedProxies)
         serverConfiguration.limits.bodyBytes = 1 << 20
+        serverConfiguration.maximumConnectionsPerSource = configuration.maximumConnectionsPerSource
         let server: Server
+        let operations: Server?
+        do throws(SystemError) {
+            operations = try operationsServer(configuration, broker)
+        } catch {
+            await journal?.close()
+            await vault.close()
+            throw StartFailure(text: "cannot listen on TOKEN_BROKER_OPERATIONS_LISTEN: \(error)")
+        }
         do throws(SystemError) {
             server = try Server(
-                configuration: serverConfiguration, handler: Service(broker, limits: serverConfiguration.limits))
+                configuration: serverConfiguration,
+                handler: Service(
+                    broker, limits: serverConfiguration.limits, scope: operations == nil ? .all : .api))
         } catch {
+            await operations?.close()
             await journal?.close()
             await vault.close()
             throw StartFailure(text: "cannot listen: \(error)")
         }
         broker.observe { server.statistics }
+        if let operations { broker.observeOperations { operations.statistics } }
         broker.start()
         let clock = Task {
             while (try? await time.sleep(for: Self.clockInterval)) != nil { await adjust(shared, by: vault, log) }
         }
+        if let operations { log.info("listening_for_operations", [.address(operations.address)]) }
         log.info("listening", [.address(server.address)])
         ProcessMemory.giveBackStartPages()
         return RunningService(
             configuration: configuration, broker: broker, vault: vault, journal: journal, client: client,
-            server: server, clock: clock, log: log, output: output)
+            server: server, operations: operations, clock: clock, log: log, output: output)
+    }
+
+    /// The server for probes and metrics; nil where they have no listener of their own.
+    private static func operationsServer(
+        _ configuration: Configuration, _ broker: Broker
+    ) throws(SystemError) -> Server? {
+        guard let address = configuration.operationsListen else { return nil }
+        var server = ServerConfiguration(address: address, loopCount: 1)
+        server.maximumConnections = operationsConnections
+        return try Server(
+            configuration: server, handler: Service(broker, limits: server.limits, scope: .operations))
+    }
+
+    private static func report(_ targets: TargetPolicy, _ log: Log) {
+        if targets == .everything { return log.warning("insecure_providers_allowed", []) }
+        if targets.allowsHTTP { log.warning("http_providers_allowed", []) }
+        if let networks = targets.networks, !networks.isEmpty {
+            log.info("provider_networks_allowed", [.count(networks.count)])
+        }
     }
 
     private static func adjust(_ time: SharedTime, by vault: Vault, _ log: Log) async {
@@ -132,9 +181,9 @@ struct RunningService {
     /// Brings the schema of the configuration's database up to date.
     static func migrate(_ configuration: Configuration) async throws(StartFailure) {
         let time = SystemTime()
-        let (output, loop, resolver) = try outbound()
+        let (output, loop) = try outbound()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
-        let store = try await connect(configuration, migrates: true, loop, resolver, log, time)
+        let store = try await connect(configuration, migrates: true, loop, log, time)
         await store.close()
         log.info("schema_up_to_date", [])
         output.close(within: .seconds(1))
@@ -154,17 +203,24 @@ struct RunningService {
         await journal?.close()
         await vault.close()
         await server.close()
+        // Last, so that probes are told to the end that the process is not ready.
+        await operations?.drain(within: .seconds(1))
+        await operations?.close()
         log.info("stopped", [])
         output.close(within: .seconds(1))
     }
 
     /// Where the log goes, and what calls to databases and providers are made on.
-    private static func outbound() throws(StartFailure) -> (LineWriter, EventLoop, NameResolver) {
-        do {
-            return (try LineWriter(descriptor: 1), try EventLoop(name: "outbound"), try NameResolver())
+    private static func outbound() throws(StartFailure) -> (LineWriter, EventLoop) {
+        do throws(SystemError) {
+            return (try LineWriter(descriptor: 1), try EventLoop(name: "outbound"))
         } catch {
-            throw StartFailure(text: "the system refuses threads or descriptors: \(error)")
+            throw StartFailure(text: refusal(error))
         }
+    }
+
+    private static func refusal(_ error: SystemError) -> String {
+        "the system refuses threads or descriptors: \(error)"
     }
 
     /// Callers may not take every descriptor: the store, the providers and the loops need some, too.
@@ -185,28 +241,34 @@ struct RunningService {
     }
 
     private static func openStore(
-        _ configuration: Configuration, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log, _ time: SystemTime
-    ) async throws(StartFailure) -> (Vault, Keyring, adminKey: SecretBytes) {
+        _ configuration: Configuration, _ loop: EventLoop, _ log: Log, _ time: SystemTime
+    ) async throws(StartFailure) -> (Vault, Keyring, AdminKeys) {
         switch configuration.store {
         case .files(let directory):
             do {
-                let (store, keyring) = try await EmbeddedStore.open(directory, masterKeys: configuration.masterKeys) {
-                    error in log.warning("file_store_failed", [.fileStore(error)])
+                let (store, keyring) = try await EmbeddedStore.open(
+                    directory, masterKeys: configuration.masterKeys, keysFile: configuration.masterKeysFile
+                ) { error in log.warning("file_store_failed", [.fileStore(error)]) }
+                do {
+                    let adminKeys = try await adminKeys(configuration, store)
+                    try await warn(of: store, configuration, log)
+                    return (Vault(store: store, keyring: keyring), keyring, adminKeys)
+                } catch {
+                    await store.close()
+                    throw error
                 }
-                let adminKey = try await adminKey(configuration, store)
-                return (Vault(store: store, keyring: keyring), keyring, adminKey)
             } catch let failure as StartFailure {
                 throw failure
             } catch {
                 throw StartFailure(text: "\(error)")
             }
         case .postgres:
-            guard let keys = configuration.masterKeys, let adminKey = configuration.adminKey,
+            guard let keys = configuration.masterKeys, let adminKeys = configuration.adminKeys,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
             let store = try await connect(
-                configuration, migrates: configuration.migratesSchema, loop, resolver, log, time)
-            return (Vault(store: store, keyring: keyring), keyring, adminKey)
+                configuration, migrates: configuration.migratesSchema, loop, log, time)
+            return (Vault(store: store, keyring: keyring), keyring, adminKeys)
         }
     }
 
@@ -231,24 +293,38 @@ struct RunningService {
 
     /// A database that starts at the same time as we do is waited for.
     private static func connect(
-        _ configuration: Configuration, migrates: Bool, _ loop: EventLoop, _ resolver: NameResolver, _ log: Log,
-        _ time: SystemTime
+        _ configuration: Configuration, migrates: Bool, _ loop: EventLoop, _ log: Log, _ time: SystemTime
     ) async throws(StartFailure) -> PostgresRecordStore {
         guard case .postgres(let database, let listening) = configuration.store else {
             throw StartFailure(text: "there is no database to connect to")
         }
+        // Its own, so that names of providers cannot keep the database's from being looked up.
+        let resolver: NameResolver
+        do throws(SystemError) {
+            resolver = try NameResolver(name: "db-resolver", limits: .database)
+        } catch {
+            throw StartFailure(text: refusal(error))
+        }
+        var direct: PostgresConfiguration?
+        if case .through(let listener) = listening { direct = listener }
+        DatabaseReports.noteLinks(database, listener: direct, log)
         let end = time.monotonic.advanced(by: patience)
         let reports = DatabaseReports(log, time: time)
+        let lastFailure = Mutex<PostgresError?>(nil)
         while true {
             do throws(StoreError) {
                 return try await PostgresRecordStore.open(
                     database, on: loop, resolver: resolver, migrates: migrates, listening: listening,
                     revalidateAfter: configuration.cacheValidity
-                ) { reports.note($0) }
+                ) { failure in
+                    lastFailure.withLock { $0 = failure }
+                    reports.note(failure)
+                }
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {
                     var reason = "PostgreSQL cannot be reached or refuses"
+                    if let failure = lastFailure.withLock({ $0 }) { reason += " (\(String(reflecting: failure)))" }
                     if case .damaged(let what) = error { reason = what }
                     throw StartFailure(text: "TOKEN_BROKER_DATABASE_URL: \(reason)")
                 }
@@ -261,18 +337,37 @@ struct RunningService {
         }
     }
 
-    private static func adminKey(
+    private static func adminKeys(
         _ configuration: Configuration, _ store: FileRecordStore
-    ) async throws -> SecretBytes {
-        if let key = configuration.adminKey { return key }
+    ) async throws -> AdminKeys {
+        if let keys = configuration.adminKeys { return keys }
         if let key = try await store.secret(.adminKey) {
-            guard Configuration.isAdminKey(key) else {
-                throw StartFailure(text: "the file \(StoreSecret.adminKey.rawValue) does not hold one key")
+            do throws(AdminKeys.Fault) {
+                return try AdminKeys(parsing: SecretBytes(utf8: key))
+            } catch {
+                throw StartFailure(text: "the file \(StoreSecret.adminKey.rawValue) in TOKEN_BROKER_DATA_DIR \(error)")
             }
-            return SecretBytes(utf8: key)
         }
         let key = "tba_" + Base64URL.encode(try SecureRandom.bytes(32))
         try await store.keep(.adminKey, key)
-        return SecretBytes(utf8: key)
+        return try AdminKeys(parsing: SecretBytes(utf8: key))
+    }
+
+    /// Says where the embedded store's secrets are kept less safely than they can be.
+    private static func warn(
+        of store: FileRecordStore, _ configuration: Configuration, _ log: Log
+    ) async throws(FileStoreError) {
+        for secret in StoreSecret.allCases where try await store.isReadableByOthers(secret) {
+            log.warning("secret_file_readable_by_others", [.file(secret)])
+        }
+        if configuration.masterKeys == nil, configuration.masterKeysFile == nil {
+            log.warning(
+                "master_keys_beside_records",
+                [
+                    .file(.masterKeys),
+                    .reason(
+                        "a backup of TOKEN_BROKER_DATA_DIR contains the keys that open it"),
+                ])
+        }
     }
 }

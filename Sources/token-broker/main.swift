@@ -14,7 +14,9 @@ switch command {
 case .help: Console.print(Command.helpText)
 case .version: Console.print("token-broker \(Command.versionText)")
 case .checkConfiguration:
-    _ = loadConfiguration(for: command)
+    for variable in loadConfiguration(for: command).exposedFiles {
+        Console.printError("token-broker: warning: \(variable) names a file that other users can read")
+    }
     Console.print("The configuration is good.")
 case .generateKey(let id):
     do {
@@ -111,9 +113,10 @@ func harden() {
     }
 }
 
-/// Asks /livez on the address of the configuration, by way of loopback where it listens on every address.
+/// Asks /livez where the configuration has it answered, by way of loopback where that is on every address.
 func runHealthCheck() -> Never {
-    let listen = loadConfiguration(for: .healthCheck).listen
+    let configuration = loadConfiguration(for: .healthCheck)
+    let listen = configuration.operationsListen ?? configuration.listen
     let host: String
     switch listen.ip {
     case .v4(let bytes): host = bytes == [0, 0, 0, 0] ? "127.0.0.1" : listen.host
@@ -123,7 +126,7 @@ func runHealthCheck() -> Never {
     Task {
         do {
             var configuration = HTTPSClientConfiguration()
-            configuration.allowsInsecureTargets = true
+            configuration.targets = .everything
             configuration.exchangeTimeout = .seconds(3)
             let client = try HTTPSClient(
                 configuration: configuration, loop: try EventLoop(name: "health"), resolver: try NameResolver())

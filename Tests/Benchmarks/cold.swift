@@ -34,7 +34,7 @@ let connectionString = CommandLine.arguments[1]
 let rounds = CommandLine.arguments.count > 2 ? Int(CommandLine.arguments[2])! : 7
 let loop = try EventLoop(name: "bench")
 let resolver = try NameResolver()
-let keyring = try Keyring(parsing: "k:" + Base64.encode([UInt8](repeating: 7, count: 32)))
+let keyring = try Keyring(parsing: "k:" + Base64.encode((0..<32).map { UInt8($0) }))
 
 func open(connections: Int, reads: Int) async throws -> Vault {
     var configuration = try PostgresConfiguration(connectionString)

@@ -269,7 +269,7 @@ class Broker(Server):
         self.port = free_port()
         key = subprocess.run([program, "keys", "generate"], check=True, capture_output=True, text=True).stdout.strip()
         settings = {
-            "TOKEN_BROKER_ADMIN_KEY": "benchmark-admin", "TOKEN_BROKER_MASTER_KEYS": key,
+            "TOKEN_BROKER_ADMIN_KEY": "the-admin-key-of-the-benchmarks-0", "TOKEN_BROKER_MASTER_KEYS": key,
             "TOKEN_BROKER_EVENT_LOOPS": "1", "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS": "true",
             "TOKEN_BROKER_LISTEN": f"127.0.0.1:{self.port}", "TOKEN_BROKER_LOG_LEVEL": level,
             "TOKEN_BROKER_PUBLIC_BASE_URL": "http://127.0.0.1:8080",
@@ -283,7 +283,7 @@ class Broker(Server):
         self.log = open(os.path.join(directory, "broker.log"), "ab")
         process = processes.start([program], settings, stdout=self.log, stderr=self.log)
         wait_for_port(self.port)
-        admin = Client(self.port, "benchmark-admin")
+        admin = Client(self.port, "the-admin-key-of-the-benchmarks-0")
         admin.ask("PUT", "/tenants/bench", {
             "provider": "oidc", "client_id": "bench", "client_secret": "secret", "scopes": ["r_usr"],
             "endpoints": {"authorization": f"{provider.base}/authorize", "token": f"{provider.base}/token"},

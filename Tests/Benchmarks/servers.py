@@ -305,11 +305,14 @@ class Broker(Server):
         self.name = name or ("broker, files" if database is None else "broker, PostgreSQL")
         self.program = program
         self.settings = {
-            "TOKEN_BROKER_ADMIN_KEY": "benchmark-admin",
+            "TOKEN_BROKER_ADMIN_KEY": "the-admin-key-of-the-benchmarks-0",
             "TOKEN_BROKER_MASTER_KEYS": subprocess.run(
                 [program, "keys", "generate"], check=True, capture_output=True, text=True).stdout.strip(),
             "TOKEN_BROKER_EVENT_LOOPS": "1",
             "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS": "true",
+            # One key does what many callers would do.
+            "TOKEN_BROKER_WRITE_RATE": "0",
+            "TOKEN_BROKER_EVENT_STREAMS_PER_KEY": "0",
         }
         if database is None:
             self.settings["TOKEN_BROKER_DATA_DIR"] = os.path.join(directory, "data")

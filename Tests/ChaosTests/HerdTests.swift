@@ -73,7 +73,7 @@ struct `A herd of expired tokens` {
         let sessions = cluster.provider.provider.openSessions(users: (0..<count).map { "alone-\($0)" }) ?? []
         let tokens = sessions.compactMap(\.refreshToken)
         var configuration = HTTPSClientConfiguration()
-        configuration.allowsInsecureTargets = true
+        configuration.targets = .everything
         configuration.maximumConnectionsPerOrigin = callersPerReplica * ChaosSettings.replicas
         configuration.firstByteTimeout = .seconds(60)
         configuration.exchangeTimeout = .seconds(60)

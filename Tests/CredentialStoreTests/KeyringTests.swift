@@ -3,8 +3,8 @@ internal import Cryptography
 internal import Testing
 
 @Suite struct `A keyring` {
-    static let key = String(repeating: "A", count: 43) + "="
-    static let otherKey = "B" + String(repeating: "A", count: 42) + "="
+    static let key = "AAAAAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0="
+    static let otherKey = "BAAAAQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0="
 
     @Test(arguments: [
         "a:" + key, " a:" + key + "\n", "a:\(key),b:\(otherKey)", "\ta:\(key) ,\r\n b:\(otherKey)  ",
@@ -34,11 +34,22 @@ internal import Testing
             ("a:\(key) b:\(key)", .invalidEncoding(position: 1, id: "a")),
             ("a:-" + key.dropFirst(), .invalidEncoding(position: 1, id: "a")),
             ("a:" + key.dropLast(2) + "B=", .invalidEncoding(position: 1, id: "a")),
+            ("a:" + encoded([UInt8](repeating: 0, count: 32)), .notRandom(position: 1, id: "a")),
+            ("a:" + encoded([UInt8](repeating: 0xff, count: 32)), .notRandom(position: 1, id: "a")),
+            ("b:\(key),a:" + encoded((0..<32).map { $0 % 7 }), .notRandom(position: 2, id: "a")),
         ] as [(String, KeyringError)])
     func `a fault is named without the key`(text: String, error: KeyringError) {
         #expect(throws: error) { try Keyring(parsing: text) }
         #expect(!"\(error)".contains("AAA"))
     }
+
+    @Test(arguments: [8, 9, 32] as [UInt8])
+    func `a key of eight different bytes or more is taken`(distinct: UInt8) throws {
+        let ring = try Keyring(parsing: "a:" + Self.encoded((0..<32).map { $0 % distinct }))
+        #expect(ring.primaryID == "a")
+    }
+
+    private static func encoded(_ bytes: [UInt8]) -> String { Base64.encode(bytes) }
 
     @Test func `a generated key can be read and differs from the next`() throws {
         let first = try Keyring.generate(id: "2026-01")

@@ -88,8 +88,10 @@ internal import Testing
         let configuration = try Self.configuration(
             "postgresql://postgres:\(PostgresServer.password)@database.example:\(primary.port)/postgres?sslmode=disable"
         )
-        let lookup = HostLookup(on: PostgresServer.loop) { _ throws(ResolutionError) in [address.withLock { $0 }] }
-        let pool = PostgresPool(configuration, on: PostgresServer.loop, lookup: lookup)
+        let resolver = try NameResolver { _ throws(ResolutionError) in
+            [SocketAddress(numericHost: address.withLock { $0 }, port: 0)!.ip]
+        }
+        let pool = PostgresPool(configuration, on: PostgresServer.loop, resolver: resolver)
         let whoAmI = PostgresStatement("SELECT host(inet_server_addr())")
         #expect(try await pool.execute(whoAmI, until: .after(.seconds(3))).first?.text(0) == primary.address)
         try primary.kill()
@@ -279,7 +281,7 @@ internal import Testing
         await relay.start()
         let pool = PostgresPool(
             try Self.configuration(server.uri(database: "postgres", port: relay.port)), on: PostgresServer.loop,
-            lookup: HostLookup(resolver: PostgresServer.resolver, on: PostgresServer.loop), trustedIdleness: .zero)
+            resolver: PostgresServer.resolver, trustedIdleness: .zero)
         let session = PostgresStatement("SELECT pg_backend_pid()")
         let before = try await pool.execute(session, until: .after(.seconds(20))).first?.integer(0)
         #expect(try await pool.execute(session, until: .after(.seconds(20))).first?.integer(0) == before)

@@ -21,7 +21,8 @@ internal import Testing
         """,
         """
         INSERT INTO token_broker_records (kind, tenant, key, version, sealed, due)
-        SELECT kind, 't' || n, CASE WHEN kind = 'login' THEN 'l' ELSE '' END, 1, '\\x00', NULL
+        SELECT kind, 't' || n, CASE WHEN kind = 'login' THEN 'l' ELSE '' END, 1, '\\x00',
+            CASE WHEN kind = 'login' THEN n END
         FROM generate_series(1, 2000) AS n, unnest(ARRAY['tenant', 'login']) AS kind
         """,
         """
@@ -82,6 +83,9 @@ internal import Testing
                 parameters: [credentials, .integer(150_000), .integer(100)]),
             Use(testDescription: "next due", statement: Statements.nextDue, parameters: [credentials]),
             Use(testDescription: "next due of none", statement: Statements.nextDue, parameters: [.text("device")]),
+            Use(
+                testDescription: "count due", statement: Statements.countDue(.login),
+                parameters: [.text("t7"), .integer(1), .integer(10_000)]),
             Use(testDescription: "lapsed", statement: Statements.lapsed, parameters: [credentials, .integer(100)]),
             Use(
                 testDescription: "remove expired", statement: Statements.removeExpired,

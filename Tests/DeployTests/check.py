@@ -6,6 +6,7 @@
 Needs no network and no container engine: the schemas come with PyPI's kubernetes-validate and with Debian's
 docker-compose. Says everything that does not fit and ends with 1 if anything does not.
 """
+import os
 import pathlib
 import re
 import subprocess
@@ -108,10 +109,10 @@ def check_compose(program, image):
     services = compose["services"]
 
     with tempfile.TemporaryDirectory() as directory:
-        made = run(DEPLOY / "compose/make-secrets", directory)
+        made = run(DEPLOY / "compose/make-secrets", directory, f"{os.getuid()}:{os.getgid()}")
         expect(made.returncode == 0, f"make-secrets: {made.stderr}")
         first = {file.name: file.read_text() for file in pathlib.Path(directory).iterdir()}
-        run(DEPLOY / "compose/make-secrets", directory)
+        run(DEPLOY / "compose/make-secrets", directory, f"{os.getuid()}:{os.getgid()}")
         second = {file.name: file.read_text() for file in pathlib.Path(directory).iterdir()}
         expect(first == second, "make-secrets changes what is there")
     for name, secret in compose["secrets"].items():
@@ -255,13 +256,18 @@ def check_kubernetes(program, image):
 
     broker = pod["containers"][0]
     environment = {variable["name"]: variable["value"] for variable in broker["env"]}
-    port = broker["ports"][0]
+    ports = {port["name"]: port["containerPort"] for port in broker["ports"]}
     listen = int(environment["TOKEN_BROKER_LISTEN"].rsplit(":", 1)[1])
-    expect(port["containerPort"] == listen and listen in image["ports"], f"the broker listens on {listen}")
+    expect(ports["http"] == listen and listen in image["ports"], f"the broker listens on {listen}")
+    operations = int(environment["TOKEN_BROKER_OPERATIONS_LISTEN"].rsplit(":", 1)[1])
+    expect(ports["operations"] == operations, f"the broker answers probes on {operations}")
+    for name, target in [("token-broker", "http"), ("token-broker-replicas", "operations")]:
+        served = {port["targetPort"] for port in the("Service", name)["spec"]["ports"]}
+        expect(served == {target}, f"the service {name} leads to {served}")
     paths = yaml.safe_load(read("openapi.yaml"))["paths"]
     for kind, path in [("startup", "/readyz"), ("readiness", "/livez"), ("liveness", "/livez")]:
         probe = broker[f"{kind}Probe"]["httpGet"]
-        expect(probe == {"path": path, "port": port["name"]} and path in paths, f"{kind}Probe: {probe}")
+        expect(probe == {"path": path, "port": "operations"} and path in paths, f"{kind}Probe: {probe}")
     stop = pod["terminationGracePeriodSeconds"]
     before = int(broker["lifecycle"]["preStop"]["exec"]["command"][1])
     grace = program.grace(environment)
@@ -275,7 +281,8 @@ def check_kubernetes(program, image):
     rule = the("Ingress", "token-broker-login")["spec"]["rules"][0]
     expect(rule["host"] == host, f"ingress.yaml: the host is {rule['host']}, the base URL has {host}")
     outside = {path["path"] for path in rule["http"]["paths"]}
-    expect(outside == {"/login/callback", "/login/start/"}, f"ingress.yaml: {outside} is exposed")
+    pages = {f"/login/{name}/" for name in ["callback", "start", "confirm", "ended"]}
+    expect(outside == {"/login/callback"} | pages, f"ingress.yaml: {outside} is exposed")
     for path in outside:
         expect(any(known.startswith(path) for known in paths), f"ingress.yaml: openapi.yaml has no {path}")
 

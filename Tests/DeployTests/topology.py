@@ -169,7 +169,7 @@ class Topology:
             return True
 
     def make_secrets(self):
-        subprocess.run([DEPLOY / "compose/make-secrets", self.secrets], check=True, timeout=60)
+        subprocess.run([DEPLOY / "compose/make-secrets", self.secrets, f"{os.getuid()}:{os.getgid()}"], check=True, timeout=60)
         for file in self.secrets.iterdir():
             text = self.local(file.read_text(), "")
             file.chmod(0o600)

@@ -22,7 +22,7 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
     @Test func `writes head and content together`() throws {
         #expect(
             try response(.ok, fields: ["Content-Type": "text/plain"], body: "hi", requestID: "7f")
-                == "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Type: text/plain\r\n"
+                == "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Content-Type-Options: nosniff\r\nContent-Type: text/plain\r\n"
                 + "Content-Length: 2\r\nX-Request-ID: 7f\r\n\r\nhi")
     }
 
@@ -55,7 +55,8 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
         let text = try response(Status(code), body: body, framing: framing, requestID: "7f", omitsBody: omitsBody)
         let line = "HTTP/1.1 \(code) \(Status(code).reason)\r\n"
         #expect(
-            text == line + "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n" + field + "X-Request-ID: 7f\r\n\r\n" + content)
+            text == line + "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Content-Type-Options: nosniff\r\n" + field
+                + "X-Request-ID: 7f\r\n\r\n" + content)
     }
 
     @Test(

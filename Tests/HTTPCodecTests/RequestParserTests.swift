@@ -119,6 +119,37 @@ private struct Case: Sendable, CustomTestStringConvertible {
         Case("GET http:/// HTTP/1.1\r\n", .target, "an absolute target without a host"),
         Case("GET http://u@a/ HTTP/1.1\r\n", .target, "user information in the target"),
         Case("GET http://a:99999/ HTTP/1.1\r\n", .target, "a port out of range"),
+        Case("GET http://a b/ HTTP/1.1\r\n", .target, "a space in the authority"),
+        Case("GET http://a b HTTP/1.1\r\n", .target, "a space in an authority without a path"),
+        Case("GET http://a /x HTTP/1.1\r\n", .target, "a space behind the authority"),
+        Case("GET http:// a/ HTTP/1.1\r\n", .target, "a space before the authority"),
+        Case("GET http://a%20b/ HTTP/1.1\r\n", .target, "an escaped space in the authority"),
+        Case("GET http://a%00b/ HTTP/1.1\r\n", .target, "an escaped NUL in the authority"),
+        Case("GET http://a%2fb/ HTTP/1.1\r\n", .target, "an escaped slash in the authority"),
+        Case("GET http://u%40a/ HTTP/1.1\r\n", .target, "escaped user information in the target"),
+        Case("GET http://a%c3%a9/ HTTP/1.1\r\n", .target, "an escaped authority beyond ASCII"),
+        Case("GET http://a%4/ HTTP/1.1\r\n", .target, "half an escape in the authority"),
+        Case("GET http://a:80 80/ HTTP/1.1\r\n", .target, "a space in the port"),
+        Case("GET http://[::1 ]/ HTTP/1.1\r\n", .target, "a space in an IPv6 address"),
+        Case("GET http://a\tb/ HTTP/1.1\r\n", .target, "a tab in the authority"),
+        Case("GET http://a\u{e9}/ HTTP/1.1\r\n", .target, "an authority beyond ASCII"),
+        Case("GET http://a\"b/ HTTP/1.1\r\n", .target, "a quote in the authority"),
+        Case("GET http://a\\b/ HTTP/1.1\r\n", .target, "a backslash in the authority"),
+        Case("GET http://a<b>/ HTTP/1.1\r\n", .target, "angle brackets in the authority"),
+        Case("GET http://a#b/ HTTP/1.1\r\n", .target, "a fragment in place of the path"),
+        Case("GET http://u:p@a/ HTTP/1.1\r\n", .target, "a password in the target"),
+        Case("GET http://@a/ HTTP/1.1\r\n", .target, "empty user information in the target"),
+        Case("GET http:// HTTP/1.1\r\n", .target, "an absolute target that is a scheme only"),
+        Case("GET http://?a HTTP/1.1\r\n", .target, "a query in place of the authority"),
+        Case("GET http://:80/ HTTP/1.1\r\n", .target, "a port without a host"),
+        Case("GET http://[]/ HTTP/1.1\r\n", .target, "an empty IPv6 address"),
+        Case("GET http://[:::]/ HTTP/1.1\r\n", .target, "brackets around what is no IPv6 address"),
+        Case("GET http://[::1]a/ HTTP/1.1\r\n", .target, "text behind an IPv6 address"),
+        Case("GET http:/a/ HTTP/1.1\r\n", .target, "one slash behind the scheme"),
+        Case("GET //a b/ HTTP/1.1\r\n", .target, "a space in a path that looks like an authority"),
+        Case("G\u{e9}T / HTTP/1.1\r\n", .requestLine, "a method beyond ASCII"),
+        Case("GET\t/ HTTP/1.1\r\n", .requestLine, "a tab behind the method"),
+        Case("GET /\tHTTP/1.1\r\n", .requestLine, "a tab before the version"),
         Case("CONNECT a:443 HTTP/1.1\r\n", .method, "CONNECT"),
         Case("TRACE / HTTP/1.1\r\n", .method, "TRACE"),
     ])
@@ -197,6 +228,26 @@ private struct Case: Sendable, CustomTestStringConvertible {
     @Test(arguments: ["a", "example.org", "127.0.0.1:80", "[::1]", "[::ffff:1.2.3.4]:65535", "a:", "a_b-c~d", "%41b"])
     func `takes a valid Host`(host: String) throws {
         #expect(try head("GET / HTTP/1.1\r\nHost: \(host)\r\n\r\n").fields["host"] == host)
+    }
+
+    @Test(arguments: [
+        ("a", true), ("a:", true), ("a:80", true), ("a%41", true), ("a!$&'()*+,;=~_.-", true), ("[::]", true),
+        ("[::1]:80", true),
+        ("[1::]", true), ("[1:2:3:4:5:6:7:8]", true), ("[1:2:3:4:5:6:7::]", true), ("[::2:3:4:5:6:7:8]", true),
+        ("[1::3:4:5:6:7:8]", true), ("[::ffff:192.0.2.1]", true), ("[1:2:3:4:5:6:192.0.2.1]", true),
+        ("[1::2:3:4:5:6:7:8]", false), ("[1:2:3:4:5:6:7]", false), ("[1:2:3:4:5:6:7:8:9]", false),
+        ("[1:2:3:4:5:6:7:]", false),
+        ("[1:2:3:4:5:6:7:8:]", false), ("[:1:2:3:4:5:6:7]", false), ("[::1::]", false), ("[:::]", false),
+        ("[:]", false),
+        ("[12345::]", false), ("[::g]", false), ("[::1", false), ("[::192.0.2]", false), ("[::192.0.2.256]", false),
+        ("[::192.0.02.1]", false), ("[192.0.2.1]", false), ("[1:2:3:4:5:6:7:192.0.2.1]", false),
+        ("[::192.0.2.1:1]", false),
+        ("[::%25lo]", false), ("[v1.a]", false), ("a%20b", false), ("a b", false), ("a\u{7f}", false), ("a@b", false),
+    ])
+    func `a host is a name, or an address in brackets`(host: String, isHost: Bool) {
+        for text in ["GET / HTTP/1.1\r\nHost: \(host)\r\n\r\n", "GET http://\(host)/ HTTP/1.1\r\nHost: a\r\n\r\n"] {
+            #expect((fault(text) == nil) == isHost, "\(text)")
+        }
     }
 
     @Test func `an absolute target replaces Host`() throws {

@@ -17,13 +17,13 @@ final class ScriptedLookUp: Sendable {
     /// The hosts that were asked for.
     var hosts: [String] { asked.withLock { $0 } }
 
-    func addresses(of host: String, port: UInt16) throws(ResolutionError) -> [SocketAddress] {
+    func addresses(of host: String) throws(ResolutionError) -> [SocketAddress.IP] {
         let index = asked.withLock { asked in
             asked.append(host)
             return asked.count - 1
         }
         return try answers[min(index, answers.count - 1)].get().compactMap {
-            SocketAddress(numericHost: $0, port: port)
+            SocketAddress(numericHost: $0, port: 0)?.ip
         }
     }
 }
@@ -36,7 +36,7 @@ final class ScriptedLookUp: Sendable {
     ])
     func `a literal outside the public internet is refused`(host: String) async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))])
-        try await withClient([set(\.allowsInsecureTargets, false)]) { client in
+        try await withClient([set(\.targets, TargetPolicy())]) { client in
             #expect(await client.failure(server.url(host: host)) == .forbiddenAddress)
         }
         // The one connection that the server has accepted is the one made here, after the refusal.
@@ -50,7 +50,7 @@ final class ScriptedLookUp: Sendable {
     func `a name that resolves there is refused`(address: String) async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))])
         let lookUp = ScriptedLookUp(.success([address]))
-        try await withClient([set(\.allowsInsecureTargets, false)], lookUp: lookUp.addresses) { client in
+        try await withClient([set(\.targets, TargetPolicy())], lookUp: lookUp.addresses) { client in
             #expect(await client.failure(server.url(host: "auth.example.test")) == .forbiddenAddress)
         }
         #expect(lookUp.hosts == ["auth.example.test"])
@@ -61,9 +61,8 @@ final class ScriptedLookUp: Sendable {
     @Test(arguments: ["127.1", "0", "2130706433", "0x7f.1", "0177.0.0.1"])
     func `an odd spelling that the system's resolver understands is refused as well`(host: String) async throws {
         // URLTarget lets none of these through; the policy does not rely on that.
-        let resolver = try NameResolver()
-        let addresses = (try? await resolver.addresses(of: host, port: 443)) ?? []
-        #expect(addresses.allSatisfy { !$0.isGloballyRoutable })
+        let addresses = (try? SystemResolver.addresses(of: host)) ?? []
+        #expect(addresses.allSatisfy { !SocketAddress(ip: $0, port: 443).isGloballyRoutable })
         #expect(URLTarget("https://\(host)/") == nil)
     }
 
@@ -115,10 +114,58 @@ final class ScriptedLookUp: Sendable {
         }
     }
 
+    @Test(
+        arguments: [
+            (["127.0.0.0/8"], "127.0.0.1", true), (["127.0.0.1"], "127.0.0.1", true),
+            (["127.0.0.2"], "127.0.0.1", false), (["10.0.0.0/8", "127.0.0.0/31"], "127.0.0.1", true),
+            (["10.0.0.0/8"], "127.0.0.1", false), (["::/0"], "127.0.0.1", false), ([], "127.0.0.1", false),
+        ])
+    func `a network that is allowed is one over https only`(networks: [String], address: String, isAllowed: Bool)
+        async throws
+    {
+        let server = try await TLSTestServer([.serve(answer("{}"))])
+        let policy = TargetPolicy(networks: networks.compactMap(NetworkRange.init(parsing:)))
+        try await withClient([set(\.targets, policy)]) { client in
+            #expect(await client.failure(server.url(host: address)) == (isAllowed ? nil : .forbiddenAddress))
+            #expect(await client.failure(server.url()) == (isAllowed ? nil : .forbiddenAddress))
+            #expect(await client.failure("http://localhost:\(server.port)/") == .insecureTarget)
+        }
+    }
+
+    @Test(arguments: [
+        (["169.254.0.0/16"], "169.254.169.254", false), (["169.254.169.254"], "169.254.169.254", true),
+        (["169.254.169.254/32"], "169.254.169.254", true), (["169.254.0.0/16"], "169.254.169.253", true),
+        (["100.64.0.0/10"], "100.100.100.200", false), (["100.64.0.0/10"], "100.100.100.201", true),
+        (["168.63.129.16"], "168.63.129.16", true), (["168.0.0.0/8"], "168.63.129.16", false),
+        (["fd00::/8"], "fd00:ec2::254", false), (["fd00::/8"], "fd00:ec2::253", true),
+        (["64:ff9b::/96"], "64:ff9b::a9fe:a9fe", false), (["64:ff9b::/96"], "64:ff9b::a00:1", true),
+        (["169.254.0.0/16"], "::ffff:169.254.169.254", false), (["10.0.0.0/8"], "::ffff:10.0.0.1", true),
+        ([], "8.8.8.8", true), ([], "10.0.0.1", false),
+    ])
+    func `what gives out a machine's credentials must be named by itself`(
+        networks: [String], address: String, isAllowed: Bool
+    ) throws {
+        let policy = TargetPolicy(networks: networks.compactMap(NetworkRange.init(parsing:)))
+        #expect(policy.allows(try #require(SocketAddress(numericHost: address, port: 443))) == isAllowed)
+        #expect(TargetPolicy.everything.allows(try #require(SocketAddress(numericHost: address, port: 443))))
+    }
+
+    @Test func `plain HTTP alone opens no way to private addresses`() async throws {
+        let server = try await TLSTestServer(tls: nil, [.serve(answer("{}"))])
+        try await withClient([set(\.targets, TargetPolicy(allowsHTTP: true))]) { client in
+            #expect(await client.failure("http://localhost:\(server.port)/") == .forbiddenAddress)
+        }
+        let network = try #require(NetworkRange(parsing: "127.0.0.0/8"))
+        try await withClient([set(\.targets, TargetPolicy(allowsHTTP: true, networks: [network]))]) { client in
+            let response = try await client.post("http://localhost:\(server.port)/")
+            #expect(response.text == "{}")
+        }
+    }
+
     @Test func `plain HTTP is refused before anything is connected`() async throws {
         let server = try await TLSTestServer(tls: nil, [.serve(answer("{}"))])
         let url = "http://localhost:\(server.port)/"
-        try await withClient([set(\.allowsInsecureTargets, false)]) { client in
+        try await withClient([set(\.targets, TargetPolicy())]) { client in
             #expect(await client.failure(url) == .insecureTarget)
         }
         try await withClient { client in

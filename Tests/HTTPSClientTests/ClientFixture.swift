@@ -7,12 +7,12 @@ import Testing
 /// Runs `body` with a client that trusts the test root and finds every name at 127.0.0.1, on a loop of its own.
 func withClient<R>(
     _ changes: [(inout HTTPSClientConfiguration) -> Void] = [],
-    lookUp: @escaping HTTPSClient.AddressLookUp = { (_, port) in [SocketAddress(ip: .v4([127, 0, 0, 1]), port: port)] },
+    lookUp: @escaping NameResolver.LookUp = { _ in [.v4([127, 0, 0, 1])] },
     _ body: (HTTPSClient) async throws -> R
 ) async throws -> R {
     var configuration = HTTPSClientConfiguration()
     configuration.trustedCAFile = TLSTestCertificates.shared.root
-    configuration.allowsInsecureTargets = true
+    configuration.targets = .everything
     // Generous, so that a busy machine does not trip the limits that a test is not about.
     configuration.connectTimeout = .seconds(20)
     configuration.tlsHandshakeTimeout = .seconds(20)
@@ -20,7 +20,8 @@ func withClient<R>(
     configuration.exchangeTimeout = .seconds(30)
     for change in changes { change(&configuration) }
     let loop = try EventLoop(name: "test-client")
-    let client = try HTTPSClient(configuration: configuration, loop: loop, lookUp: lookUp)
+    let client = try HTTPSClient(
+        configuration: configuration, loop: loop, resolver: NameResolver(lookUp: lookUp))
     let result: Result<R, any Error>
     do {
         result = .success(try await body(client))

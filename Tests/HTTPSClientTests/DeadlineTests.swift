@@ -6,16 +6,13 @@ import Testing
 
 @Suite(.serialized) struct `Deadlines and cancellation` {
     @Test func `a resolver that does not answer`() async throws {
-        let (releases, release) = AsyncStream.makeStream(of: Void.self)
-        let lookUp: HTTPSClient.AddressLookUp = { (_, _) throws(ResolutionError) in
-            for await _ in releases {}
-            throw .temporary
-        }
+        let stalled = HangingLookUp()
+        defer { stalled.release() }
+        let lookUp: NameResolver.LookUp = { (host) throws(ResolutionError) in try stalled.addresses(of: host) }
         try await withClient([set(\.connectTimeout, .milliseconds(100))], lookUp: lookUp) { client in
             #expect(
                 await client.failure("https://good.example.test/")
                     == .timedOut(.nameResolution, requestSent: false))
-            release.finish()
         }
     }
 

@@ -1,8 +1,9 @@
 import BrokerTesting
 import HTTPCodec
-import HTTPSClient
 import Reactor
 import Testing
+
+@testable import HTTPSClient
 
 @Suite(.serialized) struct `Answers` {
     @Test(arguments: [301, 302, 303, 307, 308])
@@ -45,6 +46,19 @@ import Testing
                 #expect(counters.connectionsOpened == (isKept ? 1 : 3))
                 #expect(counters.connectionsReused == (isKept ? 2 : 0))
             }
+        }
+    }
+
+    @Test(arguments: [true, false])
+    func `what was received does not stay in memory while the connection is idle`(isTLS: Bool) async throws {
+        let server = try await TLSTestServer(tls: isTLS ? .init() : nil, [.serve(answer("a token"))])
+        try await withClient { client in
+            for _ in 0..<2 {
+                let response = try await client.post(isTLS ? server.url() : "http://localhost:\(server.port)/")
+                #expect(response.text == "a token")
+                #expect(await client.pool.idleBufferSize == 0)
+            }
+            #expect(await client.counters.connectionsReused == 1)
         }
     }
 

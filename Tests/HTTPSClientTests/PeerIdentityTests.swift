@@ -161,8 +161,27 @@ import Testing
     func `what does not is refused in the handshake`(tls: TLSTestServer.TLS) async throws {
         let server = try await TLSTestServer(tls: tls, [.hold])
         let failure = try await withClient { client in await client.failure(server.url()) }
-        #expect(failure == .tlsFailed)
+        #expect(failure == .untrusted(.noCommonProtocol))
         #expect(try await server.report(afterEnds: 1).bytes == 0)
+    }
+
+    @Test(
+        arguments: [
+            // handshake_failure, protocol_version, insufficient_security, no_application_protocol
+            (40, .untrusted(.noCommonProtocol)), (70, .untrusted(.noCommonProtocol)),
+            (71, .untrusted(.noCommonProtocol)), (120, .untrusted(.noCommonProtocol)),
+            // unexpected_message, internal_error, user_canceled: nothing that another time could not bring
+            (10, .tlsFailed), (80, .tlsFailed), (90, .tlsFailed),
+        ] as [(UInt8, TransportError)])
+    func `an alert about the offer is told from one about the moment`(alert: UInt8, expected: TransportError)
+        async throws
+    {
+        let server = try await TLSTestServer([
+            .withoutHandshake, .readSome, .sendBytes([0x15, 0x03, 0x03, 0x00, 0x02, 0x02, alert]), .close,
+        ])
+        let failure = try await withClient { client in await client.failure(server.url()) }
+        #expect(failure == expected)
+        #expect(failure?.requestMayHaveBeenProcessed == false)
     }
 
     @Test(

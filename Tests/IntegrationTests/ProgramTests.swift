@@ -114,7 +114,7 @@ struct `The program` {
         let variables = ["LD_LIBRARY_PATH": libraries.path]
         let stored = try await run(
             variables.merging([
-                "TOKEN_BROKER_DATABASE_URL": "postgresql:///x", "TOKEN_BROKER_ADMIN_KEY": "a",
+                "TOKEN_BROKER_DATABASE_URL": "postgresql:///x", "TOKEN_BROKER_ADMIN_KEY": BrokerHarness.adminKey,
                 "TOKEN_BROKER_MASTER_KEYS": BrokerHarness.masterKeys,
             ]) { $1 }, ["config", "check"])
         #expect(stored.status == 78)
@@ -140,6 +140,159 @@ struct `The program` {
         let broker = try BrokerClient(port: port)
         #expect(try await broker.call(.get, "/tenants").status == 200)
         #expect(await process.terminate() == 0)
+    }
+
+    /// Makes a file of a secret, of that mode.
+    private func secret(_ text: String, mode: Int = 0o600) throws -> String {
+        try FileManager.default.createDirectory(
+            atPath: directory.path, withIntermediateDirectories: true, attributes: [.posixPermissions: 0o700])
+        let path = directory.path + "/secret-\(mode)-\(text.utf8.count)"
+        try Data(text.utf8).write(to: URL(filePath: path))
+        try FileManager.default.setAttributes([.posixPermissions: mode], ofItemAtPath: path)
+        return path
+    }
+
+    @Test(arguments: [
+        ("ADMIN_KEY", "a", "must have 32 to 512"), ("ADMIN_KEY", String(repeating: "a", count: 40), "must be random"),
+        ("ADMIN_KEY", "ops:short,ci:" + BrokerHarness.adminKey, "the key 'ops'"),
+        ("MASTER_KEYS", "k7:" + String(repeating: "A", count: 43) + "=", "('k7') is not random"),
+    ])
+    func `a start with a weak secret is refused by the variable's name, and so is its check`(
+        name: String, value: String, text: String
+    ) async throws {
+        for arguments in [[], ["config", "check"]] {
+            let result = try await run(
+                ["TOKEN_BROKER_DATA_DIR": directory.path, "TOKEN_BROKER_\(name)": value], arguments)
+            #expect(result.status == 78)
+            #expect(result.output.contains("TOKEN_BROKER_\(name) "), "\(result.output)")
+            #expect(result.output.contains(text), "\(result.output)")
+            #expect(!result.output.contains("AAAA") && !result.output.contains("aaaa"))
+        }
+        #expect(!FileManager.default.fileExists(atPath: directory.path))
+    }
+
+    @Test(arguments: [0o620, 0o602, 0o666])
+    func `a start with a secret's file that others can write is refused, by way of a link too`(mode: Int) async throws {
+        let path = try secret(BrokerHarness.adminKey, mode: mode)
+        let link = directory.path + "/link"
+        try FileManager.default.createSymbolicLink(atPath: link, withDestinationPath: path)
+        for file in [path, link] {
+            for arguments in [[], ["config", "check"]] {
+                let result = try await run(["TOKEN_BROKER_ADMIN_KEY_FILE": file], arguments)
+                #expect(result.status == 78)
+                let text = "TOKEN_BROKER_ADMIN_KEY_FILE names a file that other users can write to"
+                #expect(result.output.contains(text), "\(result.output)")
+            }
+        }
+    }
+
+    @Test(arguments: [(0o640, true), (0o604, true), (0o600, false), (0o400, false)])
+    func `a secret's file that others can read is named in the log`(mode: Int, isNamed: Bool) async throws {
+        let data = StoreFixtureDirectory()
+        let path = try secret(BrokerHarness.adminKey, mode: mode)
+        let check = try await run(["TOKEN_BROKER_ADMIN_KEY_FILE": path], ["config", "check"])
+        #expect(check.status == 0)
+        #expect(check.output.contains("warning: TOKEN_BROKER_ADMIN_KEY_FILE ") == isNamed)
+        let process = try await start(
+            try PostgresServer.freePort(), ["ADMIN_KEY": "", "ADMIN_KEY_FILE": path, "DATA_DIR": data.path])
+        let line = #""event":"secret_file_readable_by_others","variable":"TOKEN_BROKER_ADMIN_KEY_FILE""#
+        #expect(process.lines.contains { $0.contains(line) } == isNamed)
+        #expect(await process.terminate() == 0)
+    }
+
+    @Test(arguments: ["admin.key", "master.keys"])
+    func `the embedded store's own secrets are refused where others can write them`(name: String) async throws {
+        var process = try await start(try PostgresServer.freePort(), ["DATA_DIR": directory.path, "ADMIN_KEY": ""])
+        #expect(
+            process.lines.contains {
+                $0.contains(#""event":"master_keys_beside_records""#)
+                    && $0.contains("a backup of TOKEN_BROKER_DATA_DIR")
+            })
+        #expect(await process.terminate() == 0)
+        let path = directory.path + "/" + name
+        try FileManager.default.setAttributes([.posixPermissions: 0o622], ofItemAtPath: path)
+        let refused = try await run(["TOKEN_BROKER_DATA_DIR": directory.path])
+        #expect(refused.status == 1)
+        #expect(refused.output.contains("\(path) belongs to another user or can be written by others"))
+        try FileManager.default.setAttributes([.posixPermissions: 0o644], ofItemAtPath: path)
+        process = try await start(try PostgresServer.freePort(), ["DATA_DIR": directory.path, "ADMIN_KEY": ""])
+        let line = #""event":"secret_file_readable_by_others","file":"\#(name)""#
+        #expect(process.lines.contains { $0.contains(line) })
+        #expect(await process.terminate() == 0)
+    }
+
+    @Test func `an admin.key that was made weak is refused`() async throws {
+        let process = try await start(try PostgresServer.freePort(), ["DATA_DIR": directory.path, "ADMIN_KEY": ""])
+        #expect(await process.terminate() == 0)
+        let path = directory.path + "/admin.key"
+        try FileManager.default.removeItem(atPath: path)
+        try Data("short".utf8).write(to: URL(filePath: path))
+        try FileManager.default.setAttributes([.posixPermissions: 0o600], ofItemAtPath: path)
+        let refused = try await run(["TOKEN_BROKER_DATA_DIR": directory.path])
+        #expect(refused.status == 1)
+        #expect(refused.output.contains("admin.key in TOKEN_BROKER_DATA_DIR must have 32 to 512"))
+    }
+
+    @Test func `new master keys are made where the configuration says, and only for an empty store`() async throws {
+        let files = StoreFixtureDirectory()
+        try FileManager.default.createDirectory(atPath: files.path, withIntermediateDirectories: true)
+        let path = files.path + "/keys"
+        let port = try PostgresServer.freePort()
+        let variables = ["DATA_DIR": directory.path, "MASTER_KEYS_FILE": path]
+        let environment = ["TOKEN_BROKER_DATA_DIR": directory.path, "TOKEN_BROKER_MASTER_KEYS_FILE": path]
+        #expect(try await run(environment, ["config", "check"]).status == 0)
+        #expect(!FileManager.default.fileExists(atPath: path))
+        for round in 0..<2 {
+            let process = try await start(port, variables)
+            #expect(!process.lines.contains { $0.contains("master_keys_beside_records") })
+            let broker = try BrokerClient(port: port)
+            let status = try await broker.call(.put, "/tenants/t1", body: #"{"client_id": "c1"}"#).status
+            #expect(status == (round == 0 ? 201 : 200))
+            #expect(await process.terminate() == 0)
+        }
+        let attributes = try FileManager.default.attributesOfItem(atPath: path)
+        #expect((attributes[.posixPermissions] as? Int) == 0o600)
+        #expect(try FileManager.default.contentsOfDirectory(atPath: files.path) == ["keys"])
+        #expect(!FileManager.default.fileExists(atPath: directory.path + "/master.keys"))
+
+        let kept = try Data(contentsOf: URL(filePath: path))
+        try FileManager.default.removeItem(atPath: path)
+        let without = try await run(environment)
+        #expect(without.status == 1)
+        #expect(without.output.contains("holds records, but the master keys' file \(path) is missing"))
+        #expect(!FileManager.default.fileExists(atPath: path))
+        try kept.write(to: URL(filePath: directory.path + "/master.keys"))
+        try FileManager.default.setAttributes([.posixPermissions: 0o600], ofItemAtPath: directory.path + "/master.keys")
+        let elsewhere = try await run(environment)
+        #expect(elsewhere.status == 1)
+        #expect(elsewhere.output.contains("has its own master.keys; move that to \(path)"))
+    }
+
+    @Test func `a database's master keys are never made`() async throws {
+        let result = try await run(
+            [
+                "TOKEN_BROKER_DATABASE_URL": "postgresql:///x", "TOKEN_BROKER_ADMIN_KEY": BrokerHarness.adminKey,
+                "TOKEN_BROKER_MASTER_KEYS_FILE": directory.path + "-keys",
+            ])
+        #expect(result.status == 78)
+        #expect(result.output.contains("TOKEN_BROKER_MASTER_KEYS_FILE names a file that cannot be read"))
+        #expect(!FileManager.default.fileExists(atPath: directory.path + "-keys"))
+    }
+
+    @Test func `one of several admin keys is changed while the other goes on`() async throws {
+        let port = try PostgresServer.freePort()
+        let (new, other) = ("new-key-0123456789abcdefghijklmnop", "other-key-0123456789abcdefghijklmnop")
+        for keys in ["ops:\(BrokerHarness.adminKey),ci:\(other)", "ops:\(new),ci:\(other)"] {
+            let process = try await start(port, ["DATA_DIR": directory.path, "ADMIN_KEY": keys])
+            let broker = try BrokerClient(port: port)
+            #expect(try await broker.call(.get, "/tenants", key: other).status == 200)
+            let isOld = keys.contains(BrokerHarness.adminKey)
+            #expect(try await broker.call(.get, "/tenants").status == (isOld ? 200 : 401))
+            #expect(try await broker.call(.get, "/tenants", key: new).status == (isOld ? 401 : 200))
+            #expect(await process.terminate() == 0)
+            let log = process.lines.joined()
+            #expect(log.contains(#""admin":"ci""#) && !log.contains(other) && !log.contains(new))
+        }
     }
 
     @Test func `callers cannot take the descriptors that the store needs`() async throws {

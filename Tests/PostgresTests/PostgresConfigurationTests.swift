@@ -4,7 +4,8 @@ internal import Testing
 
 @Suite struct `PostgreSQL configuration` {
     private static func value(_ keyword: String, _ configuration: PostgresConfiguration) -> String? {
-        configuration.options(for: configuration.targets[0]).last { $0.keyword == keyword }?.value
+        configuration.attempts(at: configuration.targets[0], address: "")[0].options.last { $0.keyword == keyword }?
+            .value
     }
 
     @Test func `hosts, addresses and ports are split into targets`() throws {
@@ -90,7 +91,7 @@ internal import Testing
         let configuration = try PostgresConfiguration("postgresql://user:hunter2@host/db")
         #expect(Self.value("password", configuration) == "hunter2")
         #expect(!"\(configuration)".contains("hunter2"))
-        #expect(!"\(configuration.options(for: configuration.targets[0]))".contains("hunter2"))
+        #expect(!"\(configuration.attempts(at: configuration.targets[0], address: "")[0].options)".contains("hunter2"))
     }
 }
 

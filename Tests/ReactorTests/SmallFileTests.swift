@@ -35,6 +35,52 @@ import Testing
         #expect(throws: SystemError(call, number: number)) { try SmallFile.read(path, limit: 1) }
     }
 
+    private static func withDirectory<R>(_ body: (String) throws -> R) throws -> R {
+        var template = Array("/tmp/small-file.XXXXXX".utf8CString)
+        let isMade = unsafe mkdtemp(&template) != nil
+        try #require(isMade)
+        let path = String(decoding: template.dropLast().map { UInt8(bitPattern: $0) }, as: UTF8.self)
+        defer {
+            for name in ["a", "link"] { _ = unsafe unlink(path + "/" + name) }
+            _ = unsafe rmdir(path)
+        }
+        return try body(path)
+    }
+
+    @Test func `a file that is made is whole, its owner's alone, and replaces nothing`() throws {
+        try Self.withDirectory { directory in
+            let path = directory + "/a"
+            #expect(!SmallFile.exists(path))
+            try SmallFile.create(path, Array("one".utf8))
+            let (bytes, access) = try SmallFile.readWithAccess(path, limit: 9)
+            #expect(bytes == Array("one".utf8))
+            #expect(!access.belongsToAnother && !access.isWritableByOthers && !access.isReadableByOthers)
+            #expect(throws: SystemError("link", number: EEXIST)) { try SmallFile.create(path, Array("two".utf8)) }
+            #expect(try SmallFile.read(path, limit: 9) == Array("one".utf8))
+            // No draft is left: the directory can be removed when these two are gone.
+            _ = unsafe unlink(path)
+            let isEmpty = unsafe rmdir(directory) == 0
+            #expect(isEmpty)
+        }
+    }
+
+    @Test func `it is the mode of a link's target that counts`() throws {
+        try Self.withDirectory { directory in
+            let (path, link) = (directory + "/a", directory + "/link")
+            let isLinked = unsafe symlink(path, link) == 0
+            try #require(isLinked)
+            // A link that leads nowhere stands there all the same.
+            #expect(SmallFile.exists(link) && !SmallFile.isReadable(link))
+            #expect(throws: SystemError("link", number: EEXIST)) { try SmallFile.create(link, []) }
+            try SmallFile.create(path, [1])
+            #expect(try !SmallFile.readWithAccess(link, limit: 9).access.isReadableByOthers)
+            let isChanged = unsafe chmod(path, 0o666) == 0
+            try #require(isChanged)
+            let access = try SmallFile.readWithAccess(link, limit: 9).access
+            #expect(access.isWritableByOthers && access.isReadableByOthers)
+        }
+    }
+
     @Test(arguments: [("/proc/self/status", true), ("/nonexistent", false)])
     func `what can be read is told apart from what cannot`(path: String, isReadable: Bool) {
         #expect(SmallFile.isReadable(path) == isReadable)

@@ -16,7 +16,7 @@ package final class BrokerClient: Sendable {
     package init(port: UInt16) throws {
         baseURL = "http://127.0.0.1:\(port)"
         var configuration = HTTPSClientConfiguration()
-        configuration.allowsInsecureTargets = true
+        configuration.targets = .everything
         configuration.firstByteTimeout = .seconds(60)
         configuration.exchangeTimeout = .seconds(60)
         configuration.maximumConnectionsPerOrigin = 128

@@ -1,6 +1,6 @@
 package import CredentialStore
 internal import Cryptography
-internal import HTTPCodec
+package import HTTPCodec
 internal import JSON
 internal import OAuth
 
@@ -11,26 +11,63 @@ extension BrokerHarness {
     /// A login as `beginLogin` returns it.
     package typealias Login = (id: String, uri: String, startURI: String, state: String)
 
-    /// The answer to a browser that comes back from the login service, or to another caller by its `accept`.
+    /// What a browser shows that comes back from the login service, or what another caller gets by its `accept`.
+    /// - Parameters:
+    ///   - path: of the callback.
+    ///   - followsToEnd: whether a redirect to the page of the login's end is followed, as a browser does.
     package func callback(
-        _ query: String, cookie: String? = nil, accept: String? = browserAccept
+        _ query: String, at path: String = "/login/callback", cookie: String? = nil, accept: String? = browserAccept,
+        followsToEnd: Bool = true
     ) async -> Answer {
-        await call(.get, "/login/callback?\(query)", key: nil, fields: Self.fields(cookie: cookie, accept: accept))
+        let answer = await call(
+            .get, "\(path)?\(query)", key: nil, fields: Self.fields(cookie: cookie, accept: accept))
+        return followsToEnd ? await following(answer) : answer
     }
 
     /// The same for `response_mode=form_post`.
     package func formPost(
-        _ form: String, cookie: String? = nil, type: String = "application/x-www-form-urlencoded"
+        _ form: String, at path: String = "/login/callback", cookie: String? = nil,
+        type: String = "application/x-www-form-urlencoded"
     ) async -> Answer {
         var fields = Self.fields(cookie: cookie, accept: Self.browserAccept)
         fields.append("Content-Type", type)
-        return await call(.post, "/login/callback", key: nil, body: form, fields: fields)
+        return await following(await call(.post, path, key: nil, body: form, fields: fields))
+    }
+
+    /// The page of a login's end, where an answer leads a browser there; else the answer.
+    package func following(_ answer: Answer) async -> Answer {
+        guard answer.status == 303, let location = answer.fields["Location"]?.text else { return answer }
+        let path = Self.path(of: location)
+        guard path.hasPrefix("/login/ended/") else { return answer }
+        return await call(.get, path, key: nil, fields: Self.fields(cookie: nil, accept: Self.browserAccept))
     }
 
     /// A browser that opens the start address of a login.
-    package func start(_ login: Login) async -> Answer {
-        let path = login.startURI.split(separator: "/", maxSplits: 3)[2...].joined(separator: "/")
-        return await call(.get, "/" + path, key: nil, fields: Self.fields(cookie: nil, accept: Self.browserAccept))
+    package func start(
+        _ login: Login, cookie: String? = nil, accept: String? = browserAccept, fields: Fields = [:]
+    ) async -> Answer {
+        var fields = fields
+        for field in Self.fields(cookie: cookie, accept: accept).all { fields.append(field.name, field.value) }
+        return await call(.get, Self.path(of: login.startURI), key: nil, fields: fields)
+    }
+
+    /// A browser whose user presses a button of a page of the broker's.
+    /// - Parameters:
+    ///   - path: where the page's form goes.
+    ///   - origin: the fields by which a browser says from where a form comes.
+    package func press(
+        _ decision: String = "continue", at path: String, cookie: String? = nil, accept: String? = browserAccept,
+        origin: Fields = ["Sec-Fetch-Site": "same-origin"]
+    ) async -> Answer {
+        var fields = Self.fields(cookie: cookie, accept: accept)
+        fields.append("Content-Type", "application/x-www-form-urlencoded")
+        for field in origin.all { fields.append(field.name, field.value) }
+        return await call(.post, path, key: nil, body: "decision=\(decision)", fields: fields)
+    }
+
+    /// A URI without its origin.
+    package static func path(of uri: String) -> String {
+        "/" + uri.split(separator: "/", maxSplits: 3)[2...].joined(separator: "/")
     }
 
     /// The cookie that an answer sets, as the browser sends it back.
@@ -42,6 +79,23 @@ extension BrokerHarness {
     package func loginRecord(_ id: String, tenant: String = "t1") async throws -> String? {
         guard let name = TenantName(tenant) else { return nil }
         return try await vault.read(RecordID(.login, name, key: id))?.content.revealedText
+    }
+
+    /// Writes a login's record as a version would that does not know some of its members.
+    package func rewriteLogin(_ id: String, tenant: String = "t1", leavingOut names: [String]) async throws {
+        guard let name = TenantName(tenant),
+            let record = try await vault.read(RecordID(.login, name, key: id)),
+            case .object(var members) = try JSONValue(parsing: record.content.revealedBytes)
+        else { preconditionFailure("no login \(id)") }
+        for name in names { members[name] = nil }
+        var json = JSONWriter()
+        json.value(.object(members))
+        try await vault.commit([
+            .replace(
+                OpenRecord(
+                    id: record.id, version: record.version + 1, content: SecretBytes(json.bytes),
+                    lookup: record.lookup, expires: record.expires), version: record.version)
+        ])
     }
 
     /// How many records of that kind the store has.

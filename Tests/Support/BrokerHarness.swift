@@ -6,6 +6,7 @@ package import HTTPSClient
 package import HTTPServer
 package import JSON
 internal import OAuth
+package import Reactor
 internal import Synchronization
 package import TokenBroker
 
@@ -62,7 +63,8 @@ package final class BrokerHarness: Sendable {
         lines = collector
         vault = Vault(store: store, keyring: try Keyring(parsing: Self.masterKeys))
         try await vault.unlock()
-        var settings = Broker.Settings(publicBaseURL: publicBaseURL, adminKey: SecretBytes(utf8: Self.adminKey))
+        var settings = Broker.Settings(
+            publicBaseURL: publicBaseURL, adminKeys: try AdminKeys(parsing: SecretBytes(utf8: Self.adminKey)))
         adjust(&settings)
         broker = Broker(
             settings: settings, vault: vault, journal: journal, transport: transport, time: time,
@@ -76,9 +78,10 @@ package final class BrokerHarness: Sendable {
     // MARK: Calling
 
     /// Sends a request with the given key (nil: none).
+    /// - Parameter source: where it comes from, for what is counted by that.
     package func call(
         _ method: Method, _ target: String, key: String? = adminKey, tenant: String? = nil, body: String? = nil,
-        fields: Fields = [:]
+        fields: Fields = [:], source: NetworkSource = .unknown
     ) async -> Answer {
         var fields = fields
         if let key { fields.append("Authorization", "Bearer \(key)") }
@@ -89,7 +92,7 @@ package final class BrokerHarness: Sendable {
             await service.respond(
                 to: Request(
                     method: method, path: String(parts[0]), query: parts.count > 1 ? String(parts[1]) : nil,
-                    fields: fields, body: Array((body ?? "").utf8))))
+                    fields: fields, body: Array((body ?? "").utf8), source: source)))
     }
 
     // MARK: Preparing

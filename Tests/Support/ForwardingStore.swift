@@ -53,6 +53,13 @@ extension ForwardingStore {
         return try await inner.nextDue(kind)
     }
 
+    package func countDue(
+        _ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int
+    ) async throws(StoreError) -> Int {
+        try admit()
+        return try await inner.countDue(kind, tenant: tenant, after: now, limit: limit)
+    }
+
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         try admit()
         return try await inner.lapsed(kind, limit: limit)

@@ -23,9 +23,13 @@ package actor HTTPRawClient {
 
     /// Connects.
     /// - Parameters:
+    ///   - source: the address to connect from, such as another one of loopback; nil leaves it to the kernel.
     ///   - receiveBufferBytes: a small SO_RCVBUF, to fill it up soon.
     ///   - timeoutSeconds: how long one call waits at most.
-    package init(_ address: SocketAddress, receiveBufferBytes: CInt? = nil, timeoutSeconds: Int = 10) throws {
+    package init(
+        _ address: SocketAddress, from source: SocketAddress? = nil, receiveBufferBytes: CInt? = nil,
+        timeoutSeconds: Int = 10
+    ) throws {
         thread = try BlockingThread(name: "raw-client")
         let owned = OwnedDescriptor(
             adopting: try retryingInterrupts("socket") {
@@ -37,6 +41,9 @@ package actor HTTPRawClient {
         try Self.set(number, SOL_SOCKET, SO_SNDTIMEO, timeval(tv_sec: timeoutSeconds, tv_usec: 0))
         try Self.set(number, CInt(IPPROTO_TCP), TCP_NODELAY, CInt(1))
         let connecting = number
+        if let source {
+            try retryingInterrupts("bind") { unsafe source.withSockaddr { unsafe Glibc.bind(connecting, $0, $1) } }
+        }
         try retryingInterrupts("connect") { unsafe address.withSockaddr { unsafe Glibc.connect(connecting, $0, $1) } }
         descriptor = consume owned
     }

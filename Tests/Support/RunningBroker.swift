@@ -30,6 +30,11 @@ package final class RunningBroker: Sendable {
 
         func open(_ service: Service) { self.service.withLock { $0 = service } }
 
+        func admit(_ request: Request) async -> Admission {
+            guard let service = service.withLock({ $0 }) else { return .refused(Response(.serviceUnavailable)) }
+            return await service.admit(request)
+        }
+
         func respond(to request: Request) async -> Response {
             guard let service = service.withLock({ $0 }) else { return Response(.serviceUnavailable) }
             return await service.respond(to: request)
@@ -52,11 +57,11 @@ package final class RunningBroker: Sendable {
         loop = try EventLoop(name: "test-outbound")
         let resolver = try NameResolver()
         var configuration = HTTPSClientConfiguration()
-        configuration.allowsInsecureTargets = true
+        configuration.targets = .everything
         adjust(&configuration)
         transport = try HTTPSClient(configuration: configuration, loop: loop, resolver: resolver)
         var callers = HTTPSClientConfiguration()
-        callers.allowsInsecureTargets = true
+        callers.targets = .everything
         callers.maximumConnectionsPerOrigin = 200
         // Generous, so that a busy machine does not trip what no test is about.
         callers.connectTimeout = .seconds(30)
@@ -68,8 +73,8 @@ package final class RunningBroker: Sendable {
         server = try Server(configuration: ServerConfiguration(address: address, loopCount: 2), handler: front)
         baseURL = "http://\(server.address)"
         var settings = Broker.Settings(
-            publicBaseURL: baseURL, adminKey: SecretBytes(utf8: BrokerHarness.adminKey))
-        settings.allowsInsecureProviders = true
+            publicBaseURL: baseURL, adminKeys: try AdminKeys(parsing: SecretBytes(utf8: BrokerHarness.adminKey)))
+        settings.providerTargets = .everything
         broker = Broker(
             settings: settings, vault: vault, transport: transport, time: time,
             log: Log(threshold: .error, time: time) { _ in })

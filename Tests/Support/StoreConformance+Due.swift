@@ -35,6 +35,31 @@ extension StoreConformance {
             #expect(try await store.nextDue(.device) == Timestamp(milliseconds: -9))
             #expect(try await store.nextDue(.credentials) == nil)
         },
+        StoreConformance("a tenant's marks after a time are counted, up to a limit") { store async throws in
+            let now: Int64 = 1_700_000_000_000
+            func count(
+                _ kind: RecordKind = .login, _ tenant: TenantName = StoreSample.alpha, limit: Int = 9
+            ) async throws -> Int {
+                try await store.countDue(kind, tenant: tenant, after: Timestamp(milliseconds: now), limit: limit)
+            }
+            #expect(try await count() == 0)
+            for (key, due) in [("past", now - 1), ("now", now), ("a", now + 1), ("b", now + 600_000)] {
+                let record = StoreSample.record(.login, StoreSample.alpha, key, due: Timestamp(milliseconds: due))
+                try await store.commit([.insert(record)])
+            }
+            try await store.commit([.insert(StoreSample.record(.login, StoreSample.alpha, "never"))])
+            for (kind, tenant) in [(RecordKind.device, StoreSample.alpha), (.login, StoreSample.beta)] {
+                let record = StoreSample.record(kind, tenant, "c", due: Timestamp(milliseconds: now + 1))
+                try await store.commit([.insert(record)])
+            }
+            #expect(try await count() == 2)
+            #expect(try await count(.device) == 1)
+            #expect(try await count(.login, StoreSample.beta) == 1)
+            for limit in 0...3 { #expect(try await count(limit: limit) == min(limit, 2)) }
+            let settled = StoreSample.record(.login, StoreSample.alpha, "a", version: 2)
+            try await store.commit([.replace(settled, version: 1)])
+            #expect(try await count() == 1)
+        },
         StoreConformance("records of all tenants are due, in the order of their identities") { store async throws in
             var expected: [StoredRecord] = []
             for tenant in [StoreSample.beta, StoreSample.alpha] {

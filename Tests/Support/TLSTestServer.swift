@@ -4,10 +4,14 @@ package final class TLSTestServer: Sendable {
     package enum Step: Sendable {
         /// Leaves out the TLS handshake, which otherwise comes before the first step.
         case withoutHandshake
+        /// Makes the TLS handshake now, after `withoutHandshake`: for protocols that begin in clear.
+        case handshake
         /// Reads one request, head and body.
         case read
         /// Reads whatever comes first.
         case readSome
+        /// Reads whatever comes next and adds it to the report's requests.
+        case hear
         case send(String)
         case sendBytes([UInt8])
         /// Sends the text byte by byte, so many milliseconds apart.
@@ -126,8 +130,10 @@ package final class TLSTestServer: Sendable {
     private static func encode(_ step: Step) -> String {
         switch step {
         case .withoutHandshake: "plain"
+        case .handshake: "handshake"
         case .read: "read"
         case .readSome: "more"
+        case .hear: "hear"
         case .send(let text): "send " + hexadecimal(Array(text.utf8))
         case .sendBytes(let bytes): "send " + hexadecimal(bytes)
         case .drip(let text, let milliseconds): "drip \(hexadecimal(Array(text.utf8))) \(milliseconds)"
@@ -230,6 +236,14 @@ package final class TLSTestServer: Sendable {
                     self.read()
                 elif name == "more":
                     self.more()
+                elif name == "handshake":
+                    self.handshake()
+                elif name == "hear":
+                    self.more()
+                    with changed:
+                        requests.append(self.buffer)
+                        self.buffer = b""
+                        changed.notify_all()
                 elif name == "send":
                     self.connection.sendall(data)
                 elif name == "drip":

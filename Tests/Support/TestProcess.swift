@@ -10,7 +10,8 @@ package final class TestProcess: Sendable {
         package let description: String
     }
 
-    private let identifier: pid_t
+    /// The process's number, for what the kernel shows of it under /proc.
+    let identifier: pid_t
     private let output: TestProcessOutput
 
     /// - Parameters:

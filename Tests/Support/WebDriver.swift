@@ -68,7 +68,7 @@ package final class WebDriver: Sendable {
         }
         baseURL = "http://127.0.0.1:\(port)"
         var configuration = HTTPSClientConfiguration()
-        configuration.allowsInsecureTargets = true
+        configuration.targets = .everything
         // Longer than what chromedriver itself waits for the start of a browser (60 s) or for a page (below), so that
         // it is the one to say what was missed.
         configuration.firstByteTimeout = .seconds(90)

@@ -9,9 +9,10 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         var fields = Fields()
         for value in accept { fields.append("Accept", value) }
-        let answer = await broker.call(.get, "/login/callback?code=c&state=unknown", key: nil, fields: fields)
+        let answer = await broker.following(
+            await broker.call(.get, "/login/callback?code=c&state=unknown", key: nil, fields: fields))
         #expect(answer.status == 410)
-        return answer.fields["Content-Type"]
+        return answer.fields["Content-Type"]?.text
     }
 
     @Test(arguments: [

@@ -87,6 +87,31 @@ internal import TokenBroker
         #expect(await broker.callback("code=c-1&state=\(login.state)").status == 200)
     }
 
+    @Test(arguments: ["https://login.tidal.com", "https://evil.example", ""])
+    func `is refused where the tenant has none to compare it with`(issuer: String) async throws {
+        for provider in [
+            #"{"client_id": "c1"}"#,
+            #"""
+            {"provider": "oidc", "client_id": "c1",
+             "endpoints": {"authorization": "https://op.example/auth", "token": "https://op.example/token"}}
+            """#,
+        ] {
+            let broker = try await BrokerHarness()
+            await broker.makeTenant("t1", provider)
+            let login = await broker.beginLogin()
+            let iss = FormEncoding.percentEncode(issuer)
+            for outcome in ["code=c-1", "error=access_denied"] {
+                let answer = await broker.callback(
+                    "\(outcome)&state=\(login.state)&iss=\(iss)", accept: "application/json")
+                #expect((answer.status, answer.code) == (400, "invalid_request"))
+                #expect(answer.json["detail"]?.text?.contains("configure the tenant's issuer") == true)
+            }
+            #expect(broker.transport.seen.isEmpty)
+            broker.transport.enqueue(.json(200, BrokerHarness.token("access-1")))
+            #expect(await broker.callback("code=c-1&state=\(login.state)").status == 200)
+        }
+    }
+
     @Test func `is compared with a configured one too`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(

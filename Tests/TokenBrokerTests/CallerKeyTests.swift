@@ -318,7 +318,10 @@ internal import TokenBroker
         broker.time.holdSleeps()
         for operation in Service.operations(of: broker.broker)
         where Need(operation.method, operation.path) == .nothing {
-            let answer = await broker.call(Method(operation.method), Self.filled(operation.path), key: nil)
+            // As from a page of the broker's own, where a browser sends a form.
+            let answer = await broker.call(
+                Method(operation.method), Self.filled(operation.path), key: nil,
+                fields: ["Sec-Fetch-Site": "same-origin"])
             #expect(![401, 403].contains(answer.status), "\(operation)")
         }
     }
@@ -377,7 +380,10 @@ internal import TokenBroker
             case (_, "/livez"), (_, "/healthz"), (_, "/readyz"), (_, "/metrics"), (_, "/openapi.yaml"),
                 (_, "/login/callback"):
                 self = .nothing
-            case (_, let path) where path.hasPrefix("/login/start/"): self = .nothing
+            case (_, let path)
+            where ["/login/callback/", "/login/start/", "/login/confirm/", "/login/ended/"].contains(
+                where: path.hasPrefix):
+                self = .nothing
             case (_, "/credentials/restore"): self = .admin
             case (_, let path) where path == "/tenants" || path.hasPrefix("/tenants/"): self = .admin
             case (_, let path) where path.hasPrefix("/login/") || path.hasPrefix("/device"):

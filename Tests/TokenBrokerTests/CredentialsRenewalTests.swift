@@ -258,6 +258,45 @@ internal import TokenBroker
         #expect(await broker.get("storage_key=other").token == "b2")
     }
 
+    /// Two users of one client: the first one's refresh has failed and waits for its retry, when the second one's is
+    /// answered 429.
+    private static func pausedUnderRetry(
+        _ failure: ScriptedTransport.Step = .json(503, ""), retryAfter: String
+    ) async throws -> (broker: BrokerHarness, first: Task<BrokerHarness.Answer, Never>) {
+        let broker = try await expired()
+        await broker.set("b1", refresh: "r2", lifetime: .seconds(1), storageKey: "other")
+        broker.time.holdSleeps()
+        broker.transport.enqueue(failure)
+        let first = Task { await broker.get() }
+        while !broker.time.slept.contains(.milliseconds(500)) { await Task.yield() }
+        broker.transport.enqueue(.json(429, "", fields: ["Retry-After": retryAfter]))
+        #expect(await broker.get("storage_key=other").code == "retryable_error")
+        #expect(broker.transport.seen.count == 2)
+        return (broker, first)
+    }
+
+    @Test(arguments: [.json(503, ""), .failure(.connectFailed)] as [ScriptedTransport.Step])
+    func `a retry waits for the end of a pause that another call has met`(failure: ScriptedTransport.Step) async throws
+    {
+        let (broker, first) = try await Self.pausedUnderRetry(failure, retryAfter: "10")
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
+        broker.time.advance(by: .milliseconds(500))
+        // What is left of the pause.
+        while !broker.time.slept.contains(.milliseconds(9500)) { await Task.yield() }
+        #expect(broker.transport.seen.count == 2)
+        broker.time.advance(by: .milliseconds(9500))
+        #expect(await first.value.token == "a2")
+        #expect(broker.transport.seen.count == 3)
+    }
+
+    @Test func `a retry is given up for a pause that lasts longer than a call waits`() async throws {
+        let (broker, first) = try await Self.pausedUnderRetry(retryAfter: "31")
+        broker.time.advance(by: .milliseconds(500))
+        let answer = await first.value
+        #expect((answer.status, answer.code, answer.retryAfter) == (503, "retryable_error", 31))
+        #expect(broker.transport.seen.count == 2)
+    }
+
     @Test func `client credentials that get 429 are retryable_error`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.withSecret)
@@ -438,6 +477,7 @@ internal import TokenBroker
 
     @Test(arguments: [
         TransportError.UntrustedReason.chain, .expired, .notYetValid, .hostName, .purpose, .pin,
+        .noCommonProtocol,
     ])
     func `a provider that is not trusted is provider_untrusted after one call`(
         reason: TransportError.UntrustedReason

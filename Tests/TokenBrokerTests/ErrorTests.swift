@@ -92,7 +92,9 @@ internal import TokenBroker
         ("/tenants", "GET, HEAD"), ("/tenants/t1", "GET, HEAD, PUT, DELETE"),
         ("/tenants/t1/api-keys", "GET, HEAD, POST"), ("/tenants/t1/api-keys/x", "GET, HEAD, DELETE"),
         ("/credentials", "GET, HEAD, PUT, DELETE"), ("/credentials/status", "GET, HEAD"),
-        ("/login/initialize", "POST"), ("/login/callback", "GET, POST"),
+        ("/login/initialize", "POST"), ("/login/callback", "GET, POST"), ("/login/callback/t1", "GET, POST"),
+        ("/login/start/t1/x", "GET, POST"), ("/login/confirm/t1/x", "GET, HEAD, POST"),
+        ("/login/ended/gone", "GET, HEAD"), ("/login/ended/t1/x", "GET, HEAD"),
     ])
     func `a method that a path does not take is method_not_allowed with Allow`(
         path: String, allowed: String

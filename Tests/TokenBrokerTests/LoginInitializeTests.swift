@@ -202,7 +202,7 @@ internal import TokenBroker
     // MARK: Parameters
 
     // X10
-    @Test(arguments: AuthorizationRequest.reservedNames.sorted() + ["State", "CLIENT_ID", "code_challenge_METHOD", ""])
+    @Test(arguments: AuthorizationRequest.reservedNames.sorted() + ["State", "CLIENT_ID", "code_challenge_METHOD"])
     func `a custom parameter may not bear a protocol parameter's name`(name: String) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -212,6 +212,47 @@ internal import TokenBroker
         #expect(answer.status == 422)
         #expect(answer.code == "illegal_argument")
         #expect(try await Self.nothingIsStored(broker))
+    }
+
+    @Test(arguments: [
+        ("a", true), ("A-z_09", true), (String(repeating: "a", count: 64), true),
+        (String(repeating: "a", count: 65), false), ("", false), ("a b", false), ("a.b", false), ("a[]", false),
+        ("a/b", false), ("a=b", false), ("a&b", false), ("ä", false), ("a%5B", false), ("\u{212A}", false),
+        ("a\u{301}", false),
+    ])
+    func `a custom parameter has a name of letters, digits, underscores and hyphens`(
+        name: String, isName: Bool
+    ) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let answer = await broker.call(
+            .post, "/login/initialize", tenant: "t1",
+            body: #"{"login_config": {"custom_parameters": {"ok": "1", "\#(name)": "x"}}}"#)
+        #expect(answer.status == (isName ? 201 : 400))
+        guard !isName else { return }
+        #expect(answer.code == "invalid_request")
+        let token = name.replacing("~", with: "~0").replacing("/", with: "~1")
+            .unicodeScalars.prefix(64).reduce(into: "") { $0.unicodeScalars.append($1) }
+        #expect(
+            answer.json["errors"]?.array?.compactMap { $0["pointer"]?.text }
+                == ["/login_config/custom_parameters/\(token)"])
+        #expect(try await Self.nothingIsStored(broker))
+    }
+
+    @Test(arguments: [(4096, 201), (4097, 400)])
+    func `all custom parameters together have at most 4 KiB of names and values`(bytes: Int, status: Int) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let value = String(repeating: "é", count: (bytes - 2) / 2) + (bytes % 2 == 0 ? "" : "x")
+        let answer = await broker.call(
+            .post, "/login/initialize", tenant: "t1",
+            body: #"{"login_config": {"custom_parameters": {"a": "", "b": "\#(value)"}}}"#)
+        #expect(answer.status == status)
+        if status == 400 {
+            #expect(
+                answer.json["errors"]?.array?.compactMap { $0["pointer"]?.text }
+                    == ["/login_config/custom_parameters"])
+        }
     }
 
     @Test(arguments: [

@@ -178,13 +178,18 @@ internal import TokenBroker
             var statistics = ServerStatistics()
             statistics.connectionsOpen = 3
             statistics.connectionsAccepted = 5
-            statistics.refusals = [.connections: 2, .overload: 7]
+            statistics.connectionsEvicted = 4
+            statistics.refusals = [.connections: 2, .source: 6, .displacement: 8, .overload: 7]
             return statistics
         }
         let lines = await Self.metrics(broker)
         #expect(lines.contains("token_broker_http_connections 3"))
         #expect(lines.contains("token_broker_http_connections_total 5"))
-        #expect(lines.contains("token_broker_http_connections_refused_total 2"))
+        #expect(lines.contains(#"token_broker_http_connections_refused_total{reason="connections"} 2"#))
+        #expect(lines.contains(#"token_broker_http_connections_refused_total{reason="source"} 6"#))
+        #expect(lines.contains(#"token_broker_http_connections_evicted_total{state="waiting"} 4"#))
+        #expect(lines.contains(#"token_broker_http_connections_evicted_total{state="in_use"} 8"#))
+        #expect(!lines.contains { $0.hasPrefix("token_broker_operations_connections_refused_total ") })
         #expect(lines.contains(#"token_broker_http_requests_refused_total{reason="overload"} 7"#))
         #expect(lines.contains(#"token_broker_http_requests_refused_total{reason="contents"} 0"#))
     }

@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
+internal import Cryptography
 internal import HTTPCodec
 internal import JSON
 internal import OAuth
@@ -36,7 +37,8 @@ internal import TokenBroker
                            "jwks": "https://op.example/j"},
              "token_endpoint_auth_method": "client_secret_basic",
              "allowed_redirect_uris": ["https://app.example/cb", "app.example:/cb"],
-             "allowed_return_uris": ["https://app.example/done"], "browser_binding": "required"}
+             "allowed_return_uris": ["https://app.example/done"], "browser_binding": "confirm",
+             "callback_uri": "per_tenant", "display_name": "Müller & Söhne"}
             """
         let put = await broker.call(.put, "/tenants/t1", body: body)
         #expect(put.status == 201)
@@ -65,7 +67,8 @@ internal import TokenBroker
             {"client_id": "c1", "client_secret": "s1", "client_unique_key": "u1", "scopes": ["a"],
              "certificate_pinning": false, "allowed_redirect_uris": ["https://app.example/cb"],
              "allowed_return_uris": ["https://app.example/done"], "browser_binding": "off",
-             "token_endpoint_auth_method": "none", "issuer": "https://issuer.example"}
+             "token_endpoint_auth_method": "none", "provider": "oidc", "issuer": "https://issuer.example",
+             "callback_uri": "per_tenant", "display_name": "A"}
             """)
         await broker.makeTenant("t2")
         await broker.makeTenant("t1")
@@ -161,6 +164,14 @@ internal import TokenBroker
         ("allowed_return_uris", #"["https://a.example", "//b.example"]"#, "/allowed_return_uris/1"),
         ("allowed_return_uris", #""https://a.example""#, "/allowed_return_uris"),
         ("browser_binding", #""on""#, "/browser_binding"), ("browser_binding", "true", "/browser_binding"),
+        ("callback_uri", #""https://a.example/cb""#, "/callback_uri"), ("callback_uri", "1", "/callback_uri"),
+        ("display_name", "5", "/display_name"), ("display_name", #""""#, "/display_name"),
+        ("display_name", #"" ""#, "/display_name"), ("display_name", #""a\nb""#, "/display_name"),
+        ("display_name", #""a\u0085b""#, "/display_name"), ("display_name", #""a\u202eb""#, "/display_name"),
+        ("display_name", #""a\u2028b""#, "/display_name"),
+        ("display_name", #""\#(String(repeating: "ä", count: 101))""#, "/display_name"),
+        // The client secret would go to the provider that the preset knows.
+        ("issuer", #""https://issuer.example""#, "/issuer"),
         ("session_ending_answers", "{}", "/session_ending_answers"),
         ("session_ending_answers", "[{}]", "/session_ending_answers/0/status"),
         ("session_ending_answers", #"[{"status": null}]"#, "/session_ending_answers/0/status"),
@@ -337,12 +348,12 @@ internal import TokenBroker
         ("issuer", "http://issuer.example"),
     ])
     func `http is refused unless the configuration allows it`(name: String, uri: String) async throws {
-        let body = #"{"client_id": "c1", "\#(name)": "\#(uri)"}"#
+        let body = #"{"endpoints": \#(Self.named), "client_id": "c1", "\#(name)": "\#(uri)"}"#
         let strict = try await BrokerHarness()
         let refused = await strict.call(.put, "/tenants/t1", body: body)
         #expect(refused.status == 400)
         #expect(refused.pointers == ["/\(name)"])
-        let lenient = try await BrokerHarness { $0.allowsInsecureProviders = true }
+        let lenient = try await BrokerHarness { $0.providerTargets = .everything }
         let taken = await lenient.call(.put, "/tenants/t1", body: body)
         #expect(taken.status == 201)
         #expect(taken.json[name] == .string(uri))
@@ -415,6 +426,67 @@ internal import TokenBroker
             .put, "/tenants/t1", body: #"{"provider": "oidc", "client_id": "c1", \#(members)}"#)
         #expect(answer.status == (pointers.isEmpty ? 201 : 400))
         #expect(answer.pointers == pointers)
+    }
+
+    private static let named = #"{"authorization": "https://op.example/a", "token": "https://op.example/t"}"#
+
+    @Test(arguments: [
+        ("", false), (#""provider": null, "#, false), (#""provider": "tidal", "#, false),
+        (#""provider": "spotify", "#, false), (#""provider": "oidc", "#, true), (#""provider": "authgear", "#, true),
+        // The issuer is for the comparison of iss alone then: both legs of a login are where the tenant says.
+        (#""endpoints": \#(named), "#, true), (#""provider": "spotify", "endpoints": \#(named), "#, true),
+        (#""endpoints": {"token": "https://op.example/t"}, "#, false),
+        (#""endpoints": {"authorization": "https://op.example/a"}, "#, false),
+        (#""auth_service_base_uri": "https://op.example", "#, false),
+        (#""login_service_base_uri": "https://a.example", "auth_service_base_uri": "https://b.example", "#, true),
+    ])
+    func `an issuer is taken only where nothing goes to another provider`(members: String, isTaken: Bool) async throws {
+        let broker = try await BrokerHarness()
+        let answer = await broker.call(
+            .put, "/tenants/t1",
+            body: #"{\#(members)"client_id": "c1", "client_secret": "s", "issuer": "https://op.example"}"#)
+        #expect(answer.status == (isTaken ? 201 : 400))
+        #expect(answer.pointers == (isTaken ? [] : ["/issuer"]))
+        if !isTaken { #expect(answer.json["detail"]?.text?.contains(#""provider": "oidc""#) == true) }
+    }
+
+    @Test func `an issuer that an earlier version has stored is kept`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let id = RecordID(.tenant, TenantName("t1")!)
+        let record = try #require(try await broker.vault.read(id))
+        let text = record.content.revealedText.dropLast() + #","issuer":"https://issuer.example"}"#
+        try await broker.vault.commit([
+            .replace(
+                OpenRecord(id: id, version: record.version + 1, content: SecretBytes(utf8: String(text))),
+                version: record.version)
+        ])
+        let restarted = try await BrokerHarness(store: broker.store)
+        let answer = await restarted.call(.get, "/tenants/t1")
+        #expect(answer.status == 200)
+        #expect(answer.json["issuer"]?.string == "https://issuer.example")
+    }
+
+    @Test func `what is at its default is not in the record, so that the version before can read it`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "callback_uri": "shared", "display_name": null}"#)
+        let record = try #require(try await broker.vault.read(RecordID(.tenant, TenantName("t1")!)))
+        for member in ["callback_uri", "display_name"] { #expect(!record.content.revealedText.contains(member)) }
+        #expect(await broker.call(.get, "/tenants/t1").json["callback_uri"] == nil)
+    }
+
+    @Test(arguments: [
+        String(repeating: "ä", count: 100), "a", "<b>&\"'", "日本語", "👩‍👩‍👧",
+    ])
+    func `a display name is up to a hundred characters`(name: String) async throws {
+        let broker = try await BrokerHarness()
+        let body = JSONWriter.object { json in
+            json.member("client_id", "c1")
+            json.member("display_name", name)
+        }
+        let answer = await broker.call(.put, "/tenants/t1", body: String(decoding: body, as: UTF8.self))
+        #expect(answer.status == 201)
+        #expect(answer.json["display_name"]?.string == name)
     }
 
     @Test(arguments: ["client_secret_basic", "client_secret_post", "none"])
@@ -636,7 +708,7 @@ internal import TokenBroker
 @Suite struct `Configured endpoints` {
     private func server(_ members: String) throws -> AuthorizationServer? {
         let json = try JSONValue(parsing: Array(#"{"client_id": "c1", \#(members)}"#.utf8))
-        return try TenantConfiguration(json, rules: .init(allowsInsecureProviders: false)).configuredServer
+        return try TenantConfiguration(json, rules: .init(TargetPolicy())).configuredServer
     }
 
     @Test(arguments: [

@@ -12,11 +12,47 @@ internal import Testing
             ("CACHE_MEGABYTES", "1048576", 0), ("CACHE_MEGABYTES", "1048577", 78), ("CACHE_SECONDS", "-1", 78),
             ("CACHE_SECONDS", "0", 0), ("CACHE_SECONDS", "3600", 0), ("CACHE_SECONDS", "3601", 78),
             ("PROVIDER_TIMEOUT", "0", 78), ("PROVIDER_TIMEOUT", "1", 0), ("PROVIDER_TIMEOUT", "20", 0),
+            ("ALLOW_HTTP_PROVIDERS", "true", 0), ("ALLOW_HTTP_PROVIDERS", "1", 78),
+            ("PROVIDER_NETWORKS", "10.20.0.0/16", 0), ("PROVIDER_NETWORKS", "10.20.0.0/16,fd12::/16,192.168.1.7", 0),
+            ("PROVIDER_NETWORKS", "10.20.0.1/16", 78), ("PROVIDER_NETWORKS", "10.0.0.0/8,", 78),
+            ("PROVIDER_NETWORKS", "10.0.0.0/8, 11.0.0.0/8", 0), ("PROVIDER_NETWORKS", "internal.example", 78),
+            ("PROVIDER_NETWORKS", "0.0.0.0/0", 78), ("PROVIDER_NETWORKS", "169.254.0.0/16", 78),
+            ("PROVIDER_NETWORKS", "169.254.169.254", 0), ("PROVIDER_NETWORKS", "169.254.169.254/32", 0),
+            ("PROVIDER_NETWORKS", "169.254.169.254/31", 78), ("PROVIDER_NETWORKS", "100.64.0.0/10,::/0", 0),
             ("PROVIDER_TIMEOUT", "21", 78), ("MIGRATE", "false", 0), ("MIGRATE", "no", 78),
+            ("TRUSTED_PROXIES", "10.0.0.0/8, 2001:db8::/32,192.0.2.1", 0), ("TRUSTED_PROXIES", "10.0.0.1/8", 78),
+            ("TRUSTED_PROXIES", "10.0.0.0/8,", 78), ("TRUSTED_PROXIES", "proxy.example", 78),
+            ("LOGIN_RATE", "-1", 78), ("LOGIN_RATE", "0", 0), ("LOGIN_RATE", "1000000", 0),
+            ("LOGIN_RATE", "1000001", 78),
+            ("DEVICE_LOGIN_RATE", "-1", 78), ("DEVICE_LOGIN_RATE", "0", 0), ("DEVICE_LOGIN_RATE", "1000000", 0),
+            ("DEVICE_LOGIN_RATE", "1000001", 78),
+            ("WRITE_RATE", "-1", 78), ("WRITE_RATE", "0", 0), ("WRITE_RATE", "1000000", 0),
+            ("WRITE_RATE", "1000001", 78),
+            ("REQUEST_RATE", "-1", 78), ("REQUEST_RATE", "0", 0), ("REQUEST_RATE", "1000000", 0),
+            ("REQUEST_RATE", "1000001", 78),
+            ("AUTHENTICATION_FAILURE_RATE", "-1", 78), ("AUTHENTICATION_FAILURE_RATE", "0", 0),
+            ("AUTHENTICATION_FAILURE_RATE", "1000000", 0), ("AUTHENTICATION_FAILURE_RATE", "1000001", 78),
+            ("PENDING_LOGINS", "-1", 78), ("PENDING_LOGINS", "0", 0), ("PENDING_LOGINS", "10000000", 0),
+            ("PENDING_LOGINS", "10000001", 78),
+            ("PENDING_DEVICE_LOGINS", "-1", 78), ("PENDING_DEVICE_LOGINS", "0", 0),
+            ("PENDING_DEVICE_LOGINS", "10000000", 0), ("PENDING_DEVICE_LOGINS", "10000001", 78),
+            ("EVENT_STREAMS_PER_KEY", "-1", 78), ("EVENT_STREAMS_PER_KEY", "0", 0),
+            ("EVENT_STREAMS_PER_KEY", "10000000", 0), ("EVENT_STREAMS_PER_KEY", "10000001", 78),
+            ("EVENT_STREAMS_PER_TENANT", "-1", 78), ("EVENT_STREAMS_PER_TENANT", "0", 0),
+            ("EVENT_STREAMS_PER_TENANT", "10000000", 0), ("EVENT_STREAMS_PER_TENANT", "10000001", 78),
         ] as [(String, String, Int32)])
     func `are taken within their ranges`(name: String, value: String, status: Int32) async throws {
         let process = try await TestProcess.start(
             [BrokerProcess.program("token-broker"), "config", "check"], environment: ["TOKEN_BROKER_\(name)": value])
         #expect(await process.exitStatus() == status)
+    }
+
+    @Test func `networks beside the permission for all of them are a mistake`() async throws {
+        let process = try await TestProcess.start(
+            [BrokerProcess.program("token-broker"), "config", "check"],
+            environment: [
+                "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS": "true", "TOKEN_BROKER_PROVIDER_NETWORKS": "10.0.0.0/8",
+            ])
+        #expect(await process.exitStatus() == 78)
     }
 }

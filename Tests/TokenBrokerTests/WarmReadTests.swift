@@ -143,6 +143,7 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
                 let response = try await server.client.response()
                 #expect(response.status.code == status)
                 #expect(response.fields["ETag"] == tag)
+                #expect(response.fields.values("X-Content-Type-Options") == ["nosniff"])
                 #expect(response.body.isEmpty == (status == 304))
             }
             #expect(server.usual() == 0)

@@ -18,6 +18,8 @@ int clinux_epoll_create(void);
 /// Adds the descriptor, or changes its registration where it is registered already.
 int clinux_epoll_set(int epoll, int descriptor, uint32_t events, uint64_t tag);
 int clinux_epoll_remove(int epoll, int descriptor);
+/// dup3(2) with O_CLOEXEC: `other` becomes a second number of what `descriptor` is, in one step.
+int clinux_replace_descriptor(int descriptor, int other);
 /// Waits for at most `timeout_ms` (-1: for ever). Returns the number of events, or -1 with errno.
 int clinux_epoll_wait(int epoll, struct clinux_event *events, int capacity, int timeout_ms);
 

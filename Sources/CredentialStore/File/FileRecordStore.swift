@@ -83,6 +83,14 @@ package actor FileRecordStore: RecordStore {
         try attempt { files throws(FileStoreError) in try files.nextDue(kind) }
     }
 
+    package func countDue(
+        _ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int
+    ) throws(StoreError) -> Int {
+        try attempt { files throws(FileStoreError) in
+            try files.countDue(kind, tenant: tenant, after: now, limit: limit)
+        }
+    }
+
     package func lapsed(_ kind: RecordKind, limit: Int) throws(StoreError) -> [LapsedLease] {
         try attempt { files throws(FileStoreError) in try files.lapsed(kind, limit: limit) }
     }
@@ -114,9 +122,15 @@ package actor FileRecordStore: RecordStore {
     }
 
     /// The text of a secret that stands beside the records; nil where there is none.
+    /// - Throws: `.exposedSecret` where others than this user could have written it.
     package func secret(_ secret: StoreSecret) throws(FileStoreError) -> String? {
         guard let files else { return nil }
         return try files.secret(secret)
+    }
+
+    /// Whether there is a file of that secret which other users can read.
+    package func isReadableByOthers(_ secret: StoreSecret) throws(FileStoreError) -> Bool {
+        try files?.access(secret)?.isReadableByOthers ?? false
     }
 
     /// Keeps a secret that this store has made for itself. Call only where `secret` has told that there is none.

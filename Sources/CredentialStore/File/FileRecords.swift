@@ -160,6 +160,13 @@ final class FileRecords {
         return index.nextDue(kind)
     }
 
+    func countDue(
+        _ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int
+    ) throws(FileStoreError) -> Int {
+        try recoverIfNeeded()
+        return min(limit, index.countDue(kind, tenant: tenant, after: now))
+    }
+
     func lapsed(_ kind: RecordKind, limit: Int) throws(FileStoreError) -> [LapsedLease] {
         try recoverIfNeeded()
         var lapsed: [(end: MonotonicInstant, lease: LapsedLease)] = []
@@ -208,11 +215,19 @@ final class FileRecords {
     /// The text of a secret's file, without the newline at its end; nil where there is none.
     func secret(_ secret: StoreSecret) throws(FileStoreError) -> String? {
         let name = secret.rawValue
+        if let access = try access(secret), access.belongsToAnother || access.isWritableByOthers {
+            throw .exposedSecret(path: "\(path)/\(name)")
+        }
         guard let bytes = try onDisk({ () throws(SystemError) in try directory.read(name, limit: 65_536) }) else {
             return nil
         }
         guard let text = String(validating: bytes, as: UTF8.self) else { throw damage(name) }
         return String(text.prefix { !$0.isNewline })
+    }
+
+    /// What other users may do with a secret's file; nil where there is none.
+    func access(_ secret: StoreSecret) throws(FileStoreError) -> FileAccess? {
+        try onDisk { () throws(SystemError) in try directory.access(secret.rawValue) }
     }
 
     /// Writes a secret's file where there is none: whole and durable, or not at all.

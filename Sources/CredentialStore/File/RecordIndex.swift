@@ -50,4 +50,9 @@ struct RecordIndex {
     }
 
     func nextDue(_ kind: RecordKind) -> Timestamp? { dueTimes[kind]?.values.min() }
+
+    /// How many records of the tenant are due after `now`.
+    func countDue(_ kind: RecordKind, tenant: TenantName, after now: Timestamp) -> Int {
+        (dueTimes[kind] ?? [:]).count { $0.value > now && $0.key.tenant == tenant }
+    }
 }

@@ -95,6 +95,12 @@ final class StoreDirectory {
         return bytes
     }
 
+    /// What other users may do with the file; nil where there is none.
+    func access(_ path: String) throws(SystemError) -> FileAccess? {
+        guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return nil }
+        return try FileAccess(of: descriptor.rawValue)
+    }
+
     /// Makes a file that is durable once its directory is synchronized. A failure may leave a part of it behind.
     /// - Throws: with `EEXIST` where a file stands already.
     func write(_ path: String, _ bytes: [UInt8]) throws(SystemError) {

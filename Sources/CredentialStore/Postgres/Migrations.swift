@@ -100,6 +100,16 @@ enum Migrations {
                     WHERE lease_expires IS NOT NULL
                     """),
             ]),
+        Migration(
+            version: 4, compatible: 1,
+            statements: [
+                // For the pending logins of one tenant, of which only the number is asked for.
+                PostgresStatement(
+                    """
+                    CREATE INDEX token_broker_records_pending ON token_broker_records (kind, tenant, due)
+                    WHERE due IS NOT NULL AND kind IN ('login', 'device')
+                    """)
+            ]),
     ]
 
     /// How the database's schema stands to what a build knows.

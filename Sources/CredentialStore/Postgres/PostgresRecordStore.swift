@@ -157,6 +157,18 @@ package struct PostgresRecordStore: RecordStore {
         }
     }
 
+    package func countDue(
+        _ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int
+    ) async throws(StoreError) -> Int {
+        let parameters: [PostgresValue] = [
+            .text(tenant.description), .integer(now.milliseconds), .integer(Int64(max(0, limit))),
+        ]
+        return try await query(Statements.countDue(kind), parameters) { result throws(PostgresError) in
+            guard let count = try result.first?.integer(0) else { throw .unexpectedResult("a count is missing") }
+            return Int(count)
+        }
+    }
+
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         try await query(
             Statements.lapsed, [.text(kind.rawValue), .integer(Int64(max(0, limit)))]

@@ -237,6 +237,23 @@ enum Statements {
     static let nextDue = PostgresStatement(
         "SELECT min(due) FROM token_broker_records WHERE kind = $1 AND due IS NOT NULL", isPrepared: true)
 
+    /// The kind is part of the statement: an index is for some kinds only, and a parameter could be any.
+    static func countDue(_ kind: RecordKind) -> PostgresStatement { countDue[kind]! }
+
+    private static let countDue = Dictionary(
+        uniqueKeysWithValues: RecordKind.allCases.map { kind in
+            (
+                kind,
+                PostgresStatement(
+                    trusted: """
+                        SELECT count(*) FROM (
+                            SELECT 1 FROM token_broker_records
+                            WHERE kind = '\(kind.rawValue)' AND tenant = $1 AND due > $2 LIMIT $3
+                        ) AS pending
+                        """, isPrepared: true)
+            )
+        })
+
     // MARK: The log
 
     static let append = PostgresStatement(

@@ -3,6 +3,7 @@ internal import FoundationEssentials
 package import HTTPCodec
 internal import HTTPServer
 internal import JSON
+package import Reactor
 internal import Synchronization
 internal import TokenBroker
 
@@ -16,9 +17,10 @@ package final class ExchangeRecorder: Sendable {
     @discardableResult
     package func call(
         _ broker: BrokerHarness, _ method: Method, _ target: String, key: String? = BrokerHarness.adminKey,
-        tenant: String? = nil, body: String? = nil, fields: Fields = [:]
+        tenant: String? = nil, body: String? = nil, fields: Fields = [:], source: NetworkSource = .unknown
     ) async -> BrokerHarness.Answer {
-        let answer = await broker.call(method, target, key: key, tenant: tenant, body: body, fields: fields)
+        let answer = await broker.call(
+            method, target, key: key, tenant: tenant, body: body, fields: fields, source: source)
         record(method, target, body ?? "", answer, isRefused: false)
         return answer
     }

@@ -23,7 +23,7 @@ from referencing.jsonschema import DRAFT202012
 BASE = "urn:openapi"
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 # Added to every answer by the server, which recorded exchanges did not pass through.
-SERVER_HEADERS = {"x-request-id"}
+SERVER_HEADERS = {"x-request-id", "x-content-type-options"}
 # Described by the media type of the content, not as headers (OpenAPI 3.1 §4.8.17.1).
 CONTENT_HEADERS = {"content-type"}
 

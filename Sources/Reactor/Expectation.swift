@@ -1,10 +1,9 @@
-internal import Reactor
 internal import Synchronization
 
-/// A value that one task waits for and another party on the loop delivers, with a deadline and cancellation.
+/// A value that one task on a loop waits for and any thread delivers, with a deadline and cancellation.
 ///
 /// Settled once: what comes second finds it settled and is told so.
-final class Expectation<Value: Sendable>: Sendable {
+package final class Expectation<Value: Sendable>: Sendable {
     private struct State {
         var outcome: Result<Value, WaitInterrupted>?
         var continuation: CheckedContinuation<Result<Value, WaitInterrupted>, Never>?
@@ -12,13 +11,15 @@ final class Expectation<Value: Sendable>: Sendable {
 
     private let state = Mutex(State())
 
+    package init() {}
+
     /// Delivers the value. False when the wait is over already, so that what was to be given away can be kept.
     @discardableResult
-    func fulfil(_ value: Value) -> Bool { settle(.success(value)) }
+    package func fulfil(_ value: Value) -> Bool { settle(.success(value)) }
 
     /// Suspends until the value is there.
     /// - Precondition: the caller runs on `loop`, and nobody else waits.
-    func wait(
+    package func wait(
         on loop: EventLoop, until deadline: MonotonicInstant, isolation: isolated (any Actor)? = #isolation
     ) async throws(WaitInterrupted) -> Value {
         let timer = loop.schedule(at: deadline) { _ = self.settle(.failure(.deadlineExceeded)) }

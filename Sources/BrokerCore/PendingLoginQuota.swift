@@ -1,0 +1,81 @@
+internal import CredentialStore
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// Bounds how many logins of a tenant are pending, over all replicas.
+///
+/// The store counts the records that have a due mark in the future. A count is used for a moment, and what this process
+/// has begun since is added to it; what has ended since is not taken off. So replicas together exceed the limit by no more
+/// than what the others begin within `interval`.
+final class PendingLoginQuota: Sendable {
+    private struct Count {
+        let checked: MonotonicInstant
+        var pending: Int
+    }
+
+    /// How long a count of the store is used.
+    static let interval: Duration = .seconds(2)
+    /// When a refused caller is told to come again: how soon a login ends is not known.
+    private static let retryAfter: Duration = .seconds(10)
+    /// How many tenants' counts are kept.
+    private static let capacity = 4096
+
+    private let kind: RecordKind
+    private let quota: Quota
+    /// Nil for no limit.
+    private let limit: Int?
+    private let vault: Vault
+    private let time: any Time
+    private let counts = Mutex<[TenantName: Count]>([:])
+
+    init(_ kind: RecordKind, _ quota: Quota, limit: Int?, vault: Vault, time: any Time) {
+        self.kind = kind
+        self.quota = quota
+        self.limit = limit
+        self.vault = vault
+        self.time = time
+    }
+
+    /// To be called before a login is begun.
+    /// - Throws: `too_many_requests` where the tenant has as many as it may have; what the store throws.
+    func admit(_ tenant: TenantName) async throws(BrokerError) {
+        guard let limit else { return }
+        if let isAdmitted = begin(tenant, limit) {
+            if isAdmitted { return }
+            throw quota.exceeded(retryAfter: Self.retryAfter)
+        }
+        // Before the store is asked, so that no count is used longer than it says.
+        let checked = time.monotonic
+        let pending: Int
+        do throws(StoreError) {
+            pending = try await vault.countDue(kind, tenant: tenant, after: time.now, limit: limit)
+        } catch {
+            throw BrokerError(error)
+        }
+        counts.withLock { counts in
+            if counts.count >= Self.capacity { counts = counts.filter { isInUse($0.value, at: checked) } }
+            if counts.count >= Self.capacity { counts.removeAll(keepingCapacity: true) }
+            // A caller that asked at the same time may have put its count here, and its login on it.
+            if let other = counts[tenant], isInUse(other, at: checked), other.pending >= pending { return }
+            counts[tenant] = Count(checked: checked, pending: pending)
+        }
+        guard begin(tenant, limit) ?? (pending < limit) else { throw quota.exceeded(retryAfter: Self.retryAfter) }
+    }
+
+    /// Counts one more; false where that is too many, nil where the count is too old or missing.
+    private func begin(_ tenant: TenantName, _ limit: Int) -> Bool? {
+        let now = time.monotonic
+        return counts.withLock { counts in
+            guard var count = counts[tenant], isInUse(count, at: now) else { return nil }
+            if count.pending >= limit { return false }
+            count.pending += 1
+            counts[tenant] = count
+            return true
+        }
+    }
+
+    private func isInUse(_ count: Count, at now: MonotonicInstant) -> Bool {
+        count.checked.advanced(by: Self.interval) > now
+    }
+}

@@ -1,0 +1,225 @@
+internal import BrokerTesting
+internal import HTTPCodec
+internal import HTTPServer
+internal import Reactor
+internal import Testing
+
+/// A client whose connections come from 127.0.0.`number`.
+private func client(_ server: Server, from number: UInt8) throws -> HTTPRawClient {
+    try HTTPRawClient(server.address, from: SocketAddress(ip: .v4([127, 0, 0, number]), port: 0))
+}
+
+/// Answers `/hold` when `release` opens, and everything else at once.
+private struct HoldingHandler: RequestHandler {
+    let release = HTTPLatch()
+
+    func respond(to request: Request) async -> Response {
+        if request.path == "/hold" { await release.wait() }
+        return Response(.ok)
+    }
+
+    func response(toFault status: Status, detail: String) -> Response { Response(status) }
+}
+
+/// Nothing gives way because it has waited: what gives way does so for its source's sake.
+private func full(_ connections: Int, loops: Int = 1, _ adjust: (inout ServerConfiguration) -> Void = { _ in })
+    -> ServerConfiguration
+{
+    configured {
+        $0.maximumConnections = connections
+        $0.loopCount = loops
+        $0.idleGrace = .seconds(600)
+        $0.headTimeout = .seconds(600)
+        adjust(&$0)
+    }
+}
+
+@Suite(.timeLimit(.minutes(1))) struct `One source of many connections` {
+    @Test(
+        arguments: ["", "G", "GET / HTTP/1.1\r\nX: ", "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nx"],
+        [1, 2])
+    func `does not keep others from being served with what it does not finish`(sent: String, loops: Int) async throws {
+        try await withServer(full(40, loops: loops)) { server in
+            var slow: [HTTPRawClient] = []
+            for _ in 0..<50 {
+                let one = try client(server, from: 1)
+                try await one.send(sent)
+                slow.append(one)
+            }
+            await eventually { server.statistics.refusals[.source] == 10 }
+            #expect(server.statistics.connectionsOpen == 40)
+            var others: [HTTPRawClient] = []
+            for number in UInt8(2)...9 {
+                let other = try client(server, from: number)
+                try await other.send(get("/livez"))
+                #expect(try await other.response().status == .ok)
+                others.append(other)
+            }
+            #expect(server.statistics.connectionsOpen == 40)
+            // What it has just sent may not have been read yet, and then counts as a request under way.
+            #expect(server.statistics.connectionsEvicted + (server.statistics.refusals[.displacement] ?? 0) == 8)
+            #expect(server.statistics.refusals[.connections] == 0 && server.statistics.refusals[.source] == 10)
+        }
+    }
+
+    @Test(arguments: [1, 2])
+    func `does not keep others from being served with requests that are under way`(loops: Int) async throws {
+        let handler = HoldingHandler()
+        try await withServer(full(40, loops: loops), answering: handler) { server in
+            defer { handler.release.open() }
+            var holding: [HTTPRawClient] = []
+            for _ in 0..<40 {
+                let one = try client(server, from: 1)
+                try await one.send(get("/hold"))
+                holding.append(one)
+            }
+            await eventually { server.statistics.requests == 40 }
+            // Its own next one is told.
+            let refused = try client(server, from: 1)
+            #expect(try await refused.response().status == .serviceUnavailable)
+            var others: [HTTPRawClient] = []
+            for number in UInt8(2)...9 {
+                let other = try client(server, from: number)
+                try await other.send(get("/livez"))
+                #expect(try await other.response().status == .ok)
+                others.append(other)
+            }
+            #expect(server.statistics.refusals.filter { $0.value > 0 } == [.source: 1, .displacement: 8])
+            #expect(server.statistics.connectionsOpen == 40)
+        }
+    }
+
+    @Test func `takes nothing from those that have no more than their share`() async throws {
+        let handler = HoldingHandler()
+        // A share of two.
+        try await withServer(full(20), answering: handler) { server in
+            defer { handler.release.open() }
+            var clients: [HTTPRawClient] = []
+            for number in UInt8(1)...10 {
+                for _ in 0..<2 { clients.append(try client(server, from: number)) }
+            }
+            for client in clients { try await client.send(get("/hold")) }
+            await eventually { server.statistics.requests == 20 }
+            let other = try client(server, from: 11)
+            #expect(try await other.response().status == .serviceUnavailable)
+            let third = try client(server, from: 1)
+            #expect(try await third.response().status == .serviceUnavailable)
+            #expect(server.statistics.refusals.filter { $0.value > 0 } == [.connections: 1, .source: 1])
+            handler.release.open()
+            for client in clients { #expect(try await client.response().status == .ok) }
+        }
+    }
+
+    @Test func `may have all connections that no other source asks for`() async throws {
+        try await withServer(full(20)) { server in
+            var clients: [HTTPRawClient] = []
+            for _ in 0..<20 {
+                let one = try client(server, from: 1)
+                try await one.send(get("/"))
+                #expect(try await one.response().status == .ok)
+                clients.append(one)
+            }
+            for client in clients {
+                try await client.send(get("/"))
+                #expect(try await client.response().status == .ok)
+            }
+        }
+    }
+
+    @Test(arguments: [(1, 0), (2, 0), (3, 1)])
+    func `is refused over a limit that is set`(count: Int, refused: Int) async throws {
+        let handler = HoldingHandler()
+        try await withServer(full(20) { $0.maximumConnectionsPerSource = 2 }, answering: handler) { server in
+            defer { handler.release.open() }
+            var clients: [HTTPRawClient] = []
+            for _ in 0..<count {
+                let one = try client(server, from: 1)
+                try await one.send(get("/hold"))
+                clients.append(one)
+            }
+            await eventually { server.statistics.requests + refused == count }
+            if refused > 0 {
+                let refusal = try await clients[count - 1].response()
+                #expect(refusal.status == .serviceUnavailable)
+                #expect(refusal.fields["Retry-After"] == "1")
+                #expect(refusal.fields["Connection"] == "close")
+            }
+            #expect(server.statistics.refusals[.source] == refused)
+            let other = try client(server, from: 2)
+            try await other.send(get("/"))
+            #expect(try await other.response().status == .ok)
+            // Whoever leaves makes room.
+            await clients[0].abort()
+            await eventually { server.statistics.connectionsOpen == min(count, 2) }
+            let next = try client(server, from: 1)
+            try await next.send(get("/"))
+            #expect(try await next.response().status == .ok)
+        }
+    }
+
+    @Test func `has its own longest idle connection closed over a limit that is set`() async throws {
+        let configuration = full(20) {
+            $0.maximumConnectionsPerSource = 2
+            $0.idleGrace = .zero
+        }
+        try await withServer(configuration) { server in
+            let other = try client(server, from: 2)
+            try await other.send(get("/"))
+            #expect(try await other.response().status == .ok)
+            let idle = try client(server, from: 1)
+            try await idle.send(get("/"))
+            #expect(try await idle.response().status == .ok)
+            let partial = try client(server, from: 1)
+            try await partial.send("GET /late HTTP/1.1\r\n")
+            await eventually { server.statistics.connectionsOpen == 3 }
+            let third = try client(server, from: 1)
+            try await third.send(get("/"))
+            #expect(try await third.response().status == .ok)
+            #expect(try await idle.rest() == "")
+            try await partial.send("Host: a\r\n\r\n")
+            #expect(try await partial.response().text == "GET /late\n")
+            try await other.send(get("/"))
+            #expect(try await other.response().status == .ok)
+        }
+    }
+
+    @Test func `is not meant where it is a trusted proxy`() async throws {
+        let handler = HoldingHandler()
+        let configuration = full(20) {
+            $0.maximumConnectionsPerSource = 2
+            $0.trustedProxies = TrustedProxies([NetworkRange(parsing: "127.0.0.1")!])
+        }
+        try await withServer(configuration, answering: handler) { server in
+            defer { handler.release.open() }
+            var clients: [HTTPRawClient] = []
+            for _ in 0..<20 {
+                let one = try client(server, from: 1)
+                try await one.send(get("/hold"))
+                clients.append(one)
+            }
+            await eventually { server.statistics.requests == 20 }
+            #expect(server.statistics.refusals.allSatisfy { $0.value == 0 })
+        }
+    }
+
+    @Test func `gives way with what has waited for longest`() async throws {
+        let configuration = configured {
+            $0.maximumConnections = 2
+            $0.idleGrace = .zero
+        }
+        try await withServer(configuration) { server in
+            let first = try client(server, from: 1)
+            try await first.send("GET /first HTTP/1.1\r\n")
+            await eventually { server.statistics.connectionsOpen == 1 }
+            let second = try client(server, from: 2)
+            try await second.send("GET /second HTTP/1.1\r\n")
+            await eventually { server.statistics.connectionsOpen == 2 }
+            let third = try client(server, from: 3)
+            try await third.send(get("/third"))
+            #expect(try await third.response().status == .ok)
+            #expect(try await first.rest() == "")
+            try await second.send("Host: a\r\n\r\n")
+            #expect(try await second.response().text == "GET /second\n")
+        }
+    }
+}
