@@ -19,7 +19,8 @@ func library(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
 
 func tests(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
     .testTarget(
-        name: name, dependencies: dependencies + ["BrokerTesting"], path: "Tests/\(name)", swiftSettings: strict)
+        name: name, dependencies: dependencies + ["BrokerTesting", "ExternalText"], path: "Tests/\(name)",
+        swiftSettings: strict)
 }
 
 let package = Package(
@@ -41,32 +42,35 @@ let package = Package(
         .target(name: "CPostgres"),
 
         // The two cores that do no I/O, and what they are written in.
-        library("JSON", []),
+        library("ExternalText", []),
+        library("JSON", ["ExternalText"]),
         library("Cryptography", ["COpenSSL"]),
-        library("HTTPCodec", []),
-        library("OAuth", ["Cryptography", "HTTPCodec", "JSON"]),
+        library("HTTPCodec", ["ExternalText"]),
+        library("OAuth", ["Cryptography", "ExternalText", "HTTPCodec", "JSON"]),
 
         // Bytes in and out.
         library("Reactor", ["CLinux"]),
         library("HTTPServer", ["Reactor", "HTTPCodec", "CLinux"]),
-        library("HTTPSClient", ["Reactor", "HTTPCodec", "Cryptography", "COpenSSL"]),
+        library("HTTPSClient", ["ExternalText", "Reactor", "HTTPCodec", "Cryptography", "COpenSSL"]),
         library("Postgres", ["Reactor", "CPostgres"]),
-        library("CredentialStore", ["OAuth", "Cryptography", "Postgres", "Reactor", "JSON", "CLinux"]),
+        library(
+            "CredentialStore", ["OAuth", "Cryptography", "ExternalText", "Postgres", "Reactor", "JSON", "CLinux"]),
 
         // What the broker does, without a server in front of it.
         library(
             "BrokerCore",
             [
-                "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "JSON", "Reactor", "Postgres",
-                "CLinux",
+                "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "ExternalText", "HTTPCodec", "JSON",
+                "Reactor",
+                "Postgres", "CLinux",
             ]),
 
         // The same as a library, for programs that need no service.
         library(
             "Auth",
             [
-                "BrokerCore", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec", "HTTPSClient", "JSON",
-                "Postgres", "Reactor",
+                "BrokerCore", "CredentialStore", "OAuth", "Cryptography", "ExternalText", "HTTPCodec", "HTTPSClient",
+                "JSON", "Postgres", "Reactor",
             ]),
         .executableTarget(name: "auth-example", dependencies: ["Auth"], swiftSettings: strict),
 
@@ -74,11 +78,10 @@ let package = Package(
         library(
             "TokenBroker",
             [
-                "BrokerCore", "HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "HTTPCodec",
-                "JSON", "Reactor",
-                "Postgres", "CResources",
+                "BrokerCore", "HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "ExternalText",
+                "HTTPCodec", "JSON", "Reactor", "Postgres", "CResources",
             ]),
-        library("DevelopmentProvider", ["HTTPServer", "HTTPCodec", "Cryptography", "JSON", "Reactor"]),
+        library("DevelopmentProvider", ["HTTPServer", "HTTPCodec", "Cryptography", "ExternalText", "JSON", "Reactor"]),
         .executableTarget(
             name: "token-broker",
             dependencies: [
@@ -96,7 +99,7 @@ let package = Package(
             name: "BrokerTesting",
             dependencies: [
                 "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
-                "HTTPCodec", "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
+                "ExternalText", "HTTPCodec", "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
             ],
             path: "Tests/Support",
             exclude: [
@@ -104,6 +107,7 @@ let package = Package(
             ], swiftSettings: strict),
         tests("ReactorTests", ["Reactor"]),
         tests("CryptographyTests", ["Cryptography"]),
+        tests("ExternalTextTests", []),
         tests("HTTPCodecTests", ["HTTPCodec"]),
         tests("JSONTests", ["JSON"]),
         tests("OAuthTests", ["OAuth", "JSON", "Cryptography", "HTTPCodec"]),
@@ -128,7 +132,8 @@ let package = Package(
         .testTarget(
             name: "ChaosTests",
             dependencies: [
-                "BrokerTesting", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography",
+                "BrokerTesting", "DevelopmentProvider", "ExternalText", "HTTPCodec", "HTTPSClient", "JSON", "Reactor",
+                "Cryptography",
             ],
             path: "Tests/ChaosTests", exclude: ["run"], swiftSettings: strict),
     ]

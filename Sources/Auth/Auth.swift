@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 public import FoundationEssentials
 internal import JSON
 internal import OAuth
@@ -56,14 +57,17 @@ public final class Auth: Sendable {
     ///   its issuer also `networkError`, `retryableError`, `illegalConfiguration`, `providerUntrusted`.
     public func initializeLogin(redirectURI: URL, loginConfig: LoginConfig? = nil) async throws(AuthError) -> URL {
         let redirectURI = redirectURI.absoluteString
+        let customParameters = Dictionary(
+            uniqueKeysWithValues: (loginConfig?.customParameters ?? [:]).map { (WireText($0), WireText($1)) })
         let uri = try await run { opened, tenant throws(BrokerError) in
             // The provider knows which addresses are the client's; here there is no second list of them.
             var configuration = tenant.configuration
             configuration.allowedRedirectURIs = [redirectURI]
             let begun = try await opened.broker.logins.begin(
                 .init(
-                    storageKey: .default, redirectURI: redirectURI, returnTo: nil, language: loginConfig?.language,
-                    email: loginConfig?.email, customParameters: loginConfig?.customParameters ?? [:]),
+                    storageKey: .default, redirectURI: WireText(redirectURI), returnTo: nil,
+                    language: loginConfig?.language.map { WireText($0) },
+                    email: loginConfig?.email.map { WireText($0) }, customParameters: customParameters),
                 of: Tenant(name: tenant.name, version: tenant.version, configuration: configuration))
             return begun.loginURI
         }
@@ -80,10 +84,9 @@ public final class Auth: Sendable {
     ///   `retryableError` after six requests that it answered with 5xx, `providerUntrusted`. A response is good for one
     ///   attempt: after a failure begin another login.
     public func finalizeLogin(loginResponseQuery: String) async throws(AuthError) {
-        let query = loginResponseQuery.hasPrefix("?") ? String(loginResponseQuery.dropFirst()) : loginResponseQuery
         let response: AuthorizationResponse
         do throws(AuthorizationResponse.Fault) {
-            response = try AuthorizationResponse(query: query)
+            response = try AuthorizationResponse(query: WireText(loginResponseQuery))
         } catch {
             throw .illegalArgument("The response's query is not well-formed.")
         }
@@ -159,23 +162,24 @@ public final class Auth: Sendable {
     /// - Throws: `illegalArgument` where the client, its unique key or the scopes are not this configuration's, or a
     ///   value cannot be used.
     public func setCredentials(_ credentials: Credentials, refreshToken: String?) async throws(AuthError) {
-        var members: [String: JSONValue] = [
-            "level": .string(credentials.level.rawValue), "client_id": .string(credentials.clientID),
+        var members: [WireText: JSONValue] = [
+            "level": .string(WireText(credentials.level.rawValue)),
+            "client_id": .string(WireText(credentials.clientID)),
         ]
         if !credentials.requestedScopes.isEmpty {
-            members["requested_scopes"] = .array(credentials.requestedScopes.sorted().map { .string($0) })
+            members["requested_scopes"] = .array(credentials.requestedScopes.map { .string(WireText($0)) })
         }
-        members["client_unique_key"] = credentials.clientUniqueKey.map { .string($0) }
-        members["granted_scopes"] = credentials.grantedScopes.map { .array($0.sorted().map { .string($0) }) }
-        members["user_id"] = credentials.userID.map { .string($0) }
+        members["client_unique_key"] = credentials.clientUniqueKey.map { .string(WireText($0)) }
+        members["granted_scopes"] = credentials.grantedScopes.map { .array($0.map { .string(WireText($0)) }) }
+        members["user_id"] = credentials.userID.map { .string(WireText($0)) }
         if let expires = credentials.expires {
             // A date may be further away than 64 bits can count.
             guard let seconds = Int64(exactly: expires.timeIntervalSince1970.rounded(.down)),
                 abs(seconds) <= Timestamp.latest.seconds
             else { throw .illegalArgument("expires must be a time before the year 10000.") }
-            members["expires"] = .string(Timestamp(seconds: seconds).description)
+            members["expires"] = .string(WireText(Timestamp(seconds: seconds).description))
         }
-        members["token"] = credentials.token.map { .string($0) }
+        members["token"] = credentials.token.map { .string(WireText($0)) }
         let given = JSONValue.object(members)
         try await run { opened, tenant throws(BrokerError) in
             var reader = ObjectReader(given)
@@ -250,7 +254,7 @@ extension Auth: CredentialsProvider {
         apiErrorSubStatus: String?, refused: Credentials?
     ) async throws(AuthError) -> Credentials {
         var query = CredentialsQuery()
-        query.refusedByAPI = apiErrorSubStatus.map(APISubStatus.forcesRefresh) ?? false
+        query.refusedByAPI = apiErrorSubStatus.map { APISubStatus.forcesRefresh(WireText($0)) } ?? false
         if query.refusedByAPI { query.renewedPast = refused?.version }
         return try await run { [query] opened, tenant throws(BrokerError) in
             let answer = try await opened.broker.credentials.credentials(

@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import ExternalText
 public import FoundationEssentials
 internal import HTTPSClient
 internal import JSON
@@ -60,17 +61,17 @@ extension AuthConfiguration: CustomStringConvertible, CustomReflectable {
 extension AuthConfiguration {
     /// The same, checked, as a tenant's configuration.
     func checked(for targets: TargetPolicy) throws(AuthError) -> TenantConfiguration {
-        var members: [String: JSONValue] = [
-            "provider": .string(provider), "client_id": .string(clientID),
-            "scopes": .array(scopes.sorted().map { .string($0) }),
+        var members: [WireText: JSONValue] = [
+            "provider": .string(WireText(provider)), "client_id": .string(WireText(clientID)),
+            "scopes": .array(scopes.map { .string(WireText($0)) }),
             // There is no browser here whose cookie could be looked at.
-            "browser_binding": .string(TenantConfiguration.BrowserBinding.off.rawValue),
+            "browser_binding": .string(WireText(TenantConfiguration.BrowserBinding.off.rawValue)),
         ]
-        members["client_secret"] = clientSecret.map { .string($0) }
-        members["client_unique_key"] = clientUniqueKey.map { .string($0) }
-        members["login_service_base_uri"] = tidalLoginServiceBaseURI.map { .string($0.absoluteString) }
-        members["auth_service_base_uri"] = tidalAuthServiceBaseURI.map { .string($0.absoluteString) }
-        members["issuer"] = issuer.map { .string($0.absoluteString) }
+        members["client_secret"] = clientSecret.map { .string(WireText($0)) }
+        members["client_unique_key"] = clientUniqueKey.map { .string(WireText($0)) }
+        members["login_service_base_uri"] = tidalLoginServiceBaseURI.map { .string(WireText($0.absoluteString)) }
+        members["auth_service_base_uri"] = tidalAuthServiceBaseURI.map { .string(WireText($0.absoluteString)) }
+        members["issuer"] = issuer.map { .string(WireText($0.absoluteString)) }
         if !certificatePinning { members["certificate_pinning"] = .bool(false) }
         do throws(BrokerError) {
             return try TenantConfiguration(.object(members), rules: targets)

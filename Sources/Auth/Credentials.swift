@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import Cryptography
+internal import ExternalText
 public import FoundationEssentials
 internal import OAuth
 
@@ -59,11 +60,11 @@ public struct Credentials: Sendable, Equatable {
 
     init(_ held: HeldCredentials, version: Int64) {
         level = held.level == .user ? .user : .client
-        clientID = held.obtainedWith.clientID
+        clientID = held.obtainedWith.clientID.text
         requestedScopes = Set(held.obtainedWith.scopes.values)
-        clientUniqueKey = held.obtainedWith.clientUniqueKey
+        clientUniqueKey = held.obtainedWith.clientUniqueKey?.text
         grantedScopes = Set(held.grantedScopes.values)
-        userID = held.userID
+        userID = held.userID?.text
         expires = Date(timeIntervalSince1970: Double(held.expires.milliseconds) / 1000)
         token = held.accessToken.revealedText
         self.version = version
@@ -71,14 +72,25 @@ public struct Credentials: Sendable, Equatable {
 
     init(basic client: ClientConfiguration) {
         level = .basic
-        clientID = client.clientID
+        clientID = client.clientID.text
         requestedScopes = Set(client.scopes.values)
-        clientUniqueKey = client.clientUniqueKey
+        clientUniqueKey = client.clientUniqueKey?.text
         grantedScopes = nil
         userID = nil
         expires = nil
         token = nil
         version = 0
+    }
+}
+
+extension Credentials {
+    /// Texts of the provider's are compared by their bytes, which takes linear time whatever they are.
+    public static func == (left: Credentials, right: Credentials) -> Bool {
+        func text(_ text: String?) -> WireText? { text.map { WireText($0) } }
+        return left.level == right.level && left.version == right.version && left.expires == right.expires
+            && text(left.clientID) == text(right.clientID) && text(left.clientUniqueKey) == text(right.clientUniqueKey)
+            && text(left.userID) == text(right.userID) && text(left.token) == text(right.token)
+            && left.requestedScopes == right.requestedScopes && left.grantedScopes == right.grantedScopes
     }
 }
 

@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import JSON
 internal import OAuth
 
@@ -16,13 +17,13 @@ extension AuthorizationServer {
 
     /// - Parameter configuration: the tenant's, which stands beside it in the record.
     init?(_ json: JSONValue, of configuration: TenantConfiguration) {
-        guard let authorization = json["authorization"]?.string, let token = json["token"]?.string,
+        guard let authorization = json["authorization"]?.string?.text, let token = json["token"]?.string?.text,
             let authentication = json["client_authentication"]?.string.flatMap(
                 ProviderPreset.ClientAuthentication.init)
         else { return nil }
         self.init(
             preset: configuration.preset, authorizationEndpoint: authorization, tokenEndpoint: token,
-            revocationEndpoint: json["revocation"]?.string, issuer: json["issuer"]?.string,
+            revocationEndpoint: json["revocation"]?.string?.text, issuer: json["issuer"]?.string?.text,
             announcesIssuerInResponses: json["announces_issuer"]?.bool ?? false,
             clientAuthentication: authentication, pinnedCertificates: configuration.effectivePins)
     }

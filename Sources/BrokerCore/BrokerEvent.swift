@@ -1,5 +1,6 @@
 package import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import JSON
 package import OAuth
 
@@ -158,7 +159,7 @@ package struct BrokerEvent: Sendable, Equatable {
 
     private static func describe(_ held: HeldCredentials, _ version: Int64, _ json: inout JSONWriter) {
         json.member("level", held.level.rawValue)
-        json.memberOrNull("user_id", held.userID)
+        json.memberOrNull("user_id", held.userID?.text)
         json.member("expires", held.expires.description)
         json.member("version", version)
     }
@@ -186,10 +187,11 @@ extension BrokerEvent {
     /// left out, and its place stays counted.
     package static func events(in content: [UInt8]) -> [BrokerEvent?] {
         content.split(separator: UInt8(ascii: "\n")).map { line in
-            guard let space = line.firstIndex(of: UInt8(ascii: " ")),
-                let kind = String(validating: line[..<space], as: UTF8.self).flatMap(Kind.init(rawValue:)),
-                kind != .streamReset
-            else { return nil }
+            guard let space = line.firstIndex(of: UInt8(ascii: " ")) else { return nil }
+            let name = line[..<space]
+            guard let kind = WireText(validating: name.span).flatMap(Kind.init), kind != .streamReset else {
+                return nil
+            }
             return BrokerEvent(kind: kind, data: Array(line[(space + 1)...]))
         }
     }

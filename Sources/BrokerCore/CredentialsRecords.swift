@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import OAuth
 internal import Reactor
 internal import Synchronization
@@ -29,7 +30,7 @@ final class CredentialsRecords: Sendable {
     private let lastCommit = Atomic<Int64>(Int64.min)
 
     /// Holders of leases, of this process, who ended with nothing in their hands and could not say so.
-    private let abandoned = Mutex<Set<String>>([])
+    private let abandoned = Mutex<Set<WireText>>([])
 
     /// What holders need to come back to a store that was away: a second between their tries, two between those of the
     /// connections below them, and something for the commit.
@@ -310,12 +311,12 @@ final class CredentialsRecords: Sendable {
         abandoned.withLock { abandoned in
             // Who is forgotten is waited for like another process's.
             if abandoned.count >= 10_000 { abandoned = [] }
-            abandoned.insert(holder)
+            abandoned.insert(WireText(holder))
         }
     }
 
     /// Whether nothing comes of that holder's lease any more, as far as this process knows.
-    func isAbandoned(_ holder: String) -> Bool { abandoned.withLock { $0.contains(holder) } }
+    func isAbandoned(_ holder: String) -> Bool { abandoned.withLock { $0.contains(WireText(holder)) } }
 
     /// Whether the store was away a moment ago. Looks whether it can be written to then: one that is read-only, as after
     /// a failover, has not come back, and from its return on holders are to have all of the respite.

@@ -1,4 +1,5 @@
 internal import Cryptography
+internal import ExternalText
 internal import JSON
 package import OAuth
 
@@ -87,11 +88,11 @@ private struct EncodedCredentials {
         }
         var head = JSONWriter.object { json in
             json.member("level", held.level.rawValue)
-            json.member("client_id", client.clientID)
+            json.member("client_id", client.clientID.text)
             json.member("requested_scopes", client.scopes.values)
-            json.memberOrNull("client_unique_key", client.clientUniqueKey)
+            json.memberOrNull("client_unique_key", client.clientUniqueKey?.text)
             json.member("granted_scopes", held.grantedScopes.values)
-            json.memberOrNull("user_id", held.userID)
+            json.memberOrNull("user_id", held.userID?.text)
             json.member("expires", held.expires.description)
         }
         head.removeLast()

@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import OAuth
 
 /// An entry of the log in the form in which every listener is sent it (WHATWG HTML, "Server-sent events"): encoded once,
@@ -13,7 +14,7 @@ final class EventEntry: Sendable {
 
     let sequence: Int64
     let tenant: TenantName
-    let storageKey: String
+    let storageKey: WireText
     let events: [Event]
 
     /// Nil for an entry that does not open.
@@ -21,7 +22,7 @@ final class EventEntry: Sendable {
         guard let content = entry.content else { return nil }
         sequence = entry.sequence
         tenant = entry.tenant
-        storageKey = entry.key
+        storageKey = WireText(entry.key)
         var events: [Event] = []
         for (index, event) in BrokerEvent.events(in: content.revealedBytes).enumerated() {
             guard let event else { continue }

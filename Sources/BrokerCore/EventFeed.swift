@@ -1,4 +1,5 @@
 package import CredentialStore
+package import ExternalText
 package import OAuth
 internal import Reactor
 internal import Synchronization
@@ -19,7 +20,7 @@ package final class EventFeed: Sendable {
         /// Nil for every tenant.
         package let tenant: TenantName?
         /// Nil for every storage key.
-        package let storageKeys: Set<String>?
+        package let storageKeys: Set<WireText>?
         /// The API key that the stream was opened with; nil for none.
         package let apiKey: RecordID?
         /// When that key expires.
@@ -29,7 +30,7 @@ package final class EventFeed: Sendable {
             tenant: TenantName?, storageKeys: [StorageKey]?, apiKey: RecordID? = nil, expires: Timestamp? = nil
         ) {
             self.tenant = tenant
-            self.storageKeys = storageKeys.map { Set($0.map(\.description)) }
+            self.storageKeys = storageKeys.map { Set($0.map { WireText($0.description) }) }
             self.apiKey = apiKey
             self.expires = expires
         }

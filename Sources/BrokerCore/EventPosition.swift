@@ -1,3 +1,5 @@
+package import ExternalText
+
 /// How far a listener has come in the log: the event that it was sent last, whose `id` in the stream this is.
 package struct EventPosition: Sendable, Equatable {
     /// The index that stands for every event of an entry. An entry holds a handful.
@@ -23,8 +25,8 @@ package struct EventPosition: Sendable, Equatable {
     }
 
     /// Reads what `description` writes; nil for anything else.
-    package init?(_ text: String) {
-        let parts = text.split(separator: "-", omittingEmptySubsequences: false)
+    package init?(_ text: WireText) {
+        let parts = text.split(at: "-", limit: 3)
         guard parts.count == 2, let sequence = Self.number(parts[0], digits: 19),
             let index = Self.number(parts[1], digits: 4)
         else { return nil }
@@ -35,10 +37,10 @@ package struct EventPosition: Sendable, Equatable {
 
     var isWhole: Bool { index == Self.whole }
 
-    private static func number(_ text: Substring, digits: Int) -> Int64? {
-        guard (1...digits).contains(text.utf8.count), text.utf8.allSatisfy({ $0 >= 0x30 && $0 <= 0x39 }) else {
+    private static func number(_ text: WireText, digits: Int) -> Int64? {
+        guard (1...digits).contains(text.count), text.utf8.allSatisfy({ $0 >= 0x30 && $0 <= 0x39 }) else {
             return nil
         }
-        return Int64(text)
+        return Int64(text.text)
     }
 }

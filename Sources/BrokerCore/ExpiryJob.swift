@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import OAuth
 internal import Reactor
 internal import Synchronization

@@ -1,4 +1,5 @@
 internal import Cryptography
+internal import ExternalText
 internal import OAuth
 
 /// What values take of memory beside their own fields, in bytes: an estimate by how glibc's malloc and Swift's
@@ -25,7 +26,7 @@ package enum Footprint {
     }
 
     static func client(_ client: ClientFingerprint) -> Int {
-        text(client.clientID) + texts(client.scopes.values) + text(client.clientUniqueKey)
+        text(client.clientID.text) + texts(client.scopes.values) + text(client.clientUniqueKey?.text)
             + bytes(client.clientSecretDigest?.count ?? 0)
     }
 }

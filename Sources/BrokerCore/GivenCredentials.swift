@@ -1,18 +1,19 @@
 package import Cryptography
+internal import ExternalText
 package import OAuth
 
 /// Credentials that a caller has from elsewhere (TIDAL's Auth design, "setCredentials"): the members of the answer of
 /// `GET /credentials`, so that one broker's answer can be given to another.
-package struct GivenCredentials {
+package struct GivenCredentials: Sendable {
     private let level: CredentialsLevel?
-    private let clientID: String
+    private let clientID: WireText
     private let requestedScopes: ScopeSet?
-    private let clientUniqueKey: String?
+    private let clientUniqueKey: WireText?
     private let grantedScopes: ScopeSet?
-    private let userID: String?
+    private let userID: WireText?
     private let expires: Timestamp?
     private let expiresIn: Duration?
-    private let token: String
+    private let token: WireText
 
     package init(_ body: inout ObjectReader) {
         level = body.choice("level", CredentialsLevel.self)
@@ -22,18 +23,18 @@ package struct GivenCredentials {
         grantedScopes = Self.scopes("granted_scopes", &body)
         userID = body.string("user_id", limit: 512)
         let expiresText = body.string("expires")
-        expires = expiresText.flatMap(Timestamp.init(rfc3339:))
+        expires = (expiresText?.text).flatMap(Timestamp.init(rfc3339:))
         if expiresText != nil, expires == nil { body.note("expires", "must be an RFC 3339 time") }
         // Where both are given, as in an answer that is passed on, `expires` is the more exact one.
         expiresIn = body.integer("expires_in", in: 0...TokenResponse.longestLifetimeSeconds).map { .seconds($0) }
-        if let type = body.string("token_type"), type.lowercased() != "bearer" {
+        if let type = body.string("token_type"), !type.equalsIgnoringCase("bearer") {
             body.note("token_type", "must be Bearer")
         }
         token = body.requiredString("token", limit: 65_536) ?? ""
         if !token.isEmpty, !TokenText.isSendable(token) { body.note("token", "must be visible ASCII") }
     }
 
-    private static func scopes(_ name: String, _ body: inout ObjectReader) -> ScopeSet? {
+    private static func scopes(_ name: WireText, _ body: inout ObjectReader) -> ScopeSet? {
         body.strings(name) { ScopeSet([$0]) == nil ? "must be one scope" : nil }.flatMap(ScopeSet.init)
     }
 
@@ -59,7 +60,7 @@ package struct GivenCredentials {
             throw BrokerError(.illegalArgument, "Client credentials have no refresh token.")
         }
         return HeldCredentials(
-            level: level, accessToken: SecretBytes(utf8: token), refreshToken: refreshToken,
+            level: level, accessToken: SecretBytes(utf8: token.text), refreshToken: refreshToken,
             expires: expires ?? expiresIn.map { now.advanced(by: $0) } ?? TokenResponse.expiry(ofToken: token)
                 ?? now.advanced(by: tenant.configuration.preset.defaultLifetime),
             grantedScopes: grantedScopes ?? requestedScopes ?? client.scopes,

@@ -1,5 +1,6 @@
 package import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import JSON
 internal import OAuth
 
@@ -96,14 +97,14 @@ struct JournalEntry: Sendable, Equatable {
     /// Nil when the record is no entry of this build's.
     init?(_ record: OpenRecord) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes), let base = json["base"]?.integer,
-            let spent = json["spent"]?.string.flatMap(Base64URL.decode),
-            let content = json["record"]?.string.flatMap(Base64URL.decode),
+            let spent = (json["spent"]?.string?.text).flatMap(Base64URL.decode),
+            let content = (json["record"]?.string?.text).flatMap(Base64URL.decode),
             let credentials = CredentialRecord(decoding: content), let version = json["version"]?.integer,
             let storageKey = StorageKey(record.id.key)
         else { return nil }
         self.init(
             id: CredentialsID(tenant: record.id.tenant, storageKey: storageKey), base: base,
-            holder: json["holder"]?.string, spent: spent, record: credentials,
+            holder: json["holder"]?.string?.text, spent: spent, record: credentials,
             version: version)
     }
 }

@@ -1,5 +1,6 @@
 package import CredentialStore
 package import Cryptography
+package import ExternalText
 internal import HTTPSClient
 internal import JSON
 package import OAuth
@@ -9,15 +10,15 @@ internal import Reactor
 package final class LoginFlow: Sendable {
     package struct Parameters: Sendable {
         package var storageKey: StorageKey
-        package var redirectURI: String?
-        package var returnTo: String?
-        package var language: String?
-        package var email: String?
-        package var customParameters: [String: String]
+        package var redirectURI: WireText?
+        package var returnTo: WireText?
+        package var language: WireText?
+        package var email: WireText?
+        package var customParameters: [WireText: WireText]
 
         package init(
-            storageKey: StorageKey, redirectURI: String?, returnTo: String?, language: String?, email: String?,
-            customParameters: [String: String]
+            storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
+            email: WireText?, customParameters: [WireText: WireText]
         ) {
             self.storageKey = storageKey
             self.redirectURI = redirectURI
@@ -62,12 +63,12 @@ package final class LoginFlow: Sendable {
     /// A browser that comes back from the login service.
     package struct Browser: Sendable {
         /// The values of its cookies by name.
-        package var cookies: [String: String]
+        package var cookies: [WireText: WireText]
         package var callback: Callback
         /// Whether it can show a page and send the page's form.
         package var canConfirm: Bool
 
-        package init(cookies: [String: String], callback: Callback, canConfirm: Bool) {
+        package init(cookies: [WireText: WireText], callback: Callback, canConfirm: Bool) {
             self.cookies = cookies
             self.callback = callback
             self.canConfirm = canConfirm
@@ -125,7 +126,7 @@ package final class LoginFlow: Sendable {
         endings = LoginEndings(.login, vault: vault, bus: bus, time: time)
     }
 
-    package var isSecure: Bool { publicBaseURL.hasPrefix("https://") }
+    package var isSecure: Bool { WireText(publicBaseURL).starts(with: "https://") }
 
     package var callbackURI: String { publicBaseURL + "/login/callback" }
 
@@ -134,11 +135,11 @@ package final class LoginFlow: Sendable {
     package func publicURI(path: String) -> String { publicBaseURL + path }
 
     /// Whether the value of an `Origin` field is the origin of the broker's own pages (RFC 6454 §7).
-    package func isOwnOrigin(_ origin: String) -> Bool {
+    package func isOwnOrigin(_ origin: WireText) -> Bool {
         guard let own = URLTarget(publicBaseURL)?.origin else {
-            return origin.utf8.elementsEqual(publicBaseURL.utf8)
+            return origin == WireText(publicBaseURL)
         }
-        return URLTarget(origin)?.origin == own
+        return URLTarget(origin.text)?.origin == own
     }
 
     // MARK: The first leg
@@ -155,7 +156,7 @@ package final class LoginFlow: Sendable {
                 "The return_to does not have the origin and path of one of the tenant's allowed_return_uris.")
         }
         for name in parameters.customParameters.keys.sorted()
-        where AuthorizationRequest.reservedNames.contains(name.lowercased()) {
+        where AuthorizationRequest.reservedNames.contains(name.lowercased) {
             throw BrokerError(
                 .illegalArgument, "A custom parameter bears the name of a parameter of the protocol.")
         }
@@ -174,8 +175,9 @@ package final class LoginFlow: Sendable {
             throw BrokerError(.internalError, "The system's random source failed.")
         }
         let request = AuthorizationRequest(
-            redirectURI: redirectURI, state: state, codeChallenge: pkce.codeChallenge, language: parameters.language,
-            email: parameters.email, customParameters: parameters.customParameters)
+            redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge,
+            language: parameters.language?.text, email: parameters.email?.text,
+            customParameters: parameters.customParameters)
         let loginURI = request.uri(for: configuration.client, at: server)
         let mustStartHere = configuration.browserBinding == .required
         let login = PendingLogin(
@@ -184,7 +186,7 @@ package final class LoginFlow: Sendable {
             providerTitle: configuration.providerTitle(at: server), callback: callback,
             expires: time.now.advanced(by: PendingLogin.validity),
             secrets: .init(
-                redirectURI: redirectURI, returnTo: parameters.returnTo,
+                redirectURI: redirectURI.text, returnTo: parameters.returnTo?.text,
                 configuration: configuration.withoutAllowedURIs, server: server, loginURI: loginURI,
                 codeVerifier: pkce.codeVerifier, binding: binding),
             isBound: mustStartHere)
@@ -213,20 +215,19 @@ package final class LoginFlow: Sendable {
 
     /// The redirect URI of a login, and which of the callbacks that is.
     private func redirect(
-        _ given: String?, of tenant: Tenant
-    ) throws(BrokerError) -> (uri: String, callback: PendingLogin.Callback) {
+        _ given: WireText?, of tenant: Tenant
+    ) throws(BrokerError) -> (uri: WireText, callback: PendingLogin.Callback) {
         let configuration = tenant.configuration
         let (callback, own): (PendingLogin.Callback, String) =
             switch configuration.callbackURI {
             case .shared: (.shared, callbackURI)
             case .perTenant: (.perTenant, "\(callbackURI)/\(tenant.name)")
             }
-        // RFC 9700 §2.1: exactly the same. Equality of strings is Unicode's, which knows several spellings of a text.
-        guard let given, !given.utf8.elementsEqual(own.utf8) else { return (own, callback) }
-        let isOtherCallback =
-            given.utf8.elementsEqual(callbackURI.utf8) || given.utf8.starts(with: (callbackURI + "/").utf8)
+        // RFC 9700 §2.1: exactly the same.
+        guard let given, given != WireText(own) else { return (WireText(own), callback) }
+        let isOtherCallback = given == WireText(callbackURI) || given.starts(with: WireText(callbackURI + "/"))
         guard !isOtherCallback,
-            configuration.allowedRedirectURIs.contains(where: { $0.utf8.elementsEqual(given.utf8) })
+            configuration.allowedRedirectURIs.contains(where: { WireText($0) == given })
         else {
             throw BrokerError(
                 .illegalArgument, "The redirect_uri is not one of the tenant's allowed_redirect_uris.")
@@ -239,16 +240,15 @@ package final class LoginFlow: Sendable {
         return (given, .own)
     }
 
-    private static func checkShape(ofCustomParameters parameters: [String: String]) throws(BrokerError) {
+    private static func checkShape(ofCustomParameters parameters: [WireText: WireText]) throws(BrokerError) {
         let pointer = "/login_config/custom_parameters"
         var faults = parameters.keys.filter { !AuthorizationRequest.isCustomParameterName($0) }
-            .map { String(decoding: $0.utf8.prefix(64), as: UTF8.self) }
-            .sorted { $0.utf8.lexicographicallyPrecedes($1.utf8) }
+            .sorted()
             .map {
                 BrokerError.Fault(
                     "\(pointer)/\(JSONValue.pointerToken($0))", "must have a name of 1 to 64 letters, digits, _ and -")
             }
-        let length = parameters.reduce(0) { $0 + $1.key.utf8.count + $1.value.utf8.count }
+        let length = parameters.reduce(0) { $0 + $1.key.count + $1.value.count }
         if length > AuthorizationRequest.customParametersLimit {
             faults.append(
                 .init(
@@ -278,7 +278,7 @@ package final class LoginFlow: Sendable {
     ///   - takesOver: the user has confirmed that this browser takes the place of the one before. The cookie gets a new
     ///     value, so that the browser before cannot finish the login.
     package func start(
-        tenant: TenantName, loginID: String, cookies: [String: String], takesOver: Bool
+        tenant: TenantName, loginID: String, cookies: [WireText: WireText], takesOver: Bool
     ) async throws(BrokerError) -> Start {
         let newBinding = try Self.secret()
         let outcome: Result<Start, BrokerError>
@@ -294,7 +294,7 @@ package final class LoginFlow: Sendable {
     }
 
     private func bind(
-        _ id: RecordID, _ cookies: [String: String], takingOverWith newBinding: SecretBytes?
+        _ id: RecordID, _ cookies: [WireText: WireText], takingOverWith newBinding: SecretBytes?
     ) async throws(StoreError) -> Result<Start, BrokerError> {
         guard let record = try await vault.read(id) else { return .failure(Self.unknown) }
         var login = try PendingLogin(record)
@@ -330,8 +330,8 @@ package final class LoginFlow: Sendable {
     }
 
     /// Whether the browser holds the cookie of that name with that value. Takes the same time for every wrong value.
-    private static func isSet(_ name: String, to value: SecretBytes, in cookies: [String: String]) -> Bool {
-        cookies[name].map { SecretBytes(utf8: $0) == value } ?? false
+    private static func isSet(_ name: String, to value: SecretBytes, in cookies: [WireText: WireText]) -> Bool {
+        cookies[WireText(name)].map { SecretBytes(utf8: $0.text) == value } ?? false
     }
 
     // MARK: The second leg
@@ -399,7 +399,7 @@ package final class LoginFlow: Sendable {
     /// The login that a browser is asked to confirm.
     /// - Throws: as `confirm`.
     package func confirmation(
-        tenant: TenantName, loginID: String, cookies: [String: String]
+        tenant: TenantName, loginID: String, cookies: [WireText: WireText]
     ) async throws(BrokerError) -> LoginDescription {
         let (_, login) = try await find(tenant, loginID)
         _ = try confirmation(of: login, try usableSecrets(of: login), cookies)
@@ -410,7 +410,7 @@ package final class LoginFlow: Sendable {
     /// - Throws: what keeps the login from being finished at all. The code stays where another browser than the one
     ///   that brought it asks.
     package func confirm(
-        tenant: TenantName, loginID: String, cookies: [String: String], isConfirmed: Bool
+        tenant: TenantName, loginID: String, cookies: [WireText: WireText], isConfirmed: Bool
     ) async throws(BrokerError) -> Ended {
         while true {
             let (record, login) = try await find(tenant, loginID)
@@ -426,7 +426,7 @@ package final class LoginFlow: Sendable {
 
     /// The code that waits for this browser's user.
     private func confirmation(
-        of login: PendingLogin, _ secrets: PendingLogin.Secrets, _ cookies: [String: String]
+        of login: PendingLogin, _ secrets: PendingLogin.Secrets, _ cookies: [WireText: WireText]
     ) throws(BrokerError) -> PendingLogin.Confirmation {
         try checkBrowser(cookies, login, secrets)
         guard let confirmation = secrets.confirmation,
@@ -492,7 +492,7 @@ package final class LoginFlow: Sendable {
         case .incomplete:
             throw BrokerError(.invalidRequest, "The response has neither a code nor an error.")
         case .code(let code):
-            return .success(SecretBytes(utf8: code))
+            return .success(SecretBytes(utf8: code.text))
         case .error(let errorCode):
             return .failure(
                 BrokerError(
@@ -649,7 +649,7 @@ package final class LoginFlow: Sendable {
 
     /// RFC 9207 §2.4: compared octet by octet; one that the provider announces may not be missing, and one that there is
     /// nothing to compare with is refused.
-    private func check(_ issuer: String?, _ server: AuthorizationServer) throws(BrokerError) {
+    private func check(_ issuer: WireText?, _ server: AuthorizationServer) throws(BrokerError) {
         guard let expected = server.issuer else {
             if issuer == nil { return }
             throw BrokerError(
@@ -658,7 +658,7 @@ package final class LoginFlow: Sendable {
             )
         }
         if let issuer {
-            if issuer.utf8.elementsEqual(expected.utf8) { return }
+            if issuer == WireText(expected) { return }
             throw BrokerError(.invalidRequest, "The response comes from another issuer than the login was begun with.")
         }
         if server.announcesIssuerInResponses {
@@ -667,7 +667,7 @@ package final class LoginFlow: Sendable {
     }
 
     private func checkBrowser(
-        _ cookies: [String: String], _ login: PendingLogin, _ secrets: PendingLogin.Secrets
+        _ cookies: [WireText: WireText], _ login: PendingLogin, _ secrets: PendingLogin.Secrets
     ) throws(BrokerError) {
         guard login.isBound else { return }
         let name = login.cookieName(isSecure: isSecure)
@@ -703,7 +703,7 @@ package final class LoginFlow: Sendable {
         return found
     }
 
-    private func find(state: String) async throws(BrokerError) -> (record: OpenRecord, login: PendingLogin)? {
+    private func find(state: WireText) async throws(BrokerError) -> (record: OpenRecord, login: PendingLogin)? {
         do throws(StoreError) {
             guard let record = try await vault.find(.login, lookup: SHA256.digest(Array(state.utf8))) else {
                 return nil

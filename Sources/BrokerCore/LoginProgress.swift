@@ -1,4 +1,5 @@
 internal import CredentialStore
+internal import ExternalText
 package import JSON
 internal import OAuth
 internal import Reactor

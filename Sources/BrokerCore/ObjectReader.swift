@@ -1,13 +1,16 @@
+package import ExternalText
 package import JSON
 
-/// Reads the members of a JSON object and remembers everything that is wrong with them, unknown ones included, so that
-/// a caller hears of all faults at once.
+/// Reads the members of a JSON object and remembers what is wrong with them, unknown ones included, so that a caller
+/// hears of all faults at once.
 package struct ObjectReader {
-    private let members: [String: JSONValue]
+    private let members: [WireText: JSONValue]
     private let pointer: String
-    /// As few as an object has members.
-    private var known: [String] = []
+    private var known: Set<WireText> = []
+    /// The first hundred.
     package private(set) var faults: [BrokerError.Fault] = []
+    /// How many faults there are, those beyond the first hundred included.
+    private var faultCount = 0
 
     package init(_ value: JSONValue, at pointer: String = "") {
         self.pointer = pointer
@@ -15,35 +18,35 @@ package struct ObjectReader {
             self.members = members
         } else {
             members = [:]
-            faults = [.init(pointer, "must be an object")]
+            add(.init(pointer, "must be an object"))
         }
     }
 
     // MARK: Members. Each returns nil for a missing or null member and for one that is wrong.
 
-    package mutating func string(_ name: String, limit: Int = 2048) -> String? {
+    package mutating func string(_ name: WireText, limit: Int = 2048) -> WireText? {
         guard let value = take(name) else { return nil }
         guard case .string(let text) = value else { return fail(name, "must be a string") }
         if text.isEmpty { return fail(name, "must not be empty") }
-        if text.utf8.count > limit { return fail(name, "must not be longer than \(limit) bytes") }
-        if text.unicodeScalars.contains(where: { $0.value < 0x20 || $0.value == 0x7f }) {
+        if text.count > limit { return fail(name, "must not be longer than \(limit) bytes") }
+        if text.utf8.contains(where: { $0 < 0x20 || $0 == 0x7f }) {
             return fail(name, "must not contain control characters")
         }
         return text
     }
 
-    package mutating func requiredString(_ name: String, limit: Int = 2048) -> String? {
+    package mutating func requiredString(_ name: WireText, limit: Int = 2048) -> WireText? {
         if isAbsent(name) { return fail(name, "is required") }
         return string(name, limit: limit)
     }
 
-    package mutating func bool(_ name: String) -> Bool? {
+    package mutating func bool(_ name: WireText) -> Bool? {
         guard let value = take(name) else { return nil }
         guard case .bool(let flag) = value else { return fail(name, "must be true or false") }
         return flag
     }
 
-    package mutating func integer(_ name: String, in range: ClosedRange<Int64>) -> Int64? {
+    package mutating func integer(_ name: WireText, in range: ClosedRange<Int64>) -> Int64? {
         guard let value = take(name) else { return nil }
         guard case .integer(let number) = value, range.contains(number) else {
             return fail(name, "must be a whole number from \(range.lowerBound) to \(range.upperBound)")
@@ -51,85 +54,90 @@ package struct ObjectReader {
         return number
     }
 
-    package mutating func requiredInteger(_ name: String, in range: ClosedRange<Int64>) -> Int64? {
+    package mutating func requiredInteger(_ name: WireText, in range: ClosedRange<Int64>) -> Int64? {
         if isAbsent(name) { return fail(name, "is required") }
         return integer(name, in: range)
     }
 
     /// A list of texts, each checked by `check`, which returns what is wrong or nil.
     package mutating func strings(
-        _ name: String, allowsEmpty: Bool = true, atMost limit: Int = 100,
-        check: (String) -> String? = { _ in nil }
-    ) -> [String]? {
+        _ name: WireText, allowsEmpty: Bool = true, atMost limit: Int = 100,
+        check: (WireText) -> String? = { _ in nil }
+    ) -> [WireText]? {
         guard let value = take(name) else { return nil }
         guard case .array(let elements) = value else { return fail(name, "must be a list of strings") }
         if elements.isEmpty, !allowsEmpty { return fail(name, "must not be empty") }
         if elements.count > limit { return fail(name, "must not have more than \(limit) members") }
-        var texts: [String] = []
+        var texts: [WireText] = []
         for (index, element) in elements.enumerated() {
-            let place = "\(name)/\(index)"
+            let place = path(name) + "/\(index)"
             if case .string(let text) = element {
-                if let wrong = check(text) { note(place, wrong) }
+                if let wrong = check(text) { note(at: place, wrong) }
                 texts.append(text)
             } else {
-                note(place, "must be a string")
+                note(at: place, "must be a string")
             }
         }
         return texts
     }
 
-    package mutating func requiredStrings(_ name: String, check: (String) -> String?) -> [String]? {
+    package mutating func requiredStrings(_ name: WireText, check: (WireText) -> String?) -> [WireText]? {
         if isAbsent(name) { return fail(name, "is required") }
         return strings(name, allowsEmpty: false, check: check)
     }
 
-    package mutating func choice<T: RawRepresentable & CaseIterable>(_ name: String, _ type: T.Type) -> T?
+    package mutating func choice<T: RawRepresentable & CaseIterable>(_ name: WireText, _ type: T.Type) -> T?
     where T.RawValue == String {
         guard let text = string(name) else { return nil }
-        guard let value = T(rawValue: text) else {
+        guard let value = T(text) else {
             return fail(name, "must be one of " + T.allCases.map(\.rawValue).joined(separator: ", "))
         }
         return value
     }
 
     /// A nested object, read by `body`; its faults are added to these.
-    package mutating func object<T>(_ name: String, _ body: (inout ObjectReader) -> T) -> T? {
+    package mutating func object<T>(_ name: WireText, _ body: (inout ObjectReader) -> T) -> T? {
         guard let value = take(name) else { return nil }
         var inner = ObjectReader(value, at: path(name))
         let result = body(&inner)
         inner.refuseUnknown()
-        faults += inner.faults
+        add(inner)
         return result
+    }
+
+    package mutating func requiredObject<T>(_ name: WireText, _ body: (inout ObjectReader) -> T) -> T? {
+        if isAbsent(name) { return fail(name, "is required") }
+        return object(name, body)
     }
 
     /// A list of objects, each read by `body`, which returns nil for one that it has noted a fault of.
     package mutating func objects<T>(
-        _ name: String, atMost limit: Int, _ body: (inout ObjectReader) -> T?
+        _ name: WireText, atMost limit: Int, _ body: (inout ObjectReader) -> T?
     ) -> [T]? {
         guard let value = take(name) else { return nil }
         guard case .array(let elements) = value else { return fail(name, "must be a list of objects") }
         if elements.count > limit { return fail(name, "must not have more than \(limit) members") }
         var results: [T] = []
         for (index, element) in elements.enumerated() {
-            var inner = ObjectReader(element, at: path("\(name)/\(index)"))
+            var inner = ObjectReader(element, at: path(name) + "/\(index)")
             if let result = body(&inner) { results.append(result) }
             inner.refuseUnknown()
-            faults += inner.faults
+            add(inner)
         }
         return results
     }
 
     /// An object whose members are all texts.
-    package mutating func stringMap(_ name: String, atMost limit: Int = 50) -> [String: String]? {
+    package mutating func stringMap(_ name: WireText, atMost limit: Int = 50) -> [WireText: WireText]? {
         guard let value = take(name) else { return nil }
         guard case .object(let members) = value else { return fail(name, "must be an object of strings") }
         if members.count > limit { return fail(name, "must not have more than \(limit) members") }
-        var map: [String: String] = [:]
+        var map: [WireText: WireText] = [:]
         for (key, member) in members.sorted(by: { $0.key < $1.key }) {
             if case .string(let text) = member {
                 map[key] = text
             } else {
-                note("\(name)/\(JSONValue.pointerToken(key))", "must be a string")
+                note(at: path(name) + "/" + JSONValue.pointerToken(key), "must be a string")
             }
         }
         return map
@@ -138,20 +146,33 @@ package struct ObjectReader {
     // MARK: Faults
 
     /// Adds a fault that the caller found.
-    package mutating func note(_ name: String, _ detail: String) {
-        faults.append(.init(path(name), detail))
+    package mutating func note(_ name: WireText, _ detail: String) {
+        note(at: path(name), detail)
+    }
+
+    private mutating func note(at pointer: String, _ detail: String) {
+        add(.init(pointer, detail))
+    }
+
+    private mutating func add(_ fault: BrokerError.Fault) {
+        faultCount += 1
+        if faults.count < Self.mostFaultsTold { faults.append(fault) }
+    }
+
+    private mutating func add(_ inner: ObjectReader) {
+        faults += inner.faults.prefix(Self.mostFaultsTold - faults.count)
+        faultCount += inner.faultCount
     }
 
     /// Throws `invalid_request` with every fault found, unknown members among them.
     package mutating func finish() throws(BrokerError) {
         refuseUnknown()
-        if faults.isEmpty { return }
+        if faultCount == 0 { return }
         throw BrokerError(
             .invalidRequest,
-            faults.count == 1
+            faultCount == 1
                 ? "\(faults[0].pointer.isEmpty ? "The body" : faults[0].pointer) \(faults[0].detail)."
-                : "The body has \(faults.count) faults; see errors.",
-            faults: Array(faults.prefix(Self.mostFaultsTold)))
+                : "The body has \(faultCount) faults; see errors.", faults: faults)
     }
 
     /// More would make a long answer of any long body.
@@ -159,27 +180,27 @@ package struct ObjectReader {
 
     private mutating func refuseUnknown() {
         for name in members.keys.filter({ !known.contains($0) }).sorted() {
-            note(JSONValue.pointerToken(String(name.prefix(64))), "is not a known member")
+            note(name, "is not a known member")
         }
     }
 
-    private func path(_ name: String) -> String { "\(pointer)/\(name)" }
+    private func path(_ name: WireText) -> String { pointer + "/" + JSONValue.pointerToken(name) }
 
-    private func isAbsent(_ name: String) -> Bool {
+    private func isAbsent(_ name: WireText) -> Bool {
         switch members[name] {
         case nil, .null?: true
         default: false
         }
     }
 
-    private mutating func take(_ name: String) -> JSONValue? {
-        known.append(name)
-        let value = members[name]
-        return value == .null ? nil : value
+    private mutating func take(_ name: WireText) -> JSONValue? {
+        known.insert(name)
+        if case .null? = members[name] { return nil }
+        return members[name]
     }
 
-    private mutating func fail<T>(_ name: String, _ detail: String) -> T? {
-        known.append(name)
+    private mutating func fail<T>(_ name: WireText, _ detail: String) -> T? {
+        known.insert(name)
         note(name, detail)
         return nil
     }

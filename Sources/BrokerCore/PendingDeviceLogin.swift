@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import JSON
 internal import OAuth
 internal import Reactor
@@ -98,7 +99,7 @@ extension PendingDeviceLogin {
         tenant = record.id.tenant
         self.storageKey = storageKey
         self.expires = Timestamp(milliseconds: expires)
-        if let code = json["device_code"]?.string {
+        if let code = json["device_code"]?.string?.text {
             guard let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:)),
                 let server = json["server"].flatMap({ AuthorizationServer($0, of: configuration) })
             else { throw damaged }

@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import JSON
 package import OAuth
 
@@ -164,38 +165,41 @@ extension PendingLogin {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),
             let expires = json["expires"]?.integer, let isBound = json["bound"]?.bool,
-            let status = json["status"]?.string == Self.redeeming ? .pending : LoginProgress(json), status != .expired
+            let status = json["status"]?.string == WireText(Self.redeeming) ? .pending : LoginProgress(json),
+            status != .expired
         else { throw damaged }
         id = record.id.key
         tenant = record.id.tenant
         self.storageKey = storageKey
         if let text = json["callback"]?.string {
-            guard let known = Callback(rawValue: text) else { throw damaged }
+            guard let known = Callback(text) else { throw damaged }
             callback = known
         } else {
             callback = .shared
         }
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
-        attempt = json["attempt"]?.string
+        attempt = json["attempt"]?.string?.text
         // An earlier build keeps these of a login that has ended as well, and not the titles that are made of them.
         let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:))
         let server = configuration.flatMap { configuration in
             json["server"].flatMap { AuthorizationServer($0, of: configuration) }
         }
-        tenantTitle = json["tenant_title"]?.string ?? configuration?.displayName ?? record.id.tenant.description
+        tenantTitle = json["tenant_title"]?.string?.text ?? configuration?.displayName ?? record.id.tenant.description
         providerTitle =
-            json["provider_title"]?.string
+            json["provider_title"]?.string?.text
             ?? configuration.flatMap { configuration in server.map { configuration.providerTitle(at: $0) } } ?? ""
         // An earlier build binds a login at its start, except where binding is required from the beginning.
         isStarted = json["started"]?.bool ?? (isBound && configuration?.browserBinding != .required)
-        if let loginURI = json["login_uri"]?.string, let verifier = json["code_verifier"]?.string,
-            let binding = json["binding"]?.string
+        if let loginURI = json["login_uri"]?.string?.text, let verifier = json["code_verifier"]?.string?.text,
+            let binding = json["binding"]?.string?.text
         {
-            guard let configuration, let server, let redirectURI = json["redirect_uri"]?.string else { throw damaged }
+            guard let configuration, let server, let redirectURI = json["redirect_uri"]?.string?.text else { throw damaged }
             var confirmation: Confirmation?
             if let kept = json["confirmation"] {
-                guard let cookie = kept["cookie"]?.string, let code = kept["code"]?.string else { throw damaged }
+                guard let cookie = kept["cookie"]?.string?.text, let code = kept["code"]?.string?.text else {
+                    throw damaged
+                }
                 confirmation = Confirmation(cookie: SecretBytes(utf8: cookie), code: SecretBytes(utf8: code))
             }
             secrets = Secrets(

@@ -1,3 +1,4 @@
+internal import ExternalText
 package import OAuth
 package import Reactor
 internal import Synchronization
@@ -5,12 +6,12 @@ internal import Synchronization
 /// Which providers asked to be left alone (RFC 6585 §4), and until when.
 package final class ProviderPauses: Sendable {
     package struct Key: Hashable {
-        private let tokenEndpoint: String
-        private let clientID: String
+        private let tokenEndpoint: WireText
+        private let clientID: WireText
 
         /// Providers count requests by client.
         package init(_ client: ClientConfiguration, at server: AuthorizationServer) {
-            tokenEndpoint = server.tokenEndpoint
+            tokenEndpoint = WireText(server.tokenEndpoint)
             clientID = client.clientID
         }
     }

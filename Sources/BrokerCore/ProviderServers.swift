@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import HTTPCodec
 package import HTTPSClient
 internal import JSON
@@ -93,11 +94,11 @@ package final class ProviderServers: Sendable {
     private func fetch(
         _ issuer: String, _ pins: [String], _ preset: ProviderPreset
     ) async -> Result<ProviderMetadata, BrokerError> {
-        guard let base = URLTarget(issuer), !base.pathAndQuery.contains("?") else {
+        guard let base = URLTarget(issuer), !WireText(base.pathAndQuery).contains("?") else {
             return .failure(BrokerError(.illegalConfiguration, "The issuer is not a URL without a query."))
         }
         let path = base.pathAndQuery == "/" ? "" : base.pathAndQuery
-        let trimmed = path.hasSuffix("/") ? String(path.dropLast()) : path
+        let trimmed = WireText(path).ends(with: "/") ? String(path.dropLast()) : path
         let origin = "\(base.scheme.rawValue)://\(base.origin.authority)"
         var failure = BrokerError(.illegalConfiguration, "The issuer publishes no metadata; name its endpoints.")
         for address in [
@@ -120,7 +121,10 @@ package final class ProviderServers: Sendable {
                     took: start.duration(to: time.monotonic))
                 if response.status == .ok {
                     do throws(Unusable) {
-                        return .success(try parse(response.body, issuer: issuer))
+                        return .success(
+                            try await InputReading.run(bytes: response.body.count) { () throws(Unusable) in
+                                try self.parse(response.body, issuer: issuer)
+                            })
                     } catch {
                         log.warning("metadata_refused", [.provider(preset), .outcome(error.reason)])
                         failure = BrokerError(.illegalConfiguration, error.detail)
@@ -178,8 +182,8 @@ package final class ProviderServers: Sendable {
 
     private func parse(_ body: [UInt8], issuer: String) throws(Unusable) -> ProviderMetadata {
         guard let json = try? JSONValue(parsing: body), let named = json["issuer"]?.string else { throw .notMetadata }
-        // RFC 8414 §3.3: identical. Octet by octet, since equality of strings is Unicode's.
-        guard named.utf8.elementsEqual(issuer.utf8) else { throw .otherIssuer }
+        // RFC 8414 §3.3: identical.
+        guard named == WireText(issuer) else { throw .otherIssuer }
         guard let authorization = endpoint(json["authorization_endpoint"]),
             let token = endpoint(json["token_endpoint"])
         else { throw .endpoints }
@@ -195,7 +199,7 @@ package final class ProviderServers: Sendable {
     /// What is learnt may be no less safe than what is configured. A private address is refused here, before a code is
     /// spent on it; one behind a name is refused by the HTTPS client, which sees what the name stands for.
     private func endpoint(_ value: JSONValue?) -> String? {
-        guard let text = value?.string, let url = URLTarget(text) else { return nil }
+        guard let text = value?.string?.text, let url = URLTarget(text) else { return nil }
         if url.scheme == .http, !targets.allowsHTTP { return nil }
         let isAllowed = SocketAddress(numericHost: url.host, port: url.port).map(targets.allows) ?? true
         return isAllowed ? text : nil

@@ -1,4 +1,5 @@
 internal import CredentialStore
+internal import ExternalText
 internal import OAuth
 internal import Reactor
 
@@ -30,7 +31,7 @@ extension CredentialsSnapshot {
         if let held = record.held {
             if !isPlain { sum += Footprint.secret(held.accessToken) }
             sum += Footprint.secret(held.refreshToken)
-            sum += Footprint.texts(held.grantedScopes.values) + Footprint.text(held.userID)
+            sum += Footprint.texts(held.grantedScopes.values) + Footprint.text(held.userID?.text)
             sum += Footprint.client(held.obtainedWith)
         }
         return sum

@@ -1,4 +1,5 @@
 internal import Cryptography
+internal import ExternalText
 package import HTTPSClient
 package import JSON
 internal import OAuth
@@ -21,7 +22,7 @@ extension TenantConfiguration {
         self.init(
             preset: preset,
             client: ClientConfiguration(
-                clientID: clientID ?? "", clientSecret: secret.map(SecretBytes.init(utf8:)),
+                clientID: clientID ?? "", clientSecret: (secret?.text).map(SecretBytes.init(utf8:)),
                 clientUniqueKey: uniqueKey, scopes: ScopeSet(scopes ?? []) ?? .empty))
 
         loginServiceBaseURI = Self.providerURI(&reader, "login_service_base_uri", rules, isBase: true)
@@ -33,8 +34,8 @@ extension TenantConfiguration {
         certificatePinning = reader.bool("certificate_pinning")
         // An empty list would pin nothing in silence.
         pinnedCertificates = reader.strings("pinned_certificates", allowsEmpty: false, atMost: 32) {
-            (try? PinSet(parsing: [$0])) == nil ? "must be sha256/ and the base64 of 32 bytes" : nil
-        }
+            (try? PinSet(parsing: [$0.text])) == nil ? "must be sha256/ and the base64 of 32 bytes" : nil
+        }?.map(\.text)
         if certificatePinning == true, effectivePins.isEmpty {
             reader.note("certificate_pinning", "needs pinned_certificates with this provider")
         }
@@ -61,8 +62,8 @@ extension TenantConfiguration {
         }
         clientAuthentication = reader.choice(
             "token_endpoint_auth_method", ProviderPreset.ClientAuthentication.self)
-        allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: Self.redirectURIFault) ?? []
-        allowedReturnURIs = reader.strings("allowed_return_uris", check: Self.returnURIFault) ?? []
+        allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: Self.redirectURIFault)?.map(\.text) ?? []
+        allowedReturnURIs = reader.strings("allowed_return_uris", check: Self.returnURIFault)?.map(\.text) ?? []
         browserBinding = reader.choice("browser_binding", BrowserBinding.self) ?? .whenStartedHere
         callbackURI = reader.choice("callback_uri", CallbackURI.self) ?? .shared
         displayName = Self.displayName(&reader)
@@ -80,13 +81,13 @@ extension TenantConfiguration {
             reader.note("status", "must not be 408 or 429: those are about the moment, not the session")
             return nil
         }
-        let pattern = RefusalPattern(status: Int(status), error: error)
+        let pattern = RefusalPattern(status: Int(status), error: error?.text)
         if pattern == nil { reader.note("error", "must consist of letters, digits and . _ : -") }
         return pattern
     }
 
     private static func displayName(_ reader: inout ObjectReader) -> String? {
-        guard let text = reader.string("display_name") else { return nil }
+        guard let text = reader.string("display_name")?.text else { return nil }
         if text.unicodeScalars.count > 100 {
             reader.note("display_name", "must not be longer than 100 characters")
         } else if text.unicodeScalars.contains(where: changesWhatIsShown) {
@@ -115,10 +116,10 @@ extension TenantConfiguration {
     /// An address that the broker itself will call or send a browser to.
     /// - Parameter isBase: paths are put behind it, so it has no query; an issuer has none either (RFC 8414 §2).
     private static func providerURI(
-        _ reader: inout ObjectReader, _ name: String, _ rules: TargetPolicy, isBase: Bool = false
+        _ reader: inout ObjectReader, _ name: WireText, _ rules: TargetPolicy, isBase: Bool = false
     ) -> String? {
         guard let text = reader.string(name) else { return nil }
-        guard let url = URLTarget(text) else {
+        guard let url = URLTarget(text.text) else {
             reader.note(name, "must be an absolute https URL without user information and fragment")
             return nil
         }
@@ -130,38 +131,39 @@ extension TenantConfiguration {
             reader.note(name, "must not have a query")
             return nil
         }
-        return text
+        return text.text
     }
 
     /// A redirect URI can have an application's own scheme; it is compared as text and never called.
-    private static func redirectURIFault(_ text: String) -> String? {
-        let scheme = text.prefix { $0 != ":" }
+    private static func redirectURIFault(_ text: WireText) -> String? {
+        let scheme = text.split(at: ":", limit: 2)[0]
         let isAbsolute =
-            scheme.count < text.count && scheme.first?.isLetter == true
+            scheme.count < text.count && scheme.utf8.first.map { $0.isLowercaseLetter || $0.isUppercaseLetter } ?? false
             && scheme.utf8.allSatisfy {
                 $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || "+.-".utf8.contains($0)
             }
-        let isScript = ["javascript", "data", "vbscript", "file"].contains(scheme.lowercased())
+        let isScript = ["javascript", "data", "vbscript", "file"].contains(scheme.lowercased)
         let isVisible = text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
         // RFC 6749 §3.1.2: absolute, without a fragment.
-        return isAbsolute && !isScript && isVisible && !text.contains("#") && text.utf8.count <= 2048
+        return isAbsolute && !isScript && isVisible && !text.contains("#") && text.count <= 2048
             ? nil : "must be an absolute URI without fragment"
     }
 
-    private static func returnURIFault(_ text: String) -> String? {
-        URLTarget(text) == nil ? "must be an absolute http or https URL without user information and fragment" : nil
+    private static func returnURIFault(_ text: WireText) -> String? {
+        URLTarget(text.text) == nil
+            ? "must be an absolute http or https URL without user information and fragment" : nil
     }
 
     /// Writes the configuration's members: for the sealed record with the secret, for answers without.
     package func encode(to json: inout JSONWriter, revealingSecret: Bool) {
         json.member("provider", preset.name)
-        json.member("client_id", client.clientID)
+        json.member("client_id", client.clientID.text)
         if revealingSecret {
             json.memberIfPresent("client_secret", client.clientSecret?.revealedText)
         } else {
             json.member("client_secret_set", client.clientSecret != nil)
         }
-        json.memberIfPresent("client_unique_key", client.clientUniqueKey)
+        json.memberIfPresent("client_unique_key", client.clientUniqueKey?.text)
         json.member("scopes", client.scopes.values)
         json.memberIfPresent("login_service_base_uri", loginServiceBaseURI)
         json.memberIfPresent("auth_service_base_uri", authServiceBaseURI)
@@ -223,8 +225,8 @@ extension TenantConfiguration {
     }
 
     /// Whether a login may send the browser back to `uri`: origin and path as listed, the query free.
-    func allowsReturn(to uri: String) -> Bool {
-        guard let wanted = URLTarget(uri) else { return false }
+    func allowsReturn(to uri: WireText) -> Bool {
+        guard let wanted = URLTarget(uri.text) else { return false }
         return allowedReturnURIs.contains { listed in
             guard let listed = URLTarget(listed) else { return false }
             return listed.origin == wanted.origin && listed.path == wanted.path
@@ -234,5 +236,5 @@ extension TenantConfiguration {
 
 extension URLTarget {
     /// The path without the query.
-    var path: Substring { pathAndQuery.prefix { $0 != "?" } }
+    var path: WireText { WireText(pathAndQuery).split(at: "?", limit: 2)[0] }
 }

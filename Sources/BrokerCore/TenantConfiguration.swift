@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import HTTPSClient
 package import OAuth
 
@@ -140,7 +141,7 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// One slash between the two, whatever the base ends in.
     private func joined(_ base: String?, _ path: String) -> String? {
-        base.map { $0.hasSuffix("/") ? $0 + path : "\($0)/\(path)" }
+        base.map { WireText($0).ends(with: "/") ? $0 + path : "\($0)/\(path)" }
     }
 }
 

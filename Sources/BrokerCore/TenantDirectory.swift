@@ -149,9 +149,12 @@ package final class TenantDirectory: Sendable {
         do throws(StoreError) {
             let records = try await vault.list(
                 .tenant, tenant: nil, after: after.map { RecordID(.tenant, $0) }, limit: limit)
-            var tenants: [Tenant] = []
-            for record in records { tenants.append(try decode(record)) }
-            return tenants
+            let size = records.reduce(0) { $0 + $1.content.count }
+            return try await InputReading.run(bytes: size) { () throws(StoreError) in
+                var tenants: [Tenant] = []
+                for record in records { tenants.append(try self.decode(record)) }
+                return tenants
+            }
         } catch {
             throw BrokerError(error)
         }

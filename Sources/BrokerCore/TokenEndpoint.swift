@@ -135,11 +135,14 @@ package struct TokenEndpoint: Sendable {
             var retryAfter: Duration?
             switch await send(message, endpoint: "device_authorization", server: server) {
             case .success(let response) where (200..<300).contains(response.status.code):
-                if let granted = DeviceAuthorizationResponse(body: response.body) { return granted }
+                let granted = await InputReading.run(bytes: response.body.count) {
+                    DeviceAuthorizationResponse(body: response.body)
+                }
+                if let granted { return granted }
                 log.warning("device_authorization_unusable", [.refresh(id), .provider(server.preset)])
                 throw BrokerError(.tokenResponseError, "The provider answered without usable codes.")
             case .success(let response):
-                let refusal = refusal(response, as: id, at: server)
+                let refusal = await refusal(response, as: id, at: server)
                 log.warning("device_authorization_refused", refusal.fields)
                 retryAfter = refusal.retryAfter
                 guard refusal.status >= 500 || refusal.status == 429 else {
@@ -177,12 +180,10 @@ package struct TokenEndpoint: Sendable {
             log.warning("device_poll_failed", [.refresh(id), .provider(server.preset), .transport(error)])
             return (.unreachable, nil)
         case .success(let response):
-            if (200..<300).contains(response.status.code),
-                let granted = TokenResponse(body: response.body, askedAt: asked)
-            {
+            if (200..<300).contains(response.status.code), let granted = await Self.grant(response, askedAt: asked) {
                 return (.granted, granted)
             }
-            let refusal = refusal(response, as: id, at: server)
+            let refusal = await refusal(response, as: id, at: server)
             log.debug("device_poll_answered", refusal.fields)
             return (.answered(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter), nil)
         }
@@ -239,14 +240,14 @@ package struct TokenEndpoint: Sendable {
             )
         }
         if (200..<300).contains(response.status.code) {
-            if let granted = TokenResponse(body: response.body, askedAt: asked) {
+            if let granted = await Self.grant(response, askedAt: asked) {
                 return (.granted(granted), false)
             }
             log.warning(
                 "token_response_unusable", [.refresh(id), .provider(server.preset), .status(response.status)])
             return (.ended(.failed(Self.unusable)), true)
         }
-        let refusal = refusal(response, as: id, at: server)
+        let refusal = await refusal(response, as: id, at: server)
         log.warning("token_request_refused", refusal.fields)
         return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500)
     }
@@ -294,8 +295,15 @@ package struct TokenEndpoint: Sendable {
         var retryable: BrokerError { TokenEndpoint.retryable(answer.errorCode, after: retryAfter) }
     }
 
-    private func refusal(_ response: ClientResponse, as id: RefreshID, at server: AuthorizationServer) -> Refusal {
-        let answer = TokenErrorResponse(body: response.body)
+    /// The grant in an answer; nil where there is none.
+    private static func grant(_ response: ClientResponse, askedAt asked: Timestamp) async -> TokenResponse? {
+        await InputReading.run(bytes: response.body.count) { TokenResponse(body: response.body, askedAt: asked) }
+    }
+
+    private func refusal(
+        _ response: ClientResponse, as id: RefreshID, at server: AuthorizationServer
+    ) async -> Refusal {
+        let answer = await InputReading.run(bytes: response.body.count) { TokenErrorResponse(body: response.body) }
         return Refusal(
             status: response.status.code, answer: answer,
             retryAfter: response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) },

@@ -1,3 +1,4 @@
+internal import ExternalText
 package import OAuth
 
 /// What a record is about. The raw value stands in keys, file names and associated data: never change one.
@@ -40,6 +41,18 @@ package struct RecordID: Hashable, Sendable, Comparable {
         if left.kind != right.kind { return left.kind.rawValue < right.kind.rawValue }
         if left.tenant != right.tenant { return left.tenant < right.tenant }
         return left.key.utf8.lexicographicallyPrecedes(right.key.utf8)
+    }
+
+    // A key can come from a caller or from the database: it is compared by its bytes.
+
+    package static func == (left: RecordID, right: RecordID) -> Bool {
+        left.kind == right.kind && left.tenant == right.tenant && WireText(left.key) == WireText(right.key)
+    }
+
+    package func hash(into hasher: inout Hasher) {
+        hasher.combine(kind)
+        hasher.combine(tenant)
+        hasher.combine(WireText(key))
     }
 }
 

@@ -1,10 +1,11 @@
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
 /// The authorization endpoint (RFC 6749 §3.1): GET shows the login page, its form posts the user's decision.
 enum AuthorizationEndpoint {
     /// What the form adds to the parameters of the authorization request.
-    private static let formNames: Set<String> = ["user", "decision"]
+    private static let formNames: Set<WireText> = ["user", "decision"]
 
     static func answer(
         _ request: Request, _ received: ReceivedParameters, _ server: inout AuthorizationServer, now: Int64
@@ -62,17 +63,19 @@ enum AuthorizationEndpoint {
         }
     }
 
-    /// The user that a form names; nil for an empty name or one of more than 100 characters.
+    /// The user that a form names; nil for an empty name or one of more than 100 characters of Unicode.
     static func user(_ form: Parameters) -> ProviderUser? {
         guard !form.repeated.contains("user"), let text = form["user"] else { return nil }
-        var name = Substring(text)
-        while name.first?.isWhitespace == true { name.removeFirst() }
-        while name.last?.isWhitespace == true { name.removeLast() }
-        return (1...100).contains(name.count) ? ProviderUser(String(name)) : nil
+        let scalars = text.text.unicodeScalars
+        guard let first = scalars.firstIndex(where: { !$0.properties.isWhitespace }),
+            let last = scalars.lastIndex(where: { !$0.properties.isWhitespace })
+        else { return nil }
+        let name = scalars[first...last]
+        return name.count <= 100 ? ProviderUser(String(name)) : nil
     }
 
     private static func redirect(
-        to uri: String, _ result: [FormEncoding.Pair], state: String?, _ parameters: Parameters,
+        to uri: String, _ result: [FormEncoding.Pair], state: WireText?, _ parameters: Parameters,
         _ configuration: ProviderConfiguration
     ) -> EndpointAnswer {
         var pairs = result
@@ -87,7 +90,8 @@ enum AuthorizationEndpoint {
             pairs.append(FormEncoding.Pair("appMode", parameters["appMode"] ?? "web"))
         }
         // A query of the redirect URI stays (RFC 6749 §3.1.2).
-        let joint = uri.contains("?") ? (uri.hasSuffix("?") || uri.hasSuffix("&") ? "" : "&") : "?"
+        let target = WireText(uri)
+        let joint = target.contains("?") ? (target.ends(with: "?") || target.ends(with: "&") ? "" : "&") : "?"
         return EndpointAnswer(
             Response(
                 .found,

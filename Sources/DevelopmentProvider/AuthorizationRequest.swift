@@ -1,16 +1,18 @@
+internal import ExternalText
+
 /// A request to the authorization endpoint that may be put before the user (RFC 6749 §4.1.1).
 struct AuthorizationRequest: Sendable {
     /// Why it may not.
     enum Refusal: Error {
         /// Nowhere safe to send the browser: the user is told on a page (RFC 6749 §3.1.2.4).
         case page(String)
-        case redirect(to: String, state: String?, error: String, description: String)
+        case redirect(to: String, state: WireText?, error: String, description: String)
     }
 
     let client: ProviderClient
     let redirectURI: String
     let redirectURIWasSent: Bool
-    let state: String?
+    let state: WireText?
     let scope: [String]
     let challenge: String?
 
@@ -22,12 +24,13 @@ struct AuthorizationRequest: Sendable {
             throw .page("The application that sent you here is not known.")
         }
         let sent = parameters["redirect_uri"]
-        let redirectURI = sent ?? (client.redirectURIs.count == 1 ? client.redirectURIs[0] : nil)
-        guard let redirectURI, Self.isSafe(redirectURI),
-            client.redirectURIs.isEmpty || client.redirectURIs.contains(redirectURI)
+        let wanted = sent ?? (client.redirectURIs.count == 1 ? WireText(client.redirectURIs[0]) : nil)
+        guard let wanted, Self.isSafe(wanted),
+            client.redirectURIs.isEmpty || client.redirectURIs.contains(where: { WireText($0) == wanted })
         else {
             throw .page("The application's request has a return address that is missing or not registered.")
         }
+        let redirectURI = wanted.text
         let state = parameters.repeated.contains("state") ? nil : parameters["state"]
         func refuse(_ error: String, _ description: String) -> Refusal {
             .redirect(to: redirectURI, state: state, error: error, description: description)
@@ -40,7 +43,7 @@ struct AuthorizationRequest: Sendable {
         case nil: throw refuse("invalid_request", "response_type is missing")
         default: throw refuse("unsupported_response_type", "The response type is not code")
         }
-        challenge = parameters["code_challenge"]
+        let challenge = parameters["code_challenge"]
         if let challenge {
             guard parameters["code_challenge_method"] == "S256" else {
                 throw refuse("invalid_request", "The code challenge method is not S256")
@@ -55,6 +58,7 @@ struct AuthorizationRequest: Sendable {
         } catch {
             throw refuse(error.error, error.description)
         }
+        self.challenge = challenge?.text
         self.client = client
         self.redirectURI = redirectURI
         redirectURIWasSent = sent != nil
@@ -62,12 +66,12 @@ struct AuthorizationRequest: Sendable {
     }
 
     /// An absolute URI without a fragment (RFC 6749 §3.1.2), and none that a browser would run.
-    private static func isSafe(_ uri: String) -> Bool {
-        let scheme = uri.prefix { $0 != ":" }
+    private static func isSafe(_ uri: WireText) -> Bool {
+        let scheme = uri.split(at: ":", limit: 2)[0]
         guard scheme.count < uri.count, let first = scheme.utf8.first, first.isLetter,
             scheme.utf8.allSatisfy({ $0.isLetter || $0 >= 0x30 && $0 <= 0x39 || "+-.".utf8.contains($0) })
         else { return false }
-        return !["javascript", "data", "vbscript", "blob", "about", "file"].contains(scheme.lowercased())
+        return !["javascript", "data", "vbscript", "blob", "about", "file"].contains(scheme.lowercased)
             && uri.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f && !"#\"<>\\^`{|}".utf8.contains($0) }
     }
 }

@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import Reactor
 
 /// The provider's memory and its rules, without HTTP: codes, device authorizations, families and tokens.
@@ -99,9 +100,9 @@ struct AuthorizationServer: Sendable {
 
     /// A request that is refused for anything but reuse leaves the code as it is.
     mutating func redeem(
-        code: String, client: ProviderClient, redirectURI: String?, verifier: String?, now: Int64
+        code: WireText, client: ProviderClient, redirectURI: WireText?, verifier: WireText?, now: Int64
     ) throws(OAuthError) -> Grant {
-        let digest = Secrets.digest(code)
+        let digest = Secrets.digest(code.text)
         guard var entry = codes[digest] else { throw OAuthError(.invalidGrant, "Invalid authorization code") }
         if let family = entry.family {
             events.codeReuses += 1
@@ -112,7 +113,7 @@ struct AuthorizationServer: Sendable {
             throw OAuthError(.invalidGrant, "Authorization code was issued to another client")
         }
         guard now < entry.expiresAt else { throw OAuthError(.invalidGrant, "Authorization code has expired") }
-        if redirectURI.map({ $0 != entry.redirectURI }) ?? entry.redirectURIWasSent {
+        if redirectURI.map({ $0 != WireText(entry.redirectURI) }) ?? entry.redirectURIWasSent {
             throw OAuthError(.invalidGrant, "Invalid redirect URI")
         }
         try Self.check(verifier: verifier, challenge: entry.challenge)
@@ -122,17 +123,17 @@ struct AuthorizationServer: Sendable {
         return issue(client: client, scope: entry.scope, user: entry.user, family: family, now: now)
     }
 
-    private static func check(verifier: String?, challenge: String?) throws(OAuthError) {
+    private static func check(verifier: WireText?, challenge: String?) throws(OAuthError) {
         switch (verifier, challenge) {
         case (nil, nil): return
         case (nil, _?): throw OAuthError(.invalidGrant, "code_verifier is missing")
         // Otherwise a code from a request without PKCE could be injected into a session with it (RFC 9700 §2.1.1).
         case (_?, nil): throw OAuthError(.invalidGrant, "code_verifier without code_challenge")
         case (let verifier?, let challenge?):
-            guard (43...128).contains(verifier.utf8.count), verifier.utf8.allSatisfy(\.isUnreserved) else {
+            guard (43...128).contains(verifier.count), verifier.utf8.allSatisfy(\.isUnreserved) else {
                 throw OAuthError(.invalidGrant, "code_verifier is not 43 to 128 unreserved characters")
             }
-            guard Secrets.challenge(verifier) == challenge else {
+            guard Secrets.challenge(verifier.text) == challenge else {
                 throw OAuthError(.invalidGrant, "code_verifier was incorrect")
             }
         }
@@ -157,7 +158,7 @@ struct AuthorizationServer: Sendable {
     }
 
     /// The open device authorization of a user code, however the user wrote it; nil when there is none.
-    func device(userCode: String, now: Int64) -> DeviceAuthorization? {
+    func device(userCode: WireText, now: Int64) -> DeviceAuthorization? {
         guard let digest = userCodes[Self.normalized(userCode: userCode)], let device = devices[digest],
             device.decision == .pending, now < device.expiresAt
         else { return nil }
@@ -166,7 +167,7 @@ struct AuthorizationServer: Sendable {
 
     /// Whether there was an open device authorization to decide about.
     mutating func decide(
-        userCode: String, _ decision: DeviceAuthorization.Decision, now: Int64
+        userCode: WireText, _ decision: DeviceAuthorization.Decision, now: Int64
     ) -> Bool {
         guard let device = device(userCode: userCode, now: now), let digest = userCodes[device.userCode] else {
             return false
@@ -175,8 +176,8 @@ struct AuthorizationServer: Sendable {
         return true
     }
 
-    mutating func poll(deviceCode: String, client: ProviderClient, now: Int64) throws(OAuthError) -> Grant {
-        let digest = Secrets.digest(deviceCode)
+    mutating func poll(deviceCode: WireText, client: ProviderClient, now: Int64) throws(OAuthError) -> Grant {
+        let digest = Secrets.digest(deviceCode.text)
         guard var device = devices[digest], device.clientID == client.id else {
             throw OAuthError(.invalidGrant, "Invalid device code")
         }
@@ -204,18 +205,20 @@ struct AuthorizationServer: Sendable {
         }
     }
 
-    private static func normalized(userCode: String) -> String {
-        String(decoding: userCode.utf8.filter { $0 != UInt8(ascii: "-") && $0 != 0x20 }, as: UTF8.self).uppercased()
+    /// Empty for what can be no user code.
+    private static func normalized(userCode: WireText) -> String {
+        guard userCode.count <= 64, userCode.utf8.allSatisfy({ $0 < 0x80 }) else { return "" }
+        return WireText(userCode.utf8.filter { $0 != UInt8(ascii: "-") && $0 != 0x20 }).text.uppercased()
     }
 
     // MARK: Refresh
 
     /// The grants `refresh_token` and, with `movesClient`, `update_client`.
     mutating func refresh(
-        _ token: String, client: ProviderClient, scope requested: [String]?, movesClient: Bool = false, now: Int64,
+        _ token: WireText, client: ProviderClient, scope requested: [String]?, movesClient: Bool = false, now: Int64,
         trace: inout RefreshTrace?
     ) throws(OAuthError) -> Grant {
-        let digest = Secrets.digest(token)
+        let digest = Secrets.digest(token.text)
         guard var entry = refreshTokens[digest], let family = families[entry.family] else {
             trace = RefreshTrace(outcome: .unknown)
             throw OAuthError(.deadRefreshToken, "Token could not be verified")
@@ -366,8 +369,8 @@ struct AuthorizationServer: Sendable {
 
     /// RFC 7009 §2.1: a refresh token takes its family with it, an access token goes alone; an unknown one is gone
     /// already.
-    mutating func revoke(token: String, client: ProviderClient, now: Int64) throws(OAuthError) {
-        let digest = Secrets.digest(token)
+    mutating func revoke(token: WireText, client: ProviderClient, now: Int64) throws(OAuthError) {
+        let digest = Secrets.digest(token.text)
         let owner = refreshTokens[digest]?.clientID ?? accessTokens[digest]?.clientID
         guard let owner else { return }
         guard owner == client.id else { throw OAuthError(.invalidGrant, "The token was issued to another client") }
@@ -451,11 +454,13 @@ struct AuthorizationServer: Sendable {
     // MARK: Scopes and times
 
     /// The scopes of a `scope` parameter, each once; nil for what is none (RFC 6749 §3.3).
-    static func scopes(_ text: String) -> [String]? {
+    static func scopes(_ text: WireText) -> [String]? {
+        var known: Set<WireText> = []
         var scopes: [String] = []
-        for token in text.split(separator: " ").map(String.init) where !scopes.contains(token) {
-            guard token.utf8.allSatisfy({ $0 > 0x20 && $0 < 0x7f && $0 != 0x22 && $0 != 0x5c }) else { return nil }
-            scopes.append(token)
+        for part in text.utf8.split(separator: UInt8(ascii: " ")) {
+            guard part.allSatisfy({ $0 > 0x20 && $0 < 0x7f && $0 != 0x22 && $0 != 0x5c }) else { return nil }
+            let token = WireText(part)
+            if known.insert(token).inserted { scopes.append(token.text) }
         }
         return scopes
     }
@@ -467,7 +472,7 @@ struct AuthorizationServer: Sendable {
 
     private static func scope(_ requested: [String]?, within allowed: [String]?) throws(OAuthError) -> [String] {
         guard let requested, !requested.isEmpty else { return allowed ?? [] }
-        if let allowed, !requested.allSatisfy(allowed.contains) {
+        if let allowed, !Set(requested.map { WireText($0) }).isSubset(of: allowed.map { WireText($0) }) {
             throw OAuthError(.invalidScope, "The scope is more than the client may have")
         }
         return requested

@@ -1,3 +1,5 @@
+internal import ExternalText
+
 /// An absolute `http` or `https` URL without query and fragment, to which paths are added.
 package struct BaseURL: Sendable, Equatable, CustomStringConvertible {
     /// Without a slash at the end: the issuer's name (RFC 8414 §2).
@@ -14,9 +16,9 @@ package struct BaseURL: Sendable, Equatable, CustomStringConvertible {
     /// Nil for anything but such a URL. Slashes at the end are dropped.
     package init?(_ text: String) {
         let scheme: String
-        if text.hasPrefix("http://") {
+        if WireText(text).starts(with: "http://") {
             scheme = "http"
-        } else if text.hasPrefix("https://") {
+        } else if WireText(text).starts(with: "https://") {
             scheme = "https"
         } else {
             return nil

@@ -1,4 +1,5 @@
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
@@ -13,8 +14,8 @@ package enum ClientAuthenticationMethod: String, Sendable {
 /// What a request says about its client (RFC 6749 §2.3.1).
 struct ClientAuthentication: Sendable {
     let method: ClientAuthenticationMethod
-    let clientID: String?
-    let secret: String?
+    let clientID: WireText?
+    let secret: WireText?
     /// Basic credentials that cannot be read, or credentials by both ways at once.
     let isMalformed: Bool
 
@@ -38,16 +39,18 @@ struct ClientAuthentication: Sendable {
     }
 
     /// Base64 of the form-encoded identifier, a colon and the form-encoded secret.
-    private static func basic(_ field: String) -> (id: String, secret: String)? {
-        let pieces = field.split(separator: " ", maxSplits: 1, omittingEmptySubsequences: true)
-        guard pieces.count == 2, Fields.equal(String(pieces[0]), "Basic"), let bytes = Base64.decode(String(pieces[1]))
+    private static func basic(_ field: WireText) -> (id: WireText, secret: WireText)? {
+        let pieces = field.split(at: " ", limit: 2)
+        guard pieces.count == 2, pieces[0].equalsIgnoringCase("Basic"),
+            let bytes = Base64.decode(pieces[1].trimmed.text)
         else { return nil }
         let halves = bytes.split(separator: UInt8(ascii: ":"), maxSplits: 1, omittingEmptySubsequences: false)
         guard halves.count == 2 else { return nil }
+        let (id, secret) = (halves[0], halves[1])
         do {
             return (
-                try FormEncoding.percentDecode(halves[0], plusIsSpace: true),
-                try FormEncoding.percentDecode(halves[1], plusIsSpace: true)
+                try FormEncoding.percentDecode(id.span, plusIsSpace: true),
+                try FormEncoding.percentDecode(secret.span, plusIsSpace: true)
             )
         } catch {
             return nil

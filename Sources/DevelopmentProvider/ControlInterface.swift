@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -17,7 +18,7 @@ struct ControlInterface {
         }
     }
 
-    func respond(to request: Request, _ segments: [String]) -> Response {
+    func respond(to request: Request, _ segments: [WireText]) -> Response {
         do {
             return try answer(request, segments)
         } catch {
@@ -25,7 +26,7 @@ struct ControlInterface {
         }
     }
 
-    private func answer(_ request: Request, _ segments: [String]) throws(Complaint) -> Response {
+    private func answer(_ request: Request, _ segments: [WireText]) throws(Complaint) -> Response {
         let done = Response(.noContent, fields: ["Cache-Control": "no-store"])
         switch (segments, request.method) {
         case ([], .delete):
@@ -72,8 +73,10 @@ struct ControlInterface {
             var writer = JSONWriter()
             provider.ledgerSummary.write(to: &writer)
             return .json(.ok, writer.bytes)
-        case (_, .get) where segments.count == 3 && segments.prefix(2) == ["ledger", "users"]:
-            guard let user = Int64(segments[2]), user > 0 else { throw Complaint("That is no user's number.") }
+        case (_, .get) where segments.count == 3 && segments[0] == "ledger" && segments[1] == "users":
+            guard segments[2].count <= 19, let user = Int64(segments[2].text), user > 0 else {
+                throw Complaint("That is no user's number.")
+            }
             var writer = JSONWriter()
             provider.ledger(userID: user).write(to: &writer)
             return .json(.ok, writer.bytes)
@@ -104,7 +107,7 @@ struct ControlInterface {
             var members = try Members(request)
             guard let token = try members.string("token") else { throw Complaint("token is missing.") }
             try members.end()
-            return Self.introspection(provider.introspect(accessToken: token))
+            return Self.introspection(provider.introspect(accessToken: token.text))
         case ([], _): return .methodNotAllowed("DELETE")
         case (["faults"], _): return .methodNotAllowed("GET, POST, DELETE")
         case (["random_faults"], _): return .methodNotAllowed("GET, PUT, DELETE")
@@ -122,18 +125,18 @@ struct ControlInterface {
         let client = try members.string("client_id")
         var users: [String] = []
         if let user = try members.string("user") {
-            users = [user]
+            users = [user.text]
         } else if let prefix = try members.string("prefix") {
             let first = try members.integer("first", in: 1...1_000_000_000) ?? 1
             guard let count = try members.integer("count", in: 1...100_000) else {
                 throw Complaint("count is missing.")
             }
-            users = (first..<first + count).map { "\(prefix)\($0)" }
+            users = (first..<first + count).map { "\(prefix.text)\($0)" }
         } else {
             throw Complaint("user is missing, and so is prefix.")
         }
         try members.end()
-        guard let sessions = provider.openSessions(users: users, clientID: client) else {
+        guard let sessions = provider.openSessions(users: users, clientID: client?.text) else {
             throw Complaint("There is no such client.", status: .notFound)
         }
         return .json(.ok) { writer in
@@ -151,7 +154,8 @@ struct ControlInterface {
         var faults = RandomFaults(seed: UInt64(seed), endpoint: endpoint)
         faults.grant = try members.choice("grant", of: GrantType.self)
         for mode in Fault.Mode.allCases {
-            faults.perMille[mode] = try members.integer(mode.rawValue + "_per_mille", in: 0...1000).map(Int.init)
+            faults.perMille[mode] = try members.integer(WireText(mode.rawValue + "_per_mille"), in: 0...1000).map(
+                Int.init)
         }
         faults.delayedPerMille = Int(try members.integer("delay_per_mille", in: 0...1000) ?? 0)
         faults.answerDelayedPerMille = Int(try members.integer("answer_delay_per_mille", in: 0...1000) ?? 0)
@@ -225,12 +229,11 @@ struct ControlInterface {
 
     /// The members of a JSON object, taken one by one, so that what is left over at the end is a misspelling.
     private struct Members {
-        private var members: [String: JSONValue]
+        private var members: [WireText: JSONValue]
 
         init(_ request: Request) throws(Complaint) {
-            let mediaType = (request.fields["Content-Type"] ?? "").prefix { $0 != ";" }
             // A page in a browser cannot send this type to another origin unasked.
-            guard Fields.equal(mediaType.filter { $0 != " " }, "application/json") else {
+            guard MediaType(request.fields["Content-Type"] ?? "").name == "application/json" else {
                 throw Complaint("The content type is not application/json.", status: .unsupportedMediaType)
             }
             do {
@@ -243,13 +246,13 @@ struct ControlInterface {
             }
         }
 
-        mutating func string(_ name: String) throws(Complaint) -> String? {
+        mutating func string(_ name: WireText) throws(Complaint) -> WireText? {
             guard let value = members.removeValue(forKey: name) else { return nil }
             guard let text = value.string else { throw Complaint("\(name) is not a string.") }
             return text
         }
 
-        mutating func integer(_ name: String, in range: ClosedRange<Int64>) throws(Complaint) -> Int64? {
+        mutating func integer(_ name: WireText, in range: ClosedRange<Int64>) throws(Complaint) -> Int64? {
             guard let value = members.removeValue(forKey: name) else { return nil }
             guard let number = value.integer, range.contains(number) else {
                 throw Complaint("\(name) is not an integer from \(range.lowerBound) to \(range.upperBound).")
@@ -258,10 +261,10 @@ struct ControlInterface {
         }
 
         mutating func choice<Choice: RawRepresentable<String> & CaseIterable>(
-            _ name: String, of: Choice.Type
+            _ name: WireText, of: Choice.Type
         ) throws(Complaint) -> Choice? {
             guard let text = try string(name) else { return nil }
-            guard let choice = Choice(rawValue: text) else {
+            guard let choice = Choice(text) else {
                 throw Complaint("\(name) is none of \(Choice.allCases.map(\.rawValue).joined(separator: ", ")).")
             }
             return choice
@@ -271,10 +274,10 @@ struct ControlInterface {
         mutating func userID() throws(Complaint) -> Int64? {
             let id = try integer("user_id", in: 1 ... .max)
             let name = try string("user")
-            return id ?? name.map { ProviderUser($0).id }
+            return id ?? name.map { ProviderUser($0.text).id }
         }
 
-        mutating func fields(_ name: String) throws(Complaint) -> [(String, String)] {
+        mutating func fields(_ name: WireText) throws(Complaint) -> [(String, String)] {
             guard let value = members.removeValue(forKey: name) else { return [] }
             guard let object = value.object else { throw Complaint("\(name) is not an object.") }
             var fields: [(String, String)] = []
@@ -282,13 +285,13 @@ struct ControlInterface {
                 guard let text = value.string, text.utf8.allSatisfy({ $0 >= 0x20 && $0 != 0x7f }), !name.isEmpty,
                     name.utf8.allSatisfy({ $0.isUnreserved })
                 else { throw Complaint("A header is not a name and a line of text.") }
-                fields.append((name, text))
+                fields.append((name.text, text.text))
             }
             return fields
         }
 
         /// A text as it is; any other value as JSON.
-        mutating func body(_ name: String) throws(Complaint) -> [UInt8]? {
+        mutating func body(_ name: WireText) throws(Complaint) -> [UInt8]? {
             guard let value = members.removeValue(forKey: name) else { return nil }
             if let text = value.string { return Array(text.utf8) }
             var writer = JSONWriter()
@@ -297,7 +300,7 @@ struct ControlInterface {
         }
 
         func end() throws(Complaint) {
-            if let name = members.keys.min() { throw Complaint("\(name) is unknown here.") }
+            if let name = members.keys.min() { throw Complaint("\(name.prefix(64)) is unknown here.") }
         }
     }
 }

@@ -1,3 +1,4 @@
+internal import ExternalText
 package import HTTPCodec
 package import HTTPServer
 internal import JSON
@@ -110,7 +111,8 @@ package final class DevelopmentProvider: RequestHandler {
     package func openSessions(users: [String], clientID: String? = nil) -> [OpenedSession]? {
         state.withLock { state in
             let configuration = state.server.configuration
-            guard let client = clientID.map(configuration.client) ?? configuration.clients.first else { return nil }
+            guard let client = clientID.map({ configuration.client(WireText($0)) }) ?? configuration.clients.first
+            else { return nil }
             return users.map { name in
                 let user = ProviderUser(name)
                 let grant = state.server.openSession(user: user, client: client, now: now(state))

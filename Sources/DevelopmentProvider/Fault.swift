@@ -1,3 +1,4 @@
+internal import ExternalText
 package import HTTPCodec
 internal import HTTPServer
 
@@ -81,7 +82,7 @@ package struct Fault: Sendable {
             if let status { response.status = status }
             response.body = body ?? Array(response.body.prefix(response.body.count / 2))
         }
-        for field in fields.all { response.fields.set(field.name, field.value) }
+        for field in fields.all { response.fields.set(field.name.text, field.value.text) }
         return response
     }
 }

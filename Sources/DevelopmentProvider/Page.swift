@@ -1,10 +1,11 @@
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
 /// The pages that people see: plain HTML that works without scripts, for keyboard and screen reader alike.
 enum Page {
     static func login(
-        _ status: Status, client: ProviderClient, scope: [String], user: String?, hidden: [FormEncoding.Pair],
+        _ status: Status, client: ProviderClient, scope: [String], user: WireText?, hidden: [FormEncoding.Pair],
         action: String, complaint: String?
     ) -> Response {
         var body = "<h1>Log in</h1>\n"
@@ -17,13 +18,14 @@ enum Page {
         body += warning(complaint)
         body += "<form method=\"post\" action=\"\(escaped(action))\">\n"
         for pair in hidden {
-            body += "<input type=\"hidden\" name=\"\(escaped(pair.name))\" value=\"\(escaped(pair.value))\">\n"
+            body +=
+                "<input type=\"hidden\" name=\"\(escaped(pair.name.text))\" value=\"\(escaped(pair.value.text))\">\n"
         }
         body += userField(user) + decision + "</form>\n"
         return page(status, title: "Log in", body)
     }
 
-    static func device(_ status: Status, userCode: String?, user: String?, action: String, complaint: String?)
+    static func device(_ status: Status, userCode: WireText?, user: WireText?, action: String, complaint: String?)
         -> Response
     {
         var body = "<h1>Connect a device</h1>\n"
@@ -31,7 +33,7 @@ enum Page {
         body += warning(complaint)
         body += "<form method=\"post\" action=\"\(escaped(action))\">\n"
         body += "<p><label for=\"user_code\">Code on the device</label>\n"
-        body += "<input id=\"user_code\" name=\"user_code\" value=\"\(escaped(userCode ?? ""))\" required"
+        body += "<input id=\"user_code\" name=\"user_code\" value=\"\(escaped(userCode?.text ?? ""))\" required"
         body += " maxlength=\"20\" autocomplete=\"off\" autocapitalize=\"characters\" spellcheck=\"false\"></p>\n"
         body += userField(user) + decision + "</form>\n"
         return page(status, title: "Connect a device", body)
@@ -46,8 +48,8 @@ enum Page {
         page(status, title: "This did not work", "<h1>This did not work</h1>\n<p role=\"alert\">\(escaped(text))</p>\n")
     }
 
-    private static func userField(_ user: String?) -> String {
-        "<p><label for=\"user\">User name</label>\n<input id=\"user\" name=\"user\" value=\"\(escaped(user ?? ""))\""
+    private static func userField(_ user: WireText?) -> String {
+        "<p><label for=\"user\">User name</label>\n<input id=\"user\" name=\"user\" value=\"\(escaped(user?.text ?? ""))\""
             + " required maxlength=\"100\" autocomplete=\"username\"></p>\n"
     }
 

@@ -1,22 +1,22 @@
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
 /// The parameters of a request as they came, by the place where they stood.
 struct ReceivedParameters: Sendable {
-    /// Nil when malformed.
+    /// Nil when malformed, or beyond the limits of `FormEncoding`.
     let query: [FormEncoding.Pair]?
-    /// Nil when malformed; empty without a form.
+    /// Likewise; empty without a form.
     let form: [FormEncoding.Pair]?
     let hasForm: Bool
 
     init(_ request: Request) {
-        query = Self.decode(request.query ?? "")
-        let mediaType = (request.fields["Content-Type"] ?? "").prefix { $0 != ";" }.filter { $0 != " " && $0 != "\t" }
-        hasForm = Fields.equal(String(mediaType), "application/x-www-form-urlencoded")
-        form = hasForm ? String(validating: request.body, as: UTF8.self).flatMap(Self.decode) : []
+        query = Self.decode((request.query ?? "").utf8.span)
+        hasForm = MediaType(request.fields["Content-Type"] ?? "").name == "application/x-www-form-urlencoded"
+        form = hasForm ? Self.decode(request.body.span) : []
     }
 
-    private static func decode(_ text: String) -> [FormEncoding.Pair]? {
+    private static func decode(_ text: Span<UInt8>) -> [FormEncoding.Pair]? {
         do {
             return try FormEncoding.decode(text)
         } catch {
@@ -57,13 +57,13 @@ struct ReceivedParameters: Sendable {
 /// Parameters by name. One without a value counts as left out (RFC 6749 §3.1).
 struct Parameters: Sendable {
     /// Those that a client sends to the token endpoint and its siblings.
-    static let names: Set<String> = [
+    static let names: Set<WireText> = [
         "grant_type", "code", "redirect_uri", "code_verifier", "client_id", "client_secret", "client_unique_key",
         "refresh_token", "scope", "device_code", "token", "token_type_hint",
     ]
 
     /// Those whose values no log shows.
-    static let secretNames: Set<String> = [
+    static let secretNames: Set<WireText> = [
         "code", "code_verifier", "client_secret", "refresh_token", "device_code", "token", "access_token", "id_token",
         "state", "nonce", "password", "client_assertion", "assertion", "subject_token", "actor_token",
     ]
@@ -71,8 +71,8 @@ struct Parameters: Sendable {
     /// In the order sent, each name once.
     private(set) var all: [FormEncoding.Pair] = []
     /// Names that came more than once.
-    private(set) var repeated: Set<String> = []
-    private var values: [String: String] = [:]
+    private(set) var repeated: Set<WireText> = []
+    private var values: [WireText: WireText] = [:]
 
     /// - Parameter toleratesEqual: does not count repetitions of one value, which some clients send.
     init(_ pairs: [FormEncoding.Pair], toleratesEqual: Bool) {
@@ -88,7 +88,7 @@ struct Parameters: Sendable {
 
     var isEmpty: Bool { all.isEmpty }
 
-    subscript(_ name: String) -> String? { values[name] }
+    subscript(_ name: WireText) -> WireText? { values[name] }
 
     /// These, and those of `other` that are not among them.
     func adding(_ other: Parameters) -> Parameters {
@@ -114,8 +114,8 @@ struct Parameters: Sendable {
         return scopes
     }
 
-    func required(_ name: String) throws(OAuthError) -> String {
-        guard let value = self[name] else { throw OAuthError(.invalidRequest, name + " is missing") }
+    func required(_ name: WireText) throws(OAuthError) -> WireText {
+        guard let value = self[name] else { throw OAuthError(.invalidRequest, name.text + " is missing") }
         return value
     }
 }

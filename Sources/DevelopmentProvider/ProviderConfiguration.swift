@@ -1,3 +1,5 @@
+internal import ExternalText
+
 /// What becomes of a refresh token when it is used (RFC 9700 §4.14.2).
 package enum RefreshTokenRotation: Sendable, Equatable {
     /// It stays as it is, and answers carry none.
@@ -66,5 +68,5 @@ package struct ProviderConfiguration: Sendable {
         }
     }
 
-    func client(_ id: String) -> ProviderClient? { clients.first { $0.id == id } }
+    func client(_ id: WireText) -> ProviderClient? { clients.first { WireText($0.id) == id } }
 }

@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
@@ -34,24 +35,24 @@ struct RequestLog: Sendable {
         let authentication = ClientAuthentication(request.fields, parameters)
         lastNumber += 1
         records[lastNumber] = RequestRecord(
-            number: lastNumber, receivedAt: now, endpoint: endpoint, method: Self.cut(request.method.name),
+            number: lastNumber, receivedAt: now, endpoint: endpoint, method: Self.cut(WireText(request.method.name)),
             grant: parameters["grant_type"].map(Self.cut), clientID: authentication.clientID.map(Self.cut),
             clientAuthentication: authentication.method,
             parameters: Dictionary(
-                parameters.all.prefix(Self.maximumParameters).map { (Self.cut($0.name), Self.shown($0)) },
+                parameters.all.prefix(Self.maximumParameters).map { ($0.name, Self.shown($0)) },
                 uniquingKeysWith: { first, _ in first }),
             queryParameters: Set((received.query ?? []).map(\.name)).sorted().prefix(Self.maximumParameters)
-                .map(Self.cut),
+                .map(\.text),
             contentType: request.fields["Content-Type"].map(Self.cut), accept: request.fields["Accept"].map(Self.cut),
             userAgent: request.fields["User-Agent"].map(Self.cut))
         counters.endpoints[endpoint, default: 0] += 1
-        if let grant = parameters["grant_type"].flatMap(GrantType.init) { counters.grants[grant, default: 0] += 1 }
+        if let grant = parameters["grant_type"].flatMap({ GrantType($0) }) { counters.grants[grant, default: 0] += 1 }
         resumeWaiters()
         return lastNumber
     }
 
     /// The known `grant_type` of a request.
-    func grant(_ number: Int) -> GrantType? { records[number]?.grant.flatMap(GrantType.init) }
+    func grant(_ number: Int) -> GrantType? { records[number]?.grant.flatMap { GrantType(WireText($0)) } }
 
     mutating func disturb(_ number: Int, _ fault: Fault.Mode) {
         records[number]?.fault = fault
@@ -107,8 +108,8 @@ struct RequestLog: Sendable {
     // MARK: Values
 
     private static func shown(_ pair: FormEncoding.Pair) -> String {
-        Parameters.secretNames.contains(pair.name) ? "sha256:" + Secrets.digest(pair.value) : cut(pair.value)
+        Parameters.secretNames.contains(pair.name) ? "sha256:" + Secrets.digest(pair.value.text) : cut(pair.value)
     }
 
-    private static func cut(_ text: String) -> String { String(text.prefix(maximumLength)) }
+    private static func cut(_ text: WireText) -> String { text.prefix(maximumLength).text }
 }

@@ -1,3 +1,4 @@
+package import ExternalText
 package import JSON
 
 /// What the log keeps of a request. Secrets stand in it as digests.
@@ -19,8 +20,8 @@ package struct RequestRecord: Sendable, Equatable {
     package let grant: String?
     package let clientID: String?
     package let clientAuthentication: ClientAuthenticationMethod
-    /// Values by name, at most 64 of them, cut to 512 characters; a secret is `sha256:` and its digest.
-    package let parameters: [String: String]
+    /// Values by name, at most 64 of them, cut to 512 bytes; a secret is `sha256:` and its digest.
+    package let parameters: [WireText: String]
     /// Names of parameters that stood in the URL, sorted.
     package let queryParameters: [String]
     package let contentType: String?
@@ -47,7 +48,7 @@ package struct RequestRecord: Sendable, Equatable {
             writer.member("client_authentication", clientAuthentication.rawValue)
             writer.name("parameters")
             writer.object { writer in
-                for (name, value) in parameters.sorted(by: { $0.key < $1.key }) { writer.member(name, value) }
+                for (name, value) in parameters.sorted(by: { $0.key < $1.key }) { writer.member(name.text, value) }
             }
             writer.member("query_parameters", queryParameters)
             writer.memberIfPresent("content_type", contentType)

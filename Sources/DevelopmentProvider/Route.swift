@@ -1,28 +1,32 @@
+internal import ExternalText
 internal import HTTPCodec
 
 /// What a path means.
 enum Route: Equatable {
     case endpoint(Endpoint)
     case keys
-    case verification(userCode: String?)
+    case verification(userCode: WireText?)
     /// The segments after `/_control`.
-    case control([String])
+    case control([WireText])
 
     /// Nil for a path that means nothing. Paths stand below the base URL's, and also at the root: a proxy in front may
     /// or may not take the base's path away.
     init?(_ path: String, _ configuration: ProviderConfiguration) {
         let prefix = configuration.baseURL.path
-        var path = path
-        if !prefix.isEmpty, path.hasPrefix(prefix + "/") { path.removeFirst(prefix.count) }
+        var path = WireText(path)
+        if !prefix.isEmpty, path.starts(with: WireText(prefix + "/")) { path = path.dropping(prefix.utf8.count) }
         // RFC 8414 §3.1 puts the issuer's path behind the well-known one.
-        if !prefix.isEmpty, path.hasPrefix("/.well-known/"), path.hasSuffix(prefix) { path.removeLast(prefix.count) }
+        if !prefix.isEmpty, path.starts(with: "/.well-known/"), path.ends(with: WireText(prefix)) {
+            path = path.prefix(path.count - prefix.utf8.count)
+        }
 
         let profile = configuration.profile
-        if let endpoint = Endpoint.allCases.first(where: { profile.path(of: $0) == path }) {
+        if let endpoint = Endpoint.allCases.first(where: { profile.path(of: $0).map { WireText($0) } == path }) {
             self = .endpoint(endpoint)
             return
         }
-        let segments = path.split(separator: "/", omittingEmptySubsequences: false).dropFirst().map(String.init)
+        // No path that means something has more than four segments.
+        let segments = path.split(at: "/", limit: 6).dropFirst().map { $0 }
         switch segments.first {
         case ".well-known"
         where profile == .rfc && segments.count == 2
@@ -33,7 +37,7 @@ enum Route: Equatable {
         case "link" where segments.count == 1:
             self = .verification(userCode: nil)
         case "link" where segments.count == 2:
-            guard let code = try? FormEncoding.percentDecode(segments[1].utf8) else { return nil }
+            guard let code = try? FormEncoding.percentDecode(segments[1].utf8.span) else { return nil }
             self = .verification(userCode: code)
         case "_control":
             self = .control(Array(segments.dropFirst()))

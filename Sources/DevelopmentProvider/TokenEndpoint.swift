@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -28,7 +29,7 @@ enum TokenEndpoint {
         let configuration = server.configuration
         let parameters = try received.posted(configuration.profile)
         let name = try parameters.required("grant_type")
-        guard let grant = GrantType(rawValue: name), grant != .updateClient || configuration.profile == .tidal else {
+        guard let grant = GrantType(name), grant != .updateClient || configuration.profile == .tidal else {
             throw OAuthError(.unsupportedGrantType, "This grant type is unknown here")
         }
         let client = try authenticate(

@@ -1,10 +1,11 @@
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
 /// Where the user enters the device's code (RFC 8628 §3.3): `/link`, and `/link/{user_code}` with the code filled in.
 enum VerificationEndpoint {
     static func answer(
-        _ request: Request, userCode: String?, _ server: inout AuthorizationServer, now: Int64
+        _ request: Request, userCode: WireText?, _ server: inout AuthorizationServer, now: Int64
     ) -> Response {
         let action = server.configuration.baseURL.path + "/link"
         switch request.method {

@@ -1,13 +1,15 @@
+package import ExternalText
+
 /// Header or trailer fields in the order sent. Names compare without case (RFC 9110 §5.1); repeated ones are kept.
 ///
 /// The text lies in one array and the lines are offsets into it, so that a parsed head costs two allocations however
 /// many fields it has, and a string is made only of a field that somebody asks for.
 package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, CustomStringConvertible {
     package struct Field: Sendable, Equatable {
-        package let name: String
-        package let value: String
+        package let name: WireText
+        package let value: WireText
 
-        package init(name: String, value: String) {
+        package init(name: WireText, value: WireText) {
             self.name = name
             self.value = value
         }
@@ -82,9 +84,9 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
     package func contains(_ name: String) -> Bool { firstLine(name) != nil }
 
     /// Every value of that name, in order.
-    package func values(_ name: String) -> [String] {
+    package func values(_ name: String) -> [WireText] {
         let wanted = name.utf8.span
-        var values: [String] = []
+        var values: [WireText] = []
         for line in lines where isNamed(line, wanted) { values.append(text(line.value)) }
         return values
     }
@@ -98,15 +100,15 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
     }
 
     /// The first value of that name.
-    package subscript(_ name: String) -> String? {
+    package subscript(_ name: String) -> WireText? {
         firstLine(name).map { text($0.value) }
     }
 
     /// The members of a comma-separated list field over all its lines, trimmed, empty ones left out (RFC 9110 §5.6.1).
     /// Not for fields whose members can hold quoted commas.
-    package func list(_ name: String) -> [String] {
+    package func list(_ name: String) -> [WireText] {
         let wanted = name.utf8.span
-        var members: [String] = []
+        var members: [WireText] = []
         for line in lines where isNamed(line, wanted) {
             for member in bytes[line.value].split(separator: UInt8(ascii: ",")) {
                 let trimmed = Self.trimmed(member)
@@ -114,15 +116,6 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
             }
         }
         return members
-    }
-
-    package static func equal(_ left: String, _ right: String) -> Bool {
-        let (left, right) = (left.utf8.span, right.utf8.span)
-        guard left.count == right.count else { return false }
-        for index in left.indices where ByteClass.lowercased(left[index]) != ByteClass.lowercased(right[index]) {
-            return false
-        }
-        return true
     }
 
     package static func == (left: Fields, right: Fields) -> Bool {
@@ -134,7 +127,7 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
 
     /// The names only: values can be secrets.
     package var description: String {
-        "[" + lines.map { text($0.name) }.joined(separator: ", ") + "]"
+        "[" + lines.map { text($0.name).text }.joined(separator: ", ") + "]"
     }
 
     func isNamed(_ line: Line, _ wanted: Span<UInt8>) -> Bool {
@@ -161,8 +154,8 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
         return nil
     }
 
-    private func text(_ range: Range<Int>) -> String {
-        String(decoding: bytes[range], as: UTF8.self)
+    private func text(_ range: Range<Int>) -> WireText {
+        WireText(String(decoding: bytes[range], as: UTF8.self))
     }
 
     private static func trimmed(_ text: ArraySlice<UInt8>) -> ArraySlice<UInt8> {

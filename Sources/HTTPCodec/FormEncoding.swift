@@ -1,51 +1,99 @@
+package import ExternalText
+
 /// Percent-encoding (RFC 3986 §2.1) and `application/x-www-form-urlencoded` (WHATWG URL §5).
 package enum FormEncoding {
     package struct Pair: Sendable, Equatable {
-        package let name: String
-        package let value: String
+        package let name: WireText
+        package let value: WireText
 
-        package init(_ name: String, _ value: String) {
+        package init(_ name: WireText, _ value: WireText) {
             self.name = name
             self.value = value
         }
+
+        package init(_ name: String, _ value: String) {
+            self.init(WireText(name), WireText(value))
+        }
     }
 
-    /// Text that is not a sequence of well-formed pairs: a broken percent escape or bytes that are not UTF-8.
+    /// Text without a broken percent escape was expected, of UTF-8.
     package struct Malformed: Error, Equatable {}
+
+    /// How much a form or a query may be. Each limit is inclusive.
+    package struct Limits: Sendable {
+        /// Pairs, those of equal names included.
+        package var pairs: Int
+        /// Bytes of a name, percent escapes undone.
+        package var nameBytes: Int
+
+        /// - Parameters:
+        ///   - pairs: 128 unless given.
+        ///   - nameBytes: 128 unless given.
+        package init(pairs: Int = 128, nameBytes: Int = 128) {
+            self.pairs = pairs
+            self.nameBytes = nameBytes
+        }
+    }
+
+    /// Why a text is not read as pairs.
+    package enum Fault: Error, Equatable {
+        /// A broken percent escape, or bytes that are not UTF-8.
+        case malformed
+        /// More pairs than the limit.
+        case tooManyPairs(limit: Int)
+        /// A name of more bytes than the limit.
+        case nameTooLong(limit: Int)
+    }
 
     /// `a=1&b=2`, with every byte outside RFC 3986's unreserved set as %XX; a space is %20, which every form decoder
     /// and every URL query takes.
     package static func encode(_ pairs: [Pair]) -> String {
         var bytes: [UInt8] = []
-        bytes.reserveCapacity(pairs.reduce(0) { $0 + $1.name.utf8.count + $1.value.utf8.count + 2 })
+        bytes.reserveCapacity(pairs.reduce(0) { $0 + $1.name.count + $1.value.count + 2 })
         for pair in pairs {
             if !bytes.isEmpty { bytes.append(UInt8(ascii: "&")) }
-            append(pair.name, to: &bytes)
+            append(pair.name.text, to: &bytes)
             bytes.append(UInt8(ascii: "="))
-            append(pair.value, to: &bytes)
+            append(pair.value.text, to: &bytes)
         }
         return String(decoding: bytes, as: UTF8.self)
     }
 
     /// Reads pairs in order, repeated names included. `+` is a space; a name without `=` has an empty value; empty
     /// pieces between ampersands are skipped.
-    package static func decode(_ text: String) throws(Malformed) -> [Pair] {
+    package static func decode(_ text: Span<UInt8>, limits: Limits = Limits()) throws(Fault) -> [Pair] {
         var pairs: [Pair] = []
-        var rest = text.utf8[...]
-        while !rest.isEmpty {
-            let piece = rest.prefix { $0 != UInt8(ascii: "&") }
-            rest = rest[piece.endIndex...].dropFirst()
-            if piece.isEmpty { continue }
-            let name = piece.prefix { $0 != UInt8(ascii: "=") }
-            pairs.append(Pair(try formDecode(name), try formDecode(piece[name.endIndex...].dropFirst())))
+        var start = 0
+        while start < text.count {
+            let end = index(of: UInt8(ascii: "&"), text, start..<text.count)
+            if end > start {
+                if pairs.count == limits.pairs { throw .tooManyPairs(limit: limits.pairs) }
+                let nameEnd = index(of: UInt8(ascii: "="), text, start..<end)
+                let name: WireText
+                let value: WireText
+                do throws(Malformed) {
+                    name = try percentDecode(text.extracting(start..<nameEnd), plusIsSpace: true)
+                    value = try percentDecode(text.extracting(min(nameEnd + 1, end)..<end), plusIsSpace: true)
+                } catch {
+                    throw .malformed
+                }
+                if name.count > limits.nameBytes { throw .nameTooLong(limit: limits.nameBytes) }
+                pairs.append(Pair(name, value))
+            }
+            start = end + 1
         }
         return pairs
     }
 
-    private static func formDecode(_ text: Substring.UTF8View) throws(Malformed) -> String {
-        // Nearly everything stands there as it is.
-        if text.allSatisfy({ $0 != UInt8(ascii: "%") && $0 != UInt8(ascii: "+") }) { return String(Substring(text)) }
-        return try percentDecode(text, plusIsSpace: true)
+    package static func decode(_ text: WireText, limits: Limits = Limits()) throws(Fault) -> [Pair] {
+        try decode(text.utf8.span, limits: limits)
+    }
+
+    /// The first index in `range` of `byte`; the range's end where there is none.
+    private static func index(of byte: UInt8, _ text: Span<UInt8>, _ range: Range<Int>) -> Int {
+        var index = range.lowerBound
+        while index < range.upperBound, text[index] != byte { index += 1 }
+        return index
     }
 
     package static func percentEncode(_ text: String) -> String {
@@ -70,25 +118,34 @@ package enum FormEncoding {
     }
 
     package static func percentDecode(
-        _ bytes: some Sequence<UInt8>, plusIsSpace: Bool = false
-    ) throws(Malformed) -> String {
+        _ text: Span<UInt8>, plusIsSpace: Bool = false
+    ) throws(Malformed) -> WireText {
+        // Nearly everything stands there as it is.
+        var plain = 0
+        while plain < text.count, text[plain] != UInt8(ascii: "%"), !plusIsSpace || text[plain] != UInt8(ascii: "+") {
+            plain += 1
+        }
         var result: [UInt8] = []
-        var iterator = bytes.makeIterator()
-        while let byte = iterator.next() {
-            switch byte {
-            case UInt8(ascii: "%"):
-                guard let high = iterator.next().flatMap(ByteClass.hexValue),
-                    let low = iterator.next().flatMap(ByteClass.hexValue)
-                else { throw Malformed() }
-                result.append(high << 4 | low)
-            case UInt8(ascii: "+") where plusIsSpace:
-                result.append(UInt8(ascii: " "))
-            default:
-                result.append(byte)
+        if plain < text.count {
+            result.reserveCapacity(text.count)
+            var index = 0
+            while index < text.count {
+                let byte = text[index]
+                if byte == UInt8(ascii: "%") {
+                    guard index + 2 < text.count, let high = ByteClass.hexValue(text[index + 1]),
+                        let low = ByteClass.hexValue(text[index + 2])
+                    else { throw Malformed() }
+                    result.append(high << 4 | low)
+                    index += 3
+                } else {
+                    result.append(plusIsSpace && byte == UInt8(ascii: "+") ? UInt8(ascii: " ") : byte)
+                    index += 1
+                }
             }
         }
-        guard let text = String(validating: result, as: UTF8.self) else { throw Malformed() }
-        return text
+        let decoded = result.isEmpty ? WireText(validating: text) : WireText(validating: result.span)
+        guard let decoded else { throw Malformed() }
+        return decoded
     }
 
     private static func isUnreserved(_ byte: UInt8) -> Bool {

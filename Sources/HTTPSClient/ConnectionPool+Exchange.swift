@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import HTTPCodec
 internal import Reactor
 
@@ -65,7 +66,7 @@ extension ConnectionPool {
             step = .response
             guard let (answer, hasMore) = try Self.advance(&parser, with: isOpen ? connection : nil) else { continue }
             // Refused even when the content is empty: a server that ignores Accept-Encoding is not understood.
-            guard answer.fields.list("Content-Encoding").allSatisfy({ Fields.equal($0, "identity") }) else {
+            guard answer.fields.list("Content-Encoding").allSatisfy({ $0.equalsIgnoringCase("identity") }) else {
                 throw .malformedResponse
             }
             remember(connection, for: key)

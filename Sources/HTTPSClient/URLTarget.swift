@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import Reactor
 
 /// An absolute `http` or `https` URL in the strict form that the broker sends requests to.
@@ -7,7 +8,7 @@ internal import Reactor
 /// host that ends in a number without being a dotted quad (`127.1`, `2130706433`, `0x7f.1`), which resolvers take for
 /// an address. Ports below 1024 other than 80 and 443 belong to other protocols (SSH, SMTP) and are refused too.
 package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
-    package enum Scheme: String, Sendable, Hashable {
+    package enum Scheme: String, Sendable, Hashable, CaseIterable {
         case http
         case https
 
@@ -48,7 +49,7 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
         guard bytes.count <= Self.maximumLength, bytes.allSatisfy(Self.isURLByte),
             let colon = bytes.firstIndex(of: UInt8(ascii: ":"))
         else { return nil }
-        guard let scheme = Scheme(rawValue: String(decoding: bytes[..<colon], as: UTF8.self).lowercased()),
+        guard let scheme = Scheme(WireText(String(decoding: bytes[..<colon], as: UTF8.self)).lowercased),
             bytes[(colon + 1)...].starts(with: [UInt8(ascii: "/"), UInt8(ascii: "/")])
         else { return nil }
         let rest = bytes[(colon + 3)...]

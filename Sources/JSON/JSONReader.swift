@@ -1,3 +1,5 @@
+internal import ExternalText
+
 /// Reads JSON text (RFC 8259 §2 to §8) in one pass, strictly.
 ///
 /// Of what the RFC leaves to readers: a byte order mark before the text is ignored (§8.1), repeated members are refused
@@ -5,10 +7,15 @@
 /// surrogate pair (§8.2).
 struct JSONReader {
     private let bytes: [UInt8]
+    private let longestName: Int
     private var position = 0
 
-    init(_ bytes: [UInt8]) {
+    /// A longer number is refused: it is no nearer to any double than its beginning.
+    private static let longestNumber = 1024
+
+    init(_ bytes: [UInt8], longestName: Int) {
         self.bytes = bytes
+        self.longestName = longestName
         if bytes.starts(with: [0xef, 0xbb, 0xbf]) { position = 3 }
     }
 
@@ -40,8 +47,8 @@ struct JSONReader {
         return depth + 1
     }
 
-    private mutating func object(depth: Int) throws(JSONValue.Fault) -> [String: JSONValue] {
-        var members: [String: JSONValue] = [:]
+    private mutating func object(depth: Int) throws(JSONValue.Fault) -> [WireText: JSONValue] {
+        var members: [WireText: JSONValue] = [:]
         position += 1
         skipSpace()
         if take(UInt8(ascii: "}")) { return members }
@@ -50,6 +57,9 @@ struct JSONReader {
             skipSpace()
             guard next == UInt8(ascii: "\"") else { throw .malformed }
             let name = try string()
+            guard name.count <= longestName else {
+                throw .nameTooLong(pointer: "/" + JSONValue.pointerToken(name), limit: longestName)
+            }
             skipSpace()
             guard take(UInt8(ascii: ":")) else { throw .malformed }
             let member: JSONValue
@@ -105,6 +115,7 @@ struct JSONReader {
             if !take(UInt8(ascii: "+")) { _ = take(UInt8(ascii: "-")) }
             try digits()
         }
+        guard position - start <= Self.longestNumber else { throw .malformed }
         let text = String(decoding: bytes[start..<position], as: UTF8.self)
         if isInteger, let value = Int64(text) { return .integer(value) }
         guard let value = Double(text), value.isFinite else { throw .malformed }
@@ -121,7 +132,7 @@ struct JSONReader {
 
     // MARK: Strings
 
-    private mutating func string() throws(JSONValue.Fault) -> String {
+    private mutating func string() throws(JSONValue.Fault) -> WireText {
         position += 1
         if let plain = try plainString() { return plain }
         var start = position
@@ -146,7 +157,7 @@ struct JSONReader {
     }
 
     /// The rest of a string without escapes, which nearly every one is; nil, and nothing taken, for any other.
-    private mutating func plainString() throws(JSONValue.Fault) -> String? {
+    private mutating func plainString() throws(JSONValue.Fault) -> WireText? {
         guard let end = Self.endOfPlain(bytes.span, from: position) else { return nil }
         defer { position = end + 1 }
         return try Self.text(bytes.span.extracting(position..<end))
@@ -162,12 +173,9 @@ struct JSONReader {
         return nil
     }
 
-    private static func text(_ bytes: Span<UInt8>) throws(JSONValue.Fault) -> String {
-        do throws(UTF8.ValidationError) {
-            return String(copying: try UTF8Span(validating: bytes))
-        } catch {
-            throw .malformed
-        }
+    private static func text(_ bytes: Span<UInt8>) throws(JSONValue.Fault) -> WireText {
+        guard let text = WireText(validating: bytes) else { throw .malformed }
+        return text
     }
 
     private mutating func escape() throws(JSONValue.Fault) -> Unicode.Scalar {
@@ -234,7 +242,10 @@ struct JSONReader {
 extension JSONValue.Fault {
     /// The same, met inside the member or element `token`.
     fileprivate func within(_ token: String) -> JSONValue.Fault {
-        guard case .repeatedMember(let pointer) = self else { return self }
-        return .repeatedMember(pointer: "/" + token + pointer)
+        switch self {
+        case .repeatedMember(let pointer): .repeatedMember(pointer: "/" + token + pointer)
+        case .nameTooLong(let pointer, let limit): .nameTooLong(pointer: "/" + token + pointer, limit: limit)
+        case .malformed, .tooDeep: self
+        }
     }
 }

@@ -1,3 +1,5 @@
+internal import ExternalText
+
 /// Writes JSON text, members in the order given, commas by itself.
 ///
 /// For answers and log lines, where the order of members is for people and an encoder's detour through dictionaries
@@ -49,11 +51,11 @@ package struct JSONWriter {
         case .number(let value):
             precondition(value.isFinite, "JSON has no infinities")
             literal(value.description)
-        case .string(let text): string(text)
+        case .string(let text): string(text.text)
         case .array(let elements): array { writer in for element in elements { writer.value(element) } }
         case .object(let members):
             object { writer in
-                for (name, member) in members.sorted(by: { $0.key < $1.key }) { writer.member(name, member) }
+                for (name, member) in members.sorted(by: { $0.key < $1.key }) { writer.member(name.text, member) }
             }
         }
     }

@@ -1,3 +1,4 @@
+package import ExternalText
 internal import HTTPCodec
 
 /// The request that a browser takes to the login service (RFC 6749 §4.1.1; TIDAL's Auth design, "Standard Login").
@@ -7,11 +8,11 @@ package struct AuthorizationRequest: Sendable {
     package var codeChallenge: String
     package var language: String?
     package var email: String?
-    package var customParameters: [String: String]
+    package var customParameters: [WireText: WireText]
 
     package init(
         redirectURI: String, state: String, codeChallenge: String, language: String? = nil, email: String? = nil,
-        customParameters: [String: String] = [:]
+        customParameters: [WireText: WireText] = [:]
     ) {
         self.redirectURI = redirectURI
         self.state = state
@@ -24,7 +25,7 @@ package struct AuthorizationRequest: Sendable {
     /// The names that a custom parameter may not bear. With two of a name, the server and we could read different ones;
     /// the names that are never sent could widen what is asked for (`claims`, OpenID Connect Core §5.5;
     /// `authorization_details`, RFC 9396) or tie the code to a key that nobody here has (`dpop_jkt`, RFC 9449 §10).
-    package static let reservedNames: Set<String> = [
+    package static let reservedNames: Set<WireText> = [
         "response_type", "redirect_uri", "client_id", "scope", "code_challenge_method", "code_challenge", "state",
         "client_unique_key", "lang", "language", "ui_locales", "email", "login_hint", "response_mode", "request",
         "request_uri", "nonce", "client_secret", "resource", "code_verifier", "authorization_details", "claims",
@@ -36,8 +37,8 @@ package struct AuthorizationRequest: Sendable {
     package static let customParametersLimit = 4096
 
     /// Whether a custom parameter may have this name, as far as its characters go: `[A-Za-z0-9_-]{1,64}`.
-    package static func isCustomParameterName(_ name: String) -> Bool {
-        (1...64).contains(name.utf8.count)
+    package static func isCustomParameterName(_ name: WireText) -> Bool {
+        (1...64).contains(name.count)
             && name.utf8.allSatisfy {
                 $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || $0 == UInt8(ascii: "_")
                     || $0 == UInt8(ascii: "-")
@@ -66,7 +67,7 @@ package struct AuthorizationRequest: Sendable {
         }
         // RFC 6749 §3.1: an endpoint's own query is kept.
         let endpoint = server.authorizationEndpoint
-        let separator = endpoint.contains("?") ? "&" : "?"
+        let separator = WireText(endpoint).contains("?") ? "&" : "?"
         return endpoint + separator + FormEncoding.encode(parameters)
     }
 }

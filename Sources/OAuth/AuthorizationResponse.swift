@@ -1,33 +1,51 @@
-internal import HTTPCodec
+package import ExternalText
+package import HTTPCodec
 
 /// What the login service sent back through the browser (RFC 6749 §4.1.2, RFC 9207 §2).
 package struct AuthorizationResponse: Sendable, Equatable {
     package enum Outcome: Sendable, Equatable {
-        case code(String)
+        case code(WireText)
         /// An error, also where a code stands beside it. The text is fit to be shown, or nil where it is not.
         case error(code: String?)
         /// Neither of the two.
         case incomplete
     }
 
-    package let state: String?
-    package let issuer: String?
+    package let state: WireText?
+    package let issuer: WireText?
     package let outcome: Outcome
 
     package enum Fault: Error, Equatable {
         case malformed
+        /// More pairs than a form may have.
+        case tooManyParameters(limit: Int)
+        /// A name of more bytes than it may have.
+        case nameTooLong(limit: Int)
         /// RFC 6749 §3.1: parameters are not included more than once.
         case repeatedParameter(String)
     }
 
     /// Reads the query of the redirect, with or without its `?`, or the body of a form_post. Parameters that the
     /// protocol does not name are let pass: login services add their own.
-    package init(query: String) throws(Fault) {
-        let text = query.hasPrefix("?") ? String(query.dropFirst()) : query
-        guard let pairs = try? FormEncoding.decode(text) else { throw .malformed }
-        func single(_ name: String) throws(Fault) -> String? {
+    package init(query: WireText) throws(Fault) {
+        let pairs: [FormEncoding.Pair]
+        do throws(FormEncoding.Fault) {
+            pairs = try FormEncoding.decode(query.starts(with: "?") ? query.dropping(1) : query)
+        } catch {
+            switch error {
+            case .malformed: throw .malformed
+            case .tooManyPairs(let limit): throw .tooManyParameters(limit: limit)
+            case .nameTooLong(let limit): throw .nameTooLong(limit: limit)
+            }
+        }
+        try self.init(pairs)
+    }
+
+    /// Reads the pairs of such a query or form.
+    package init(_ pairs: [FormEncoding.Pair]) throws(Fault) {
+        func single(_ name: WireText) throws(Fault) -> WireText? {
             let values = pairs.filter { $0.name == name }
-            if values.count > 1 { throw .repeatedParameter(name) }
+            if values.count > 1 { throw .repeatedParameter(name.text) }
             return values.first?.value
         }
         state = try single("state").flatMap { $0.isEmpty ? nil : $0 }
@@ -64,10 +82,11 @@ extension AuthorizationResponse.Outcome: CustomReflectable {
 package enum ErrorText {
     /// The text, when it is 1 to 64 characters of `[A-Za-z0-9._:-]`. Anything else could carry what must not be
     /// repeated, so it is dropped.
-    package static func presentable(_ text: String) -> String? {
+    package static func presentable(_ text: WireText) -> String? {
+        guard (1...64).contains(text.count) else { return nil }
         let allowed = text.utf8.allSatisfy {
             $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || "._:-".utf8.contains($0)
         }
-        return allowed && (1...64).contains(text.utf8.count) ? text : nil
+        return allowed ? text.text : nil
     }
 }

@@ -1,17 +1,18 @@
 package import Cryptography
+package import ExternalText
 
 /// One client registration: what the design's `init` is given, without the addresses.
 package struct ClientConfiguration: Sendable, Equatable {
-    package let clientID: String
+    package let clientID: WireText
     package let clientSecret: SecretBytes?
     /// Never empty.
-    package let clientUniqueKey: String?
+    package let clientUniqueKey: WireText?
     package let scopes: ScopeSet
     /// Made once: each query compares it with what is held.
     package let fingerprint: ClientFingerprint
 
     /// An empty `clientUniqueKey` is taken for none: TIDAL's clients leave it out too.
-    package init(clientID: String, clientSecret: SecretBytes?, clientUniqueKey: String?, scopes: ScopeSet) {
+    package init(clientID: WireText, clientSecret: SecretBytes?, clientUniqueKey: WireText?, scopes: ScopeSet) {
         self.clientID = clientID
         self.clientSecret = clientSecret
         self.clientUniqueKey = clientUniqueKey.flatMap { $0.isEmpty ? nil : $0 }
@@ -25,12 +26,12 @@ package struct ClientConfiguration: Sendable, Equatable {
 /// What credentials were obtained with. It is kept beside them, so that a later difference is seen; the secret only
 /// as its digest, inside the sealed record.
 package struct ClientFingerprint: Sendable, Equatable {
-    package let clientID: String
+    package let clientID: WireText
     package let scopes: ScopeSet
-    package let clientUniqueKey: String?
+    package let clientUniqueKey: WireText?
     package let clientSecretDigest: [UInt8]?
 
-    package init(clientID: String, scopes: ScopeSet, clientUniqueKey: String?, clientSecretDigest: [UInt8]?) {
+    package init(clientID: WireText, scopes: ScopeSet, clientUniqueKey: WireText?, clientSecretDigest: [UInt8]?) {
         self.clientID = clientID
         self.scopes = scopes
         self.clientUniqueKey = clientUniqueKey

@@ -1,4 +1,5 @@
 internal import Cryptography
+internal import ExternalText
 internal import JSON
 
 /// The sealed content of a credentials record, as JSON. Readers take what older writers left; a member that is added
@@ -26,7 +27,8 @@ extension CredentialRecord {
             self.held = held
         }
         if let member = json["ended"] {
-            guard let digest = member.string.flatMap(Base64URL.decode), digest.count == SHA256.digestCount else {
+            guard let digest = (member.string?.text).flatMap(Base64URL.decode), digest.count == SHA256.digestCount
+            else {
                 return nil
             }
             ended = digest
@@ -63,16 +65,16 @@ extension HeldCredentials {
             json.memberIfPresent("refresh_token", refreshToken?.revealedText)
             json.member("expires", expires.milliseconds)
             json.member("granted_scopes", grantedScopes.values)
-            json.memberIfPresent("user_id", userID)
-            json.member("client_id", obtainedWith.clientID)
+            json.memberIfPresent("user_id", userID?.text)
+            json.member("client_id", obtainedWith.clientID.text)
             json.member("requested_scopes", obtainedWith.scopes.values)
-            json.memberIfPresent("client_unique_key", obtainedWith.clientUniqueKey)
+            json.memberIfPresent("client_unique_key", obtainedWith.clientUniqueKey?.text)
             json.memberIfPresent("client_secret_digest", obtainedWith.clientSecretDigest.map(Base64URL.encode))
         }
     }
 
     fileprivate init?(json: JSONValue) {
-        guard let level = json["level"]?.string.flatMap(CredentialsLevel.init(rawValue:)), level != .basic,
+        guard let level = json["level"]?.string.flatMap(CredentialsLevel.init), level != .basic,
             let accessToken = json["access_token"]?.string,
             let expires = json["expires"]?.integer,
             let granted = Self.scopes(json["granted_scopes"]),
@@ -80,17 +82,17 @@ extension HeldCredentials {
             let requested = Self.scopes(json["requested_scopes"])
         else { return nil }
         // Present but of another type is no older writer's record: to read on would lose a refresh token in silence.
-        for name in ["refresh_token", "user_id", "client_unique_key", "client_secret_digest"] {
+        for name: WireText in ["refresh_token", "user_id", "client_unique_key", "client_secret_digest"] {
             if let member = json[name], member.string == nil { return nil }
         }
         var digest: [UInt8]?
         if let text = json["client_secret_digest"]?.string {
-            guard let bytes = Base64URL.decode(text) else { return nil }
+            guard let bytes = Base64URL.decode(text.text) else { return nil }
             digest = bytes
         }
         self.init(
-            level: level, accessToken: SecretBytes(utf8: accessToken),
-            refreshToken: json["refresh_token"]?.string.map(SecretBytes.init(utf8:)),
+            level: level, accessToken: SecretBytes(utf8: accessToken.text),
+            refreshToken: (json["refresh_token"]?.string?.text).map(SecretBytes.init(utf8:)),
             expires: Timestamp(milliseconds: expires), grantedScopes: granted, userID: json["user_id"]?.string,
             obtainedWith: ClientFingerprint(
                 clientID: clientID, scopes: requested, clientUniqueKey: json["client_unique_key"]?.string,

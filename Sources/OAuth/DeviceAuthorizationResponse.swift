@@ -1,4 +1,5 @@
 package import Cryptography
+internal import ExternalText
 internal import JSON
 
 /// What a provider answers to a device authorization request (RFC 8628 §3.2), in the RFC's spelling or in TIDAL's
@@ -23,18 +24,18 @@ package struct DeviceAuthorizationResponse: Sendable, Equatable {
     /// Nil when `body` has no usable device code, user code or verification URI.
     package init?(body: [UInt8]) {
         guard let json = try? JSONValue(parsing: body), case .object(let members) = json else { return nil }
-        func first(_ names: String...) -> JSONValue? {
+        func first(_ names: WireText...) -> JSONValue? {
             names.lazy.compactMap { members[$0] }.first { $0 != .null }
         }
-        guard let deviceCode = first("device_code", "deviceCode")?.string, deviceCode.utf8.count <= 4096,
+        guard let deviceCode = first("device_code", "deviceCode")?.string, deviceCode.count <= 4096,
             TokenText.isSendable(deviceCode),
             let userCode = first("user_code", "userCode")?.string, Self.isPresentable(userCode),
             // Google's name came before the RFC's.
             let uri = first("verification_uri", "verificationUri", "verification_url")?.string
                 .flatMap(VerificationURI.absolute)
         else { return nil }
-        self.deviceCode = SecretBytes(utf8: deviceCode)
-        self.userCode = userCode
+        self.deviceCode = SecretBytes(utf8: deviceCode.text)
+        self.userCode = userCode.text
         verificationURI = uri
         verificationURIComplete = first("verification_uri_complete", "verificationUriComplete")?.string
             .flatMap(VerificationURI.absolute)
@@ -46,15 +47,16 @@ package struct DeviceAuthorizationResponse: Sendable, Equatable {
     }
 
     /// Whether a user could read the code and type it.
-    private static func isPresentable(_ text: String) -> Bool {
-        let isBlank = text.unicodeScalars.allSatisfy { $0.properties.isWhitespace }
-        let isPrintable = text.unicodeScalars.allSatisfy {
+    private static func isPresentable(_ text: WireText) -> Bool {
+        guard text.count <= 256 else { return false }
+        let isBlank = text.text.unicodeScalars.allSatisfy { $0.properties.isWhitespace }
+        let isPrintable = text.text.unicodeScalars.allSatisfy {
             switch $0.properties.generalCategory {
             case .control, .format, .surrogate, .privateUse, .unassigned, .lineSeparator, .paragraphSeparator: false
             default: true
             }
         }
-        return !isBlank && isPrintable && text.utf8.count <= 256
+        return !isBlank && isPrintable
     }
 }
 
@@ -73,27 +75,25 @@ enum VerificationURI {
     /// `text` as an absolute http or https URI. `https://` is put before one that has no scheme, as TIDAL sends it.
     /// Nil for another scheme, for more than 2048 characters, for a character that no URI has (RFC 3986 §2), and for an
     /// authority that is empty or names a user: a person is to open this.
-    static func absolute(_ text: String) -> String? {
-        guard text.utf8.count <= 2048, text.utf8.allSatisfy(isURICharacter) else { return nil }
-        let lowercased = text.lowercased()
-        let uri: String
-        if lowercased.hasPrefix("https://") || lowercased.hasPrefix("http://") {
-            uri = text
-        } else if hasScheme(text) {
-            return nil
-        } else {
-            uri = "https://" + text
+    static func absolute(_ text: WireText) -> String? {
+        guard text.count <= 2048, text.utf8.allSatisfy(isURICharacter) else { return nil }
+        let scheme = ["https://", "http://"].first { (scheme: WireText) in
+            text.prefix(scheme.count).equalsIgnoringCase(scheme)
         }
-        let afterScheme = uri[uri.firstRange(of: "://")!.upperBound...]
-        let authority = afterScheme.prefix { !"/?#".contains($0) }
-        return authority.isEmpty || authority.hasPrefix(":") || authority.contains("@") ? nil : uri
+        if scheme == nil, hasScheme(text) { return nil }
+        let authority = text.utf8.dropFirst(scheme?.count ?? 0).prefix { !"/?#".utf8.contains($0) }
+        if authority.isEmpty || authority.first == UInt8(ascii: ":") || authority.contains(UInt8(ascii: "@")) {
+            return nil
+        }
+        return scheme == nil ? "https://" + text.text : text.text
     }
 
     /// Whether a scheme stands at the beginning (RFC 3986 §3.1). In `host:8443/path` it is a host and its port.
-    private static func hasScheme(_ text: String) -> Bool {
-        guard let colon = text.firstIndex(where: { ":/?#".contains($0) }), text[colon] == ":" else { return false }
-        let port = text[text.index(after: colon)...].prefix { !"/?#".contains($0) }
-        return port.isEmpty || !port.utf8.allSatisfy(\.isDigit)
+    private static func hasScheme(_ text: WireText) -> Bool {
+        let rest = text.utf8.drop { !":/?#".utf8.contains($0) }
+        guard rest.first == UInt8(ascii: ":") else { return false }
+        let port = rest.dropFirst().prefix { !"/?#".utf8.contains($0) }
+        return port.isEmpty || !port.allSatisfy(\.isDigit)
     }
 
     private static func isURICharacter(_ byte: UInt8) -> Bool {

@@ -1,4 +1,5 @@
 package import Cryptography
+package import ExternalText
 
 /// A set of credentials with a token: what a login, a refresh or the client credentials grant left.
 package struct HeldCredentials: Sendable, Equatable {
@@ -8,7 +9,7 @@ package struct HeldCredentials: Sendable, Equatable {
     package var refreshToken: SecretBytes?
     package var expires: Timestamp
     package var grantedScopes: ScopeSet
-    package var userID: String?
+    package var userID: WireText?
     package var obtainedWith: ClientFingerprint
 
     /// Whether a user is logged in by these, as far as is known without asking the provider: without a refresh token
@@ -19,7 +20,7 @@ package struct HeldCredentials: Sendable, Equatable {
 
     package init(
         level: CredentialsLevel, accessToken: SecretBytes, refreshToken: SecretBytes?, expires: Timestamp,
-        grantedScopes: ScopeSet, userID: String?, obtainedWith: ClientFingerprint
+        grantedScopes: ScopeSet, userID: WireText?, obtainedWith: ClientFingerprint
     ) {
         precondition(level != .basic, "basic credentials hold no token")
         self.level = level

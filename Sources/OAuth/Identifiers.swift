@@ -1,3 +1,4 @@
+package import ExternalText
 internal import HTTPCodec
 
 /// A tenant: one client registration at one provider. `[a-z0-9][a-z0-9-]{0,62}`.
@@ -12,6 +13,8 @@ package struct TenantName: Hashable, Sendable, Comparable, CustomStringConvertib
         else { return nil }
         description = text
     }
+
+    package init?(_ text: WireText) { self.init(text.text) }
 
     private init(unchecked text: String) { description = text }
 
@@ -36,6 +39,8 @@ package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertib
         guard (1...Self.longest).contains(bytes.count), Self.end(bytes, from: 0) == bytes.count else { return nil }
         description = text
     }
+
+    package init?(_ text: WireText) { self.init(text.text) }
 
     /// In bytes.
     package static let longest = 200

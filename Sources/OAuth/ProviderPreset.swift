@@ -1,3 +1,5 @@
+package import ExternalText
+
 /// How a kind of provider differs from the next: data, so that no code asks which provider it talks to.
 package struct ProviderPreset: Sendable, Equatable {
     /// How a client shows who it is at the token endpoint (RFC 7591 §2).
@@ -125,5 +127,5 @@ package struct ProviderPreset: Sendable, Equatable {
 
     package static let all: [ProviderPreset] = [.tidal, .oidc, .spotify, .authgear]
 
-    package static func named(_ name: String) -> ProviderPreset? { all.first { $0.name == name } }
+    package static func named(_ name: WireText) -> ProviderPreset? { all.first { WireText($0.name) == name } }
 }

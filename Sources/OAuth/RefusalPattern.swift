@@ -1,3 +1,5 @@
+internal import ExternalText
+
 /// An answer to a refresh by which a provider says that the session is over, beyond those of TIDAL's Auth design: data
 /// of a preset or of a tenant's configuration.
 package struct RefusalPattern: Sendable, Hashable {
@@ -8,7 +10,9 @@ package struct RefusalPattern: Sendable, Hashable {
 
     /// Nil when the status may not end a session, or when `error` is none that an answer could be found to have.
     package init?(status: Int, error: String?) {
-        guard Self.isAllowed(status: status), error.map({ ErrorText.presentable($0) == $0 }) ?? true else { return nil }
+        guard Self.isAllowed(status: status), error.map({ ErrorText.presentable(WireText($0)) != nil }) ?? true else {
+            return nil
+        }
         self.status = status
         self.error = error
     }

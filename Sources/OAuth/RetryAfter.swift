@@ -1,3 +1,4 @@
+package import ExternalText
 package import HTTPCodec
 
 /// `Retry-After` (RFC 9110 §10.2.3).
@@ -6,9 +7,9 @@ package enum RetryAfter {
     package static let longest: Duration = .seconds(3600)
 
     /// Reads seconds or an HTTP date. Nil for anything else; a date that is past is zero.
-    package static func parse(_ text: String, now: Timestamp) -> Duration? {
+    package static func parse(_ text: WireText, now: Timestamp) -> Duration? {
         if !text.isEmpty, text.utf8.allSatisfy(\.isDigit) {
-            return min(.seconds(Int64(text) ?? .max), longest)
+            return min(.seconds(text.count <= 18 ? Int64(text.text) ?? .max : .max), longest)
         }
         guard let date = HTTPDate.parse(text) else { return nil }
         return min(max(now.duration(to: date), .zero), longest)
@@ -17,13 +18,14 @@ package enum RetryAfter {
 
 /// The fixed form of an HTTP date (RFC 9110 §5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`. The obsolete forms are not read.
 extension HTTPDate {
-    private static let months = [
+    private static let months: [WireText] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
     ]
 
-    package static func parse(_ text: String) -> Timestamp? {
-        let parts = text.split(separator: " ", omittingEmptySubsequences: false).map(String.init)
-        guard parts.count == 6, parts[0].utf8.count == 4, parts[0].hasSuffix(","), parts[4].utf8.count == 8,
+    package static func parse(_ text: WireText) -> Timestamp? {
+        guard text.count == 29 else { return nil }
+        let parts = text.split(at: " ")
+        guard parts.count == 6, parts[0].count == 4, parts[0].ends(with: ","), parts[4].count == 8,
             parts[5] == "GMT",
             let month = months.firstIndex(of: parts[2])
         else { return nil }

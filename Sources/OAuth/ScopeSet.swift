@@ -1,8 +1,13 @@
+package import ExternalText
+
 /// A set of scope tokens (RFC 6749 §3.3), kept sorted: two sets with the same members are equal and read the same.
 package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
     package let values: [String]
 
     package static let empty = ScopeSet(unchecked: [])
+
+    /// How many scopes are taken from a provider's list.
+    private static let longestGrant = 1000
 
     /// Nil when one of the tokens is empty or holds a character outside `%x21 / %x23-5B / %x5D-7E`.
     package init?(_ tokens: [String]) {
@@ -10,11 +15,17 @@ package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
         self.init(unchecked: tokens)
     }
 
+    package init?(_ tokens: [WireText]) {
+        self.init(tokens.map(\.text))
+    }
+
     /// Reads a provider's list: separated by spaces, and by commas as some providers write it. Tokens that the
-    /// grammar does not allow are left out: a grant is not lost over the spelling of its scopes.
-    package init(granted text: String) {
-        let tokens = text.utf8.split { $0 == UInt8(ascii: " ") || $0 == UInt8(ascii: ",") }
-        self.init(unchecked: tokens.map { String(Substring($0)) }.filter(Self.isToken))
+    /// grammar does not allow are left out, and so is what follows the first 1000: a grant is not lost over its scopes.
+    package init(granted text: WireText) {
+        let tokens = text.utf8.split(maxSplits: Self.longestGrant) {
+            $0 == UInt8(ascii: " ") || $0 == UInt8(ascii: ",")
+        }
+        self.init(unchecked: tokens.prefix(Self.longestGrant).map { String(Substring($0)) }.filter(Self.isToken))
     }
 
     private init(unchecked tokens: [String]) {

@@ -1,4 +1,5 @@
 package import Cryptography
+internal import ExternalText
 package import HTTPCodec
 
 /// A request to the token endpoint, one case per grant.
@@ -99,7 +100,7 @@ package enum ClientAuthenticator {
         case .clientSecretBasic:
             // Both halves are form-encoded first (RFC 6749 §2.3.1, Appendix B), so a colon or a percent sign in
             // either survives.
-            let user = FormEncoding.percentEncode(client.clientID)
+            let user = FormEncoding.percentEncode(client.clientID.text)
             let password = FormEncoding.percentEncode(secret.revealedText)
             return "Basic " + Base64.encode(Array("\(user):\(password)".utf8))
         case .clientSecretPost:

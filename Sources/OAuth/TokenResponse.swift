@@ -1,4 +1,5 @@
 package import Cryptography
+package import ExternalText
 package import JSON
 
 /// A successful answer of the token endpoint (RFC 6749 §5.1), read leniently where strictness would cost a session.
@@ -10,7 +11,7 @@ package struct TokenResponse: Sendable, Equatable {
     package let expires: Timestamp?
     /// Nil when the answer names none.
     package let scopes: ScopeSet?
-    package let userID: String?
+    package let userID: WireText?
 
     /// Longer lifetimes are taken for this one: ten years, beyond any real token and far from arithmetic's edge.
     package static let longestLifetimeSeconds: Int64 = 315_360_000
@@ -23,15 +24,15 @@ package struct TokenResponse: Sendable, Equatable {
         else { return nil }
         switch members["token_type"] {
         case nil, .null?: break
-        case .string(let type)? where type.lowercased() == "bearer": break
+        case .string(let type)? where type.equalsIgnoringCase("bearer"): break
         default: return nil
         }
         switch members["refresh_token"] {
         case nil, .null?: refreshToken = nil
-        case .string(let text)?: refreshToken = text.isEmpty ? nil : SecretBytes(utf8: text)
+        case .string(let text)?: refreshToken = text.isEmpty ? nil : SecretBytes(utf8: text.text)
         default: return nil
         }
-        accessToken = SecretBytes(utf8: token)
+        accessToken = SecretBytes(utf8: token.text)
         // A lifetime that cannot be read is treated as absent: refusing the answer would throw away a refresh token
         // that has replaced the one we hold.
         if let seconds = members["expires_in"]?.wholeSeconds(.down) {
@@ -41,11 +42,12 @@ package struct TokenResponse: Sendable, Equatable {
         }
         switch members["scope"] {
         case .string(let text)?: scopes = ScopeSet(granted: text)
-        case .array(let list)?: scopes = ScopeSet(granted: list.compactMap(\.string).joined(separator: " "))
+        case .array(let list)?:
+            scopes = ScopeSet(granted: WireText(list.compactMap(\.string?.text).joined(separator: " ")))
         default: scopes = nil
         }
         switch members["user_id"] {
-        case .integer(let number)?: userID = String(number)
+        case .integer(let number)?: userID = WireText(String(number))
         case .string(let text)? where !text.isEmpty: userID = text
         default:
             let subject = members["id_token"]?.string.flatMap { JSONWebToken.payload(of: $0)?["sub"]?.string }
@@ -54,7 +56,7 @@ package struct TokenResponse: Sendable, Equatable {
     }
 
     /// The `exp` claim of a token that is a JWT; nil for any other.
-    package static func expiry(ofToken token: String) -> Timestamp? {
+    package static func expiry(ofToken token: WireText) -> Timestamp? {
         JSONWebToken.payload(of: token)?["exp"]?.wholeSeconds(.down).map {
             Timestamp(seconds: min(max($0, 0), Timestamp.latest.seconds))
         }
@@ -63,7 +65,7 @@ package struct TokenResponse: Sendable, Equatable {
 
 /// What may stand in an `Authorization: Bearer` field (RFC 6750 §2.1), less strictly: any visible ASCII.
 package enum TokenText {
-    package static func isSendable(_ text: String) -> Bool {
+    package static func isSendable(_ text: WireText) -> Bool {
         !text.isEmpty && text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
     }
 }
@@ -71,9 +73,10 @@ package enum TokenText {
 /// The claims of a JWT (RFC 7519), unverified: for hints such as a lifetime, never for a decision about trust. Tokens
 /// that are read this way came straight from the token endpoint over a verified connection.
 package enum JSONWebToken {
-    package static func payload(of token: String) -> [String: JSONValue]? {
-        let parts = token.split(separator: ".", omittingEmptySubsequences: false)
-        guard parts.count == 3, let bytes = Base64URL.decode(String(parts[1])) else { return nil }
+    package static func payload(of token: WireText) -> [WireText: JSONValue]? {
+        // One part more than a JWT has tells that it is none.
+        let parts = token.split(at: ".", limit: 4)
+        guard parts.count == 3, let bytes = Base64URL.decode(parts[1].text) else { return nil }
         return (try? JSONValue(parsing: bytes))?.object
     }
 }

@@ -138,7 +138,7 @@ package actor PostgresListener {
     }
 
     private func tell(_ event: Event) {
-        if case .heard(let payload) = event, payload.hasPrefix(Self.proofPrefix) { return }
+        if case .heard(let payload) = event, payload.utf8.starts(with: Self.proofPrefix.utf8) { return }
         if !isClosed { hear(event) }
     }
 }

@@ -156,10 +156,15 @@ package struct PostgresResult: Sendable {
         }
     }
 
-    /// What the server called its error; nil for errors that libpq itself met.
+    /// What the server called its error: five digits and capital letters. Nil for errors that libpq itself met, and for
+    /// a name that is none.
     var sqlstate: String? {
         // PG_DIAG_SQLSTATE is the character 'C', which Swift does not import as a number.
-        unsafe PQresultErrorField(result, CInt(UInt8(ascii: "C"))).map { unsafe String(cString: $0) }
+        let state = unsafe PQresultErrorField(result, CInt(UInt8(ascii: "C"))).map { unsafe String(cString: $0) }
+        guard let state, state.utf8.count == 5,
+            state.utf8.allSatisfy({ (0x30...0x39).contains($0) || (0x41...0x5a).contains($0) })
+        else { return nil }
+        return state
     }
 
     var rowCount: Int { unsafe Int(PQntuples(result)) }

@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import ExternalText
 internal import HTTPCodec
 
 /// What a client would rather have (RFC 9110 §12.5.1).
@@ -6,16 +7,19 @@ enum Accept {
     /// Whether JSON is preferred to HTML. A browser, and a client that takes anything, get HTML; of two that are equally
     /// welcome, the one that is named counts (`application/json, */*`).
     static func prefersJSON(_ fields: Fields) -> Bool {
-        let ranges = fields.list("Accept").map(Range.init)
+        let ranges = fields.list("Accept").prefix(mostRanges).map(Range.init)
         if ranges.isEmpty { return false }
         let json = max(
             preference("application", "json", ranges), preference("application", "problem+json", ranges))
         return json.quality > 0 && json > preference("text", "html", ranges)
     }
 
+    /// Of a longer list, the rest is not read.
+    private static let mostRanges = 64
+
     /// Whether HTML is named, as every browser does and no other common client.
     static func namesHTML(_ fields: Fields) -> Bool {
-        fields.list("Accept").map(Range.init)
+        fields.list("Accept").prefix(mostRanges).map(Range.init)
             .contains { $0.type == "text" && $0.subtype == "html" && $0.quality > 0 }
     }
 
@@ -30,25 +34,26 @@ enum Accept {
     }
 
     private struct Range {
-        var type = ""
-        var subtype = ""
+        var type: WireText = ""
+        var subtype: WireText = ""
         var quality = 1.0
 
-        init(_ text: String) {
-            let parts = text.lowercased().split(separator: ";").map { $0.filter { $0 != " " && $0 != "\t" } }
-            let names = (parts.first ?? "").split(separator: "/")
+        init(_ text: WireText) {
+            let range = MediaType(text)
+            let names = range.name.split(at: "/", limit: 3)
             if names.count == 2 {
-                type = String(names[0])
-                subtype = String(names[1])
+                type = names[0]
+                subtype = names[1]
             }
-            for part in parts.dropFirst() where part.hasPrefix("q=") {
-                quality = Double(part.dropFirst(2)) ?? 0
+            for parameter in range.parameters where parameter.starts(with: "q=") {
+                // RFC 9110 §12.4.2 has five characters.
+                quality = parameter.count <= 16 ? Double(parameter.dropping(2).text) ?? 0 : 0
             }
         }
     }
 
     /// The most precise range that fits decides.
-    private static func preference(_ type: String, _ subtype: String, _ ranges: [Range]) -> Preference {
+    private static func preference(_ type: WireText, _ subtype: WireText, _ ranges: [Range]) -> Preference {
         let fits: (Range) -> Int? = { range in
             if range.type == type, range.subtype == subtype { return 2 }
             if range.type == type, range.subtype == "*" { return 1 }

@@ -31,7 +31,7 @@ package struct CallerAuthenticator: Sendable {
         return .key(known)
     }
 
-    private static func bearerToken(_ value: String) -> Substring.UTF8View? {
+    private static func bearerToken(_ value: WireText) -> Substring.UTF8View? {
         let scheme = value.utf8.prefix { $0 != UInt8(ascii: " ") }
         // The bit that tells the two cases of a letter apart, and makes no letter of anything else.
         guard scheme.lazy.map({ $0 | 0x20 }).elementsEqual("bearer".utf8) else { return nil }

@@ -1,6 +1,7 @@
 package import BrokerCore
 package import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import JSON
 package import OAuth
 internal import Reactor
@@ -118,9 +119,12 @@ package final class CallerKeyDirectory: Sendable {
         do throws(StoreError) {
             let records = try await vault.list(
                 .apiKey, tenant: tenant, after: after.map { RecordID(.apiKey, tenant, key: $0) }, limit: limit)
-            var keys: [CallerKey] = []
-            for record in records { keys.append(try decode(record)) }
-            return keys
+            let size = records.reduce(0) { $0 + $1.content.count }
+            return try await InputReading.run(bytes: size) { () throws(StoreError) in
+                var keys: [CallerKey] = []
+                for record in records { keys.append(try self.decode(record)) }
+                return keys
+            }
         } catch {
             throw BrokerError(error)
         }
@@ -163,13 +167,13 @@ package final class CallerKeyDirectory: Sendable {
 
     private func decode(_ record: OpenRecord) throws(StoreError) -> CallerKey {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
-            let name = json["name"]?.string,
-            let permissions = json["permissions"]?.array?.compactMap({ $0.string.flatMap(Permission.init) }),
+            let name = json["name"]?.string?.text,
+            let permissions = json["permissions"]?.array?.compactMap({ $0.string.flatMap { Permission($0) } }),
             let created = json["created"]?.integer
         else { throw .damaged("API key \(record.id.key) of tenant \(record.id.tenant)") }
         return CallerKey(
             id: record.id.key, tenant: record.id.tenant, name: name, permissions: permissions,
-            storageKeys: json["storage_keys"]?.array?.compactMap { $0.string.flatMap(StorageKey.init) },
+            storageKeys: json["storage_keys"]?.array?.compactMap { $0.string.flatMap { StorageKey($0) } },
             created: Timestamp(milliseconds: created),
             expires: json["expires"]?.integer.map(Timestamp.init(milliseconds:)))
     }

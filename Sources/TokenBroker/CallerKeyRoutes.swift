@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -26,9 +27,9 @@ struct CallerKeyRoutes {
         let page = Page(&query)
         try query.finish()
         let tenant = try await tenant(call)
-        let after = try page.after { Self.isKeyID($0) ? $0 : nil }
+        let after = try page.after { Self.isKeyID($0) ? $0.text : nil }
         let keys = try await broker.keys.list(tenant: tenant, after: after, limit: page.limit + 1)
-        return .json(.ok) { json in
+        return await Page.answer(keys.count) { json in
             json.name("api_keys")
             json.array { json in
                 for key in keys.prefix(page.limit) { json.object { Self.encode(key, to: &$0) } }
@@ -39,23 +40,26 @@ struct CallerKeyRoutes {
 
     private func create(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        var body = try call.body()
-        let name = body.requiredString("name", limit: 100)
-        let permissions = body.requiredStrings("permissions") { text in
-            Permission(rawValue: text) == nil
-                ? "must be one of " + Permission.allCases.map(\.rawValue).joined(separator: ", ") : nil
+        let wanted = try await call.body { body in
+            let name = body.requiredString("name", limit: 100)
+            let permissions = body.requiredStrings("permissions") { text in
+                Permission(text) == nil
+                    ? "must be one of " + Permission.allCases.map(\.rawValue).joined(separator: ", ") : nil
+            }
+            let storageKeys = body.strings("storage_keys", allowsEmpty: false, atMost: 1000) {
+                StorageKey($0) == nil ? StorageKey.rule : nil
+            }
+            return (
+                name: name?.text ?? "",
+                permissions: Permission.allCases.filter { permissions?.contains(WireText($0.rawValue)) ?? false },
+                storageKeys: storageKeys.map { Set($0.compactMap { StorageKey($0) }).sorted() },
+                expiresIn: body.integer("expires_in", in: 1...315_360_000).map { Duration.seconds($0) }
+            )
         }
-        let storageKeys = body.strings("storage_keys", allowsEmpty: false, atMost: 1000) {
-            StorageKey($0) == nil ? StorageKey.rule : nil
-        }
-        let expiresIn = body.integer("expires_in", in: 1...315_360_000)
-        try body.finish()
         let tenant = try await tenant(call)
         let (key, secret) = try await broker.keys.create(
-            tenant: tenant, name: name ?? "",
-            permissions: Permission.allCases.filter { permissions?.contains($0.rawValue) ?? false },
-            storageKeys: storageKeys.map { Set($0.compactMap(StorageKey.init)).sorted() },
-            expiresIn: expiresIn.map { .seconds($0) })
+            tenant: tenant, name: wanted.name, permissions: wanted.permissions, storageKeys: wanted.storageKeys,
+            expiresIn: wanted.expiresIn)
         broker.log.info("api_key_created", [.tenant(tenant)])
         return .json(.created) { json in
             Self.encode(key, to: &json)
@@ -67,7 +71,7 @@ struct CallerKeyRoutes {
         try call.refuseQuery()
         let tenant = try await tenant(call)
         let id = call.parameters["id"] ?? ""
-        guard Self.isKeyID(id), let key = try await broker.keys.key(tenant: tenant, id: id) else {
+        guard Self.isKeyID(id), let key = try await broker.keys.key(tenant: tenant, id: id.text) else {
             throw Self.noSuchKey
         }
         return .json(.ok) { Self.encode(key, to: &$0) }
@@ -77,7 +81,7 @@ struct CallerKeyRoutes {
         try call.refuseQuery()
         let tenant = try await tenant(call)
         let id = call.parameters["id"] ?? ""
-        guard Self.isKeyID(id), try await broker.keys.delete(tenant: tenant, id: id) else { throw Self.noSuchKey }
+        guard Self.isKeyID(id), try await broker.keys.delete(tenant: tenant, id: id.text) else { throw Self.noSuchKey }
         broker.log.info("api_key_deleted", [.tenant(tenant)])
         return .empty(.noContent)
     }
@@ -89,8 +93,8 @@ struct CallerKeyRoutes {
         return name
     }
 
-    private static func isKeyID(_ text: String) -> Bool {
-        text.utf8.count == 24 && text.utf8.allSatisfy { $0.isDigit || $0.isLowercaseLetter }
+    private static func isKeyID(_ text: WireText) -> Bool {
+        text.count == 24 && text.utf8.allSatisfy { $0.isDigit || $0.isLowercaseLetter }
     }
 
     private static let noSuchKey = BrokerError(.notFound, "The tenant has no API key of that id.")

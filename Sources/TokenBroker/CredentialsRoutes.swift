@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -79,9 +80,9 @@ struct CredentialsRoutes {
         let client = tenant.configuration.client
         return JSONWriter.object { json in
             json.member("level", CredentialsLevel.basic.rawValue)
-            json.member("client_id", client.clientID)
+            json.member("client_id", client.clientID.text)
             json.member("requested_scopes", client.scopes.values)
-            json.memberOrNull("client_unique_key", client.clientUniqueKey)
+            json.memberOrNull("client_unique_key", client.clientUniqueKey?.text)
             json.member("granted_scopes", [])
             for name in ["user_id", "expires", "expires_in", "token_type", "token"] { json.memberOrNull(name, nil) }
         }
@@ -90,13 +91,13 @@ struct CredentialsRoutes {
     /// `Prefer: wait=N` (RFC 7240 §4.3), up to ten minutes; nil without it. Other preferences are let pass.
     private static func patience(_ fields: Fields) throws(BrokerError) -> Duration? {
         for preference in fields.list("Prefer") {
-            let parts = preference.prefix { $0 != ";" }.split(separator: "=", maxSplits: 1)
-            guard let name = parts.first, Fields.equal(name.filter { $0 != " " }, "wait") else { continue }
-            let text = parts.count == 2 ? parts[1].filter { $0 != " " && $0 != "\"" } : ""
-            guard !text.isEmpty, text.utf8.allSatisfy(\.isDigit) else {
+            let parts = preference.split(at: ";", limit: 2)[0].split(at: "=", limit: 2).map(\.trimmed)
+            guard parts[0].equalsIgnoringCase("wait") else { continue }
+            let digits = parts.count == 2 ? parts[1].utf8.filter { $0 != UInt8(ascii: "\"") } : []
+            guard !digits.isEmpty, digits.allSatisfy(\.isDigit) else {
                 throw BrokerError(.invalidRequest, "Prefer: wait takes a whole number of seconds.")
             }
-            return .seconds(min(Int64(text) ?? 600, 600))
+            return .seconds(digits.count <= 18 ? min(Int64(WireText(digits).text) ?? 600, 600) : 600)
         }
         return nil
     }
@@ -105,19 +106,16 @@ struct CredentialsRoutes {
 
     private func put(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        var body = try call.body()
-        let storageKey = body.storageKey()
-        let refreshToken = body.string("refresh_token", limit: 65_536)
-        let given = body.object("credentials", GivenCredentials.init)
-        if given == nil, !body.faults.contains(where: { $0.pointer == "/credentials" }) {
-            body.note("credentials", "is required")
+        let (storageKey, refreshToken, given) = try await call.body { body in
+            (
+                body.storageKey(), (body.string("refresh_token", limit: 65_536)?.text).map(SecretBytes.init(utf8:)),
+                body.requiredObject("credentials", GivenCredentials.init)
+            )
         }
-        try body.finish()
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
         try broker.rateLimits.spend(.writes, call.caller)
-        let held = try given!.held(
-            refreshToken: refreshToken.map(SecretBytes.init(utf8:)), for: tenant, now: broker.time.now)
+        let held = try given!.held(refreshToken: refreshToken, for: tenant, now: broker.time.now)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let snapshot = try await broker.credentials.set(id, to: held)
         broker.log.info("credentials_set", LogField.credentials(id) + [.level(held.level), .version(snapshot.version)])
@@ -149,9 +147,7 @@ struct CredentialsRoutes {
 
     private func restore(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        var body = try call.body()
-        let storageKey = body.storageKey()
-        try body.finish()
+        let storageKey = try await call.body { $0.storageKey() }
         let tenant = try await broker.tenant(of: call)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let snapshot = try await broker.credentials.restore(id)
@@ -194,9 +190,9 @@ struct CredentialsRoutes {
     static func encodeSummary(_ storageKey: StorageKey, _ held: HeldCredentials, to json: inout JSONWriter) {
         json.member("storage_key", storageKey.description)
         json.member("level", held.level.rawValue)
-        json.member("client_id", held.obtainedWith.clientID)
+        json.member("client_id", held.obtainedWith.clientID.text)
         json.member("granted_scopes", held.grantedScopes.values)
-        json.memberOrNull("user_id", held.userID)
+        json.memberOrNull("user_id", held.userID?.text)
         json.member("expires", held.expires.description)
         json.member("refreshable", held.refreshToken != nil)
     }
@@ -204,21 +200,25 @@ struct CredentialsRoutes {
 
 /// The entity tags of `If-None-Match` (RFC 9110 §13.1.2).
 struct EntityTags {
-    private let tags: [Substring]
+    private let tags: [WireText]
 
     init(_ fields: Fields) {
         // Our tags hold digits and hyphens, so splitting at commas cannot cut one.
-        tags = fields.list("If-None-Match").map { $0.hasPrefix("W/") ? $0.dropFirst(2) : Substring($0) }
+        tags = fields.list("If-None-Match").map { $0.starts(with: "W/") ? $0.dropping(2) : $0 }
     }
 
     /// Weak comparison, as the field asks for.
-    func match(_ tag: String) -> Bool { tags.contains { $0 == tag || $0 == "*" } }
+    func match(_ tag: String) -> Bool {
+        let tag = WireText(tag)
+        return tags.contains { $0 == tag || $0 == "*" }
+    }
 
     /// The highest version that the caller says it holds.
     var version: Int64? {
         tags.compactMap { tag in
-            guard tag.first == "\"" else { return nil }
-            return Int64(tag.dropFirst().prefix { $0.isASCII && $0.isNumber })
+            guard tag.starts(with: "\"") else { return nil }
+            let digits = tag.utf8.dropFirst().prefix(while: \.isDigit)
+            return digits.count <= 19 ? Int64(WireText(digits).text) : nil
         }.max()
     }
 }

@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -23,9 +24,7 @@ struct DeviceRoutes {
 
     private func begin(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        var body = try call.body()
-        let storageKey = body.storageKey()
-        try body.finish()
+        let storageKey = try await call.body { $0.storageKey() }
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
         try broker.rateLimits.spend(.deviceLogins, call.caller)
@@ -63,10 +62,10 @@ struct DeviceRoutes {
     }
 
     private static func handle(_ call: Call) -> SecretBytes? {
-        guard let text = call.parameters["device_code"], text.utf8.count == 43, Base64URL.decode(text) != nil else {
+        guard let text = call.parameters["device_code"], text.count == 43, Base64URL.decode(text.text) != nil else {
             return nil
         }
-        return SecretBytes(utf8: text)
+        return SecretBytes(utf8: text.text)
     }
 
     private static let unknown = BrokerError(.notFound, "The tenant has no device login of that device_code.")

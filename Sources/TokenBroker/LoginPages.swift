@@ -205,13 +205,13 @@ enum LoginPage {
         [
             .init(name: "Cache-Control", value: "no-store"),
             .init(name: "Referrer-Policy", value: "no-referrer"),
-            .init(name: "Content-Security-Policy", value: policy(hasForm: hasForm)),
+            .init(name: "Content-Security-Policy", value: WireText(policy(hasForm: hasForm))),
         ]
     }
 }
 
 extension Fields {
     fileprivate mutating func append(contentsOf fields: [Field]) {
-        for field in fields { append(field.name, field.value) }
+        for field in fields { append(field.name.text, field.value.text) }
     }
 }

@@ -34,24 +34,24 @@ struct LoginRoutes {
 
     private func initialize(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        var body = try call.body()
-        let storageKey = body.storageKey()
-        let redirectURI = body.string("redirect_uri")
-        let returnTo = body.string("return_to")
-        let login = body.object("login_config") { body in
-            (
-                language: body.string("language", limit: 64), email: body.string("email", limit: 254),
-                custom: body.stringMap("custom_parameters")
-            )
-        }
-        try body.finish()
-        let tenant = try await broker.tenant(of: call)
-        try call.authorize(storageKey)
-        try broker.rateLimits.spend(.logins, call.caller)
-        let begun = try await broker.logins.begin(
-            .init(
+        let parameters = try await call.body { body in
+            let storageKey = body.storageKey()
+            let redirectURI = body.string("redirect_uri")
+            let returnTo = body.string("return_to")
+            let login = body.object("login_config") { body in
+                (
+                    language: body.string("language", limit: 64), email: body.string("email", limit: 254),
+                    custom: body.stringMap("custom_parameters")
+                )
+            }
+            return LoginFlow.Parameters(
                 storageKey: storageKey, redirectURI: redirectURI, returnTo: returnTo, language: login?.language,
-                email: login?.email, customParameters: login?.custom ?? [:]), of: tenant)
+                email: login?.email, customParameters: login?.custom ?? [:])
+        }
+        let tenant = try await broker.tenant(of: call)
+        try call.authorize(parameters.storageKey)
+        try broker.rateLimits.spend(.logins, call.caller)
+        let begun = try await broker.logins.begin(parameters, of: tenant)
         return .json(.created) { json in
             json.member("login_id", begun.loginID)
             json.member("login_uri", begun.loginURI)
@@ -114,7 +114,7 @@ struct LoginRoutes {
     private static func login(_ call: Call) throws(BrokerError) -> (TenantName, loginID: String) {
         let id = call.parameters["login_id"] ?? ""
         guard let name = TenantName(call.parameters["tenant"] ?? ""), isLoginID(id) else { throw unknown }
-        return (name, id)
+        return (name, id.text)
     }
 
     // MARK: The callback
@@ -125,39 +125,59 @@ struct LoginRoutes {
         } catch {
             return failed(error, call)
         }
-        return await finish(call, query: call.request.query ?? "")
+        return await finish(call) { () throws(BrokerError) in try Self.response(WireText(call.request.query ?? "")) }
     }
 
     /// response_mode=form_post. A cross-site POST brings no SameSite=Lax cookie, so a bound login takes one more turn:
     /// the browser is sent to the same address with GET, and brings the cookie.
     private func formPost(_ call: Call) async throws(BrokerError) -> Response {
         try ContentType.form.check(call.request.fields)
-        guard let text = String(validating: call.request.body, as: UTF8.self) else { throw ContentType.noForm }
-        do throws(BrokerError) {
-            if try await broker.logins.isBound(try Self.response(text)) {
-                let address = broker.logins.publicURI(path: call.request.path)
-                return LoginPage.redirect(to: address + "?" + Self.protocolParameters(of: text))
-            }
-        } catch {
-            return await refused(error, call, try? Self.response(text))
+        guard call.request.body.count <= Self.longestForm else {
+            throw BrokerError(.payloadTooLarge, "A form must not be longer than \(Self.longestForm) bytes.")
         }
-        return await finish(call, query: text)
+        guard let text = WireText(validating: call.request.body.span) else { throw ContentType.noForm }
+        var response: AuthorizationResponse?
+        do throws(BrokerError) {
+            let pairs = try Self.form(text)
+            let parsed = try Self.response(pairs)
+            response = parsed
+            if try await broker.logins.isBound(parsed) {
+                let address = broker.logins.publicURI(path: call.request.path)
+                return LoginPage.redirect(to: address + "?" + Self.protocolParameters(of: pairs))
+            }
+            return await finish(call) { parsed }
+        } catch {
+            return await refused(error, call, response)
+        }
+    }
+
+    /// In bytes. Answers of login services are a few hundred.
+    private static let longestForm = 65_536
+
+    private static func form(_ text: WireText) throws(BrokerError) -> [FormEncoding.Pair] {
+        do throws(FormEncoding.Fault) {
+            return try FormEncoding.decode(text)
+        } catch {
+            throw BrokerError(error, in: "form")
+        }
     }
 
     /// A form holds what no address has room for; what the callback does not read stays behind.
-    private static func protocolParameters(of form: String) -> String {
-        let names = ["code", "error", "iss", "state"]
-        let pairs = (try? FormEncoding.decode(form)) ?? []
-        return FormEncoding.encode(pairs.filter { names.contains($0.name) })
+    private static func protocolParameters(of form: [FormEncoding.Pair]) -> String {
+        let names: [WireText] = ["code", "error", "iss", "state"]
+        return FormEncoding.encode(form.filter { names.contains($0.name) })
     }
 
-    private func finish(_ call: Call, query: String) async -> Response {
+    /// - Parameter read: reads the login service's response.
+    private func finish(
+        _ call: Call, _ read: () throws(BrokerError) -> AuthorizationResponse
+    ) async -> Response {
         let callback: LoginFlow.Callback =
             call.parameters["tenant"].map { .tenant(TenantName($0)) } ?? .shared
         let reader = Reader(call)
         var response: AuthorizationResponse?
         do throws(BrokerError) {
-            let parsed = try Self.response(query)
+            let parsed = try read()
             response = parsed
             let browser = LoginFlow.Browser(
                 cookies: Self.cookies(call.request.fields), callback: callback, canConfirm: reader != .program)
@@ -290,7 +310,7 @@ struct LoginRoutes {
         let isOwn =
             sites.isEmpty
             ? origins.count == 1 && broker.logins.isOwnOrigin(origins[0])
-            : sites.count == 1 && Fields.equal(sites[0], "same-origin")
+            : sites.count == 1 && sites[0].equalsIgnoringCase("same-origin")
         guard isOwn else {
             throw BrokerError(.forbidden, "The form does not come from a page of the broker's: send it from there.")
         }
@@ -299,7 +319,7 @@ struct LoginRoutes {
     /// A browser that fetches ahead of its user, and a scanner of links, does not begin or end a login.
     private static func refusePrefetch(_ call: Call) throws(BrokerError) {
         for name in ["Sec-Purpose", "Purpose"] {
-            for value in call.request.fields.values(name) where value.utf8.starts(with: "prefetch".utf8) {
+            for value in call.request.fields.values(name) where value.starts(with: "prefetch") {
                 throw BrokerError(
                     .retryableError, "This address is good once: open it, and do not fetch it ahead.", retryAfter: 1)
             }
@@ -360,7 +380,7 @@ struct LoginRoutes {
         guard let code = Self.ending(call.parameters["code"] ?? "") else {
             throw BrokerError(.notFound, "There is nothing at this path.")
         }
-        var reference: String?
+        var reference: WireText?
         do throws(BrokerError) {
             var query = try call.query()
             reference = query.string("reference")
@@ -372,15 +392,15 @@ struct LoginRoutes {
             return LoginPage.failed(error, context(call, nil))
         }
         return LoginPage.failed(
-            BrokerError(code, ""), .init(login: nil, requestID: reference ?? call.request.id))
+            BrokerError(code, ""), .init(login: nil, requestID: reference?.text ?? call.request.id))
     }
 
-    private static func ending(_ text: String) -> BrokerError.Code? {
-        endings.first { $0.rawValue.utf8.elementsEqual(text.utf8) }
+    private static func ending(_ text: WireText) -> BrokerError.Code? {
+        endings.first { WireText($0.rawValue) == text }
     }
 
-    private static func isReference(_ text: String) -> Bool {
-        (1...8).contains(text.utf8.count)
+    private static func isReference(_ text: WireText) -> Bool {
+        (1...8).contains(text.count)
             && text.utf8.allSatisfy { $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit }
     }
 
@@ -407,12 +427,13 @@ struct LoginRoutes {
 
     private func finalize(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        var body = try call.body()
-        let query = body.requiredString("login_response_query", limit: 65_536)
-        try body.finish()
+        let query = try await call.body { $0.requiredString("login_response_query", limit: 65_536) }
+        let response = try await InputReading.run(bytes: query?.count ?? 0) { () throws(BrokerError) in
+            try Self.response(query ?? "")
+        }
         let tenant = try await broker.tenant(of: call)
         let ended = try await broker.logins.finish(
-            try Self.response(query ?? ""), of: tenant.name, storageKeys: call.narrowedStorageKeys)
+            response, of: tenant.name, storageKeys: call.narrowedStorageKeys)
         return Self.summary(ended, try ended.result.get())
     }
 
@@ -424,26 +445,30 @@ struct LoginRoutes {
         let id = call.parameters["login_id"] ?? ""
         guard Self.isLoginID(id),
             let progress = try await broker.logins.progress(
-                tenant: tenant.name, loginID: id, storageKeys: call.narrowedStorageKeys, wait: wait)
+                tenant: tenant.name, loginID: id.text, storageKeys: call.narrowedStorageKeys, wait: wait)
         else { throw BrokerError(.notFound, "The tenant has no login of that id.") }
         return .progress(progress)
     }
 
     private static let unknown = BrokerError(.gone, "The login is unknown or has expired.")
 
-    private static func isLoginID(_ text: String) -> Bool {
-        text.utf8.count == 22 && Base64URL.decode(text) != nil
+    private static func isLoginID(_ text: WireText) -> Bool {
+        text.count == 22 && Base64URL.decode(text.text) != nil
     }
 
-    private static func response(_ query: String) throws(BrokerError) -> AuthorizationResponse {
+    private static func response(_ query: WireText) throws(BrokerError) -> AuthorizationResponse {
         do throws(AuthorizationResponse.Fault) {
             return try AuthorizationResponse(query: query)
         } catch {
-            switch error {
-            case .malformed: throw BrokerError(.invalidRequest, "The response's query is not well-formed.")
-            case .repeatedParameter(let name):
-                throw BrokerError(.invalidRequest, "The response has the parameter \(name) more than once.")
-            }
+            throw BrokerError(error)
+        }
+    }
+
+    private static func response(_ pairs: [FormEncoding.Pair]) throws(BrokerError) -> AuthorizationResponse {
+        do throws(AuthorizationResponse.Fault) {
+            return try AuthorizationResponse(pairs)
+        } catch {
+            throw BrokerError(error)
         }
     }
 
@@ -457,20 +482,35 @@ struct LoginRoutes {
     }
 
     private static func adding(_ pairs: [FormEncoding.Pair], to uri: String) -> String {
-        let separator = uri.contains("?") ? (uri.hasSuffix("?") ? "" : "&") : "?"
+        let separator = WireText(uri).contains("?") ? (WireText(uri).ends(with: "?") ? "" : "&") : "?"
         return uri + separator + FormEncoding.encode(pairs)
     }
 
+    /// In bytes. No cookie of the broker's has a longer name, and a browser also sends those of other services at the
+    /// same host, which must not keep a user from logging in.
+    private static let longestCookieName = 128
+
     /// RFC 6265 §4.2.1. The first of a name counts: a browser sends the most specific first.
-    private static func cookies(_ fields: Fields) -> [String: String] {
-        var cookies: [String: String] = [:]
-        for pair in fields.values("Cookie").flatMap({ $0.split(separator: ";") }) {
-            let halves = pair.drop { $0 == " " }.split(separator: "=", maxSplits: 1, omittingEmptySubsequences: false)
-            guard halves.count == 2 else { continue }
-            let name = String(halves[0])
-            if cookies[name] == nil { cookies[name] = String(halves[1]) }
+    private static func cookies(_ fields: Fields) -> [WireText: WireText] {
+        var cookies: [WireText: WireText] = [:]
+        for pair in fields.values("Cookie").flatMap({ $0.split(at: ";") }) {
+            let halves = pair.trimmed.split(at: "=", limit: 2)
+            guard halves.count == 2, halves[0].count <= longestCookieName else { continue }
+            if cookies[halves[0]] == nil { cookies[halves[0]] = halves[1] }
         }
         return cookies
+    }
+}
+
+extension BrokerError {
+    fileprivate init(_ fault: AuthorizationResponse.Fault) {
+        switch fault {
+        case .malformed: self.init(.malformed, in: "response's query")
+        case .tooManyParameters(let limit): self.init(.tooManyPairs(limit: limit), in: "response")
+        case .nameTooLong(let limit): self.init(.nameTooLong(limit: limit), in: "response")
+        case .repeatedParameter(let name):
+            self.init(.invalidRequest, "The response has the parameter \(name) more than once.")
+        }
     }
 }
 

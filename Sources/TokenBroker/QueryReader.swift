@@ -1,32 +1,33 @@
 internal import BrokerCore
+internal import ExternalText
 internal import HTTPCodec
 internal import OAuth
 
 /// Reads the parameters of a query and refuses what it does not know: repeated ones, unknown ones, broken escapes.
 struct QueryReader {
-    private var values: [String: String] = [:]
+    private var values: [WireText: WireText] = [:]
     private var faults: [BrokerError.Fault] = []
 
     init(_ query: String?) throws(BrokerError) {
         guard let query else { return }
         let pairs: [FormEncoding.Pair]
-        do {
-            pairs = try FormEncoding.decode(query)
+        do throws(FormEncoding.Fault) {
+            pairs = try FormEncoding.decode(WireText(query))
         } catch {
-            throw BrokerError(.invalidRequest, "The query is not well-formed: a broken percent escape or no UTF-8.")
+            throw BrokerError(error, in: "query")
         }
         for pair in pairs {
             if values.updateValue(pair.value, forKey: pair.name) != nil {
-                faults.append(.init(pair.name, "occurs more than once"))
+                note(pair.name, "occurs more than once")
             }
         }
     }
 
-    mutating func string(_ name: String) -> String? { values.removeValue(forKey: name) }
+    mutating func string(_ name: WireText) -> WireText? { values.removeValue(forKey: name) }
 
-    mutating func integer(_ name: String, in range: ClosedRange<Int64>) -> Int64? {
+    mutating func integer(_ name: WireText, in range: ClosedRange<Int64>) -> Int64? {
         guard let text = string(name) else { return nil }
-        guard text.utf8.count <= 18, !text.isEmpty, text.utf8.allSatisfy(\.isDigit), let number = Int64(text),
+        guard text.count <= 18, !text.isEmpty, text.utf8.allSatisfy(\.isDigit), let number = Int64(text.text),
             range.contains(number)
         else {
             note(name, "must be a whole number from \(range.lowerBound) to \(range.upperBound)")
@@ -35,7 +36,7 @@ struct QueryReader {
         return number
     }
 
-    mutating func bool(_ name: String) -> Bool? {
+    mutating func bool(_ name: WireText) -> Bool? {
         switch string(name) {
         case nil: return nil
         case "true": return true
@@ -46,10 +47,10 @@ struct QueryReader {
         }
     }
 
-    mutating func choice<T: RawRepresentable & CaseIterable>(_ name: String, _ type: T.Type) -> T?
+    mutating func choice<T: RawRepresentable & CaseIterable>(_ name: WireText, _ type: T.Type) -> T?
     where T.RawValue == String {
         guard let text = string(name) else { return nil }
-        if let value = T(rawValue: text) { return value }
+        if let value = T(text) { return value }
         note(name, "must be one of " + T.allCases.map(\.rawValue).joined(separator: ", "))
         return nil
     }
@@ -69,17 +70,18 @@ struct QueryReader {
             note("wait", "must be a whole number of seconds")
             return .zero
         }
-        return .seconds(min(Int64(text) ?? 60, 60))
+        return .seconds(text.count <= 18 ? min(Int64(text.text) ?? 60, 60) : 60)
     }
 
-    mutating func note(_ name: String, _ detail: String) {
-        faults.append(.init(name, detail))
+    mutating func note(_ name: WireText, _ detail: String) {
+        // Unknown names can be long, and this is for people.
+        faults.append(.init(name.prefix(64).text, detail))
     }
 
     /// Throws `invalid_request` with every fault found; parameters that nobody asked for are among them.
     mutating func finish() throws(BrokerError) {
         for name in values.keys.sorted() {
-            note(name.utf8.count > 64 ? String(name.prefix(64)) : name, "is not a known parameter")
+            note(name, "is not a known parameter")
         }
         if faults.isEmpty { return }
         throw BrokerError(
@@ -88,6 +90,19 @@ struct QueryReader {
                 ? "The query parameter \(faults[0].pointer) \(faults[0].detail)."
                 : "The query has \(faults.count) faults; see errors.",
             faults: faults)
+    }
+}
+
+extension BrokerError {
+    /// - Parameter what: what was to be read, such as `query`.
+    init(_ fault: FormEncoding.Fault, in what: String) {
+        let detail =
+            switch fault {
+            case .malformed: "The \(what) is not well-formed: a broken percent escape or no UTF-8."
+            case .tooManyPairs(let limit): "The \(what) has more than \(limit) parameters."
+            case .nameTooLong(let limit): "The \(what) has a parameter with a name of more than \(limit) bytes."
+            }
+        self.init(.invalidRequest, detail)
     }
 }
 

@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -6,7 +7,7 @@ internal import JSON
 /// Finds the route of a path. Parameters are whole segments, percent-decoded once.
 struct Router: Sendable {
     /// The parameters of a path, by name.
-    typealias PathParameters = [String: String]
+    typealias PathParameters = [WireText: WireText]
 
     struct Match: Sendable {
         let route: Route
@@ -14,13 +15,15 @@ struct Router: Sendable {
     }
 
     private enum Segment: Sendable {
-        case literal(String)
-        case parameter(String)
+        case literal(WireText)
+        case parameter(WireText)
     }
 
     private let patterns: [(path: String, segments: [Segment], routes: [Route])]
     /// The patterns without parameters, by their paths.
-    private let literals: [String: Int]
+    private let literals: [WireText: Int]
+    /// How many segments the longest pattern has.
+    private let mostSegments: Int
 
     init(_ routes: [Route]) {
         var patterns: [(path: String, segments: [Segment], routes: [Route])] = []
@@ -32,20 +35,22 @@ struct Router: Sendable {
             }
         }
         self.patterns = patterns
-        var literals: [String: Int] = [:]
-        for (index, pattern) in patterns.enumerated() where !pattern.path.contains("{") {
-            let pieces = Self.pieces(pattern.path)
+        mostSegments = patterns.map(\.segments.count).max() ?? 0
+        var literals: [WireText: Int] = [:]
+        for (index, pattern) in patterns.enumerated() where !WireText(pattern.path).contains("{") {
+            let pieces = Self.pieces(WireText(pattern.path), atMost: mostSegments)
             // One that an earlier pattern takes as well is found by looking at them in turn.
             let first = patterns.firstIndex { Self.match($0.segments, pieces) != nil }
-            if first == index { literals[pattern.path] = index }
+            if first == index { literals[WireText(pattern.path)] = index }
         }
         self.literals = literals
     }
 
     /// - Throws: `not_found`, or `method_not_allowed` with the methods that are.
     func match(_ method: Method, _ path: String) throws(BrokerError) -> Match {
+        let path = WireText(path)
         if let index = literals[path] { return try match(method, patterns[index].routes, [:]) }
-        let pieces = Self.pieces(path)
+        let pieces = Self.pieces(path, atMost: mostSegments)
         for pattern in patterns {
             guard let parameters = Self.match(pattern.segments, pieces) else { continue }
             return try match(method, pattern.routes, parameters)
@@ -63,17 +68,19 @@ struct Router: Sendable {
             .methodNotAllowed, "This path does not take that method.", allowedMethods: routes.flatMap(\.methods))
     }
 
-    private static func pieces(_ path: String) -> ArraySlice<Substring> {
-        path.split(separator: "/", omittingEmptySubsequences: false).dropFirst()
+    /// The segments of a path. One with more than `count` of them comes out as `count + 1`.
+    private static func pieces(_ path: WireText, atMost count: Int) -> ArraySlice<WireText> {
+        path.split(at: "/", limit: count + 2).dropFirst()
     }
 
     private static func segments(_ path: String) -> [Segment] {
-        path.split(separator: "/").map { piece in
-            piece.hasPrefix("{") ? .parameter(String(piece.dropFirst().dropLast())) : .literal(String(piece))
+        WireText(path).split(at: "/").dropFirst().map { piece in
+            guard piece.starts(with: "{") else { return .literal(piece) }
+            return .parameter(WireText(piece.utf8.dropFirst().dropLast()))
         }
     }
 
-    private static func match(_ segments: [Segment], _ pieces: ArraySlice<Substring>) -> PathParameters? {
+    private static func match(_ segments: [Segment], _ pieces: ArraySlice<WireText>) -> PathParameters? {
         guard segments.count == pieces.count else { return nil }
         var parameters: PathParameters = [:]
         for (segment, piece) in zip(segments, pieces) {
@@ -81,7 +88,7 @@ struct Router: Sendable {
             case .literal(let text):
                 if text != piece { return nil }
             case .parameter(let name):
-                guard !piece.isEmpty, let text = try? FormEncoding.percentDecode(piece.utf8) else { return nil }
+                guard !piece.isEmpty, let text = try? FormEncoding.percentDecode(piece.utf8.span) else { return nil }
                 parameters[name] = text
             }
         }
@@ -146,7 +153,7 @@ struct Route: Sendable {
     /// - Throws: `unsupported_media_type`.
     func checkContent(_ fields: Fields) throws(BrokerError) {
         if method == .get { return }
-        for coding in fields.list("Content-Encoding") where !Fields.equal(coding, "identity") {
+        for coding in fields.list("Content-Encoding") where !coding.equalsIgnoringCase("identity") {
             var error = BrokerError(.unsupportedMediaType, "Send the body without a Content-Encoding.")
             error.isAboutContentCoding = true
             throw error
@@ -163,22 +170,47 @@ struct Call: Sendable {
     /// Nil on open routes.
     let caller: Caller?
 
-    /// The members of the JSON body.
-    func body() throws(BrokerError) -> ObjectReader { ObjectReader(try json()) }
+    /// How many bytes the name of a member may have.
+    private static let longestName = 128
 
-    /// The JSON body; an empty object where there is none.
-    /// - Throws: `unsupported_media_type`, `invalid_request`.
-    func json() throws(BrokerError) -> JSONValue {
-        if request.body.isEmpty { return .object([:]) }
+    /// Reads the members of the JSON body by `read`. A large body is read on Swift's global pool.
+    /// - Throws: `unsupported_media_type`; `invalid_request` with all faults, members that `read` did not ask for among
+    ///   them.
+    func body<Value: Sendable>(
+        _ read: @Sendable (inout ObjectReader) -> Value
+    ) async throws(BrokerError) -> Value {
+        try await json { (json) throws(BrokerError) in
+            var reader = ObjectReader(json)
+            let value = read(&reader)
+            try reader.finish()
+            return value
+        }
+    }
+
+    /// Reads the JSON body by `read`; an empty object where there is none. A large body is read on Swift's global pool.
+    /// - Throws: `unsupported_media_type`, `invalid_request`, and what `read` throws.
+    func json<Value: Sendable>(
+        _ read: @Sendable (JSONValue) throws(BrokerError) -> Value
+    ) async throws(BrokerError) -> Value {
+        if request.body.isEmpty { return try read(.object([:])) }
         try ContentType.json.check(request.fields)
+        let body = request.body
+        return try await InputReading.run(bytes: body.count) { () throws(BrokerError) in
+            try read(try Self.parse(body))
+        }
+    }
+
+    private static func parse(_ body: [UInt8]) throws(BrokerError) -> JSONValue {
         do {
-            return try JSONValue(parsing: request.body)
+            return try JSONValue(parsing: body, longestName: longestName)
         } catch {
             let fault: BrokerError.Fault =
                 switch error {
                 case .malformed: .init("", "must be one well-formed JSON value in UTF-8")
                 case .tooDeep: .init("", "must not be nested deeper than \(JSONValue.maximumDepth) levels")
                 case .repeatedMember(let pointer): .init(pointer, "occurs more than once")
+                case .nameTooLong(let pointer, let limit):
+                    .init(pointer, "must not have a name of more than \(limit) bytes")
                 }
             throw BrokerError(.invalidRequest, error.description, faults: [fault])
         }
@@ -201,8 +233,9 @@ enum ContentType: Sendable {
                 throw BrokerError(.unsupportedMediaType, "Send the body as Content-Type: application/json.")
             }
         case .form:
-            let type = (fields["Content-Type"] ?? "").prefix { $0 != ";" }.filter { $0 != " " && $0 != "\t" }
-            guard Fields.equal(type, "application/x-www-form-urlencoded") else { throw Self.noForm }
+            guard MediaType(fields["Content-Type"] ?? "").name == "application/x-www-form-urlencoded" else {
+                throw Self.noForm
+            }
         }
     }
 
@@ -210,9 +243,9 @@ enum ContentType: Sendable {
         .unsupportedMediaType, "Send the response as Content-Type: application/x-www-form-urlencoded.")
 
     /// `application/json`, with `charset=utf-8` or no parameter at all.
-    private static func isJSON(_ value: String) -> Bool {
+    private static func isJSON(_ value: WireText) -> Bool {
         if value == "application/json" { return true }
-        let parts = value.lowercased().split(separator: ";").map { $0.filter { $0 != " " && $0 != "\t" && $0 != "\"" } }
-        return parts.first == "application/json" && parts.dropFirst().allSatisfy { $0 == "charset=utf-8" }
+        let type = MediaType(value)
+        return type.name == "application/json" && type.parameters.allSatisfy { $0 == "charset=utf-8" }
     }
 }

@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import OAuth
@@ -25,7 +26,7 @@ extension Broker {
         let name: TenantName
         switch call.caller {
         case .key(let key)?:
-            if let other = named.first, other != key.tenant.description {
+            if let other = named.first, other != WireText(key.tenant.description) {
                 throw BrokerError(.forbidden, "The API key belongs to another tenant.")
             }
             name = key.tenant

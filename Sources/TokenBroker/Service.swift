@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import ExternalText
 package import HTTPCodec
 package import HTTPServer
 internal import JSON

@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -29,7 +30,7 @@ struct TenantRoutes {
         let after = try page.after { TenantName($0) }
         // One more than asked for tells whether there is a next page.
         let tenants = try await broker.tenants.list(after: after, limit: page.limit + 1)
-        return .json(.ok) { json in
+        return await Page.answer(tenants.count) { json in
             json.name("tenants")
             json.array { json in
                 for tenant in tenants.prefix(page.limit) { json.object { Self.encode(tenant, to: &$0) } }
@@ -55,7 +56,10 @@ struct TenantRoutes {
                 "tenant",
                 "A tenant's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
-        let configuration = try TenantConfiguration(try call.json(), rules: broker.settings.providerTargets)
+        let targets = broker.settings.providerTargets
+        let configuration = try await call.json { (json) throws(BrokerError) in
+            try TenantConfiguration(json, rules: targets)
+        }
         let (tenant, isNew) = try await broker.tenants.put(name, configuration)
         var fields: [LogField] = [.tenant(name), .provider(configuration.preset), .version(tenant.version)]
         if configuration.effectivePins.isEmpty, !configuration.preset.pinnedCertificates.isEmpty {
@@ -83,9 +87,9 @@ struct TenantRoutes {
 }
 
 /// `limit` and `cursor` of a list.
-struct Page {
+struct Page: Sendable {
     let limit: Int
-    private let cursor: String?
+    private let cursor: WireText?
 
     init(_ query: inout QueryReader) {
         limit = Int(query.integer("limit", in: 1...1000) ?? 100)
@@ -93,12 +97,20 @@ struct Page {
     }
 
     /// Where the page begins; nil for the first one.
-    func after<T>(_ read: (String) -> T?) throws(BrokerError) -> T? {
+    func after<T>(_ read: (WireText) -> T?) throws(BrokerError) -> T? {
         guard let cursor else { return nil }
-        guard let bytes = Base64URL.decode(cursor), let text = String(validating: bytes, as: UTF8.self),
+        guard let bytes = Base64URL.decode(cursor.text), let text = WireText(validating: bytes.span),
             let place = read(text)
         else { throw BrokerError.invalidRequest("cursor", "is not one that a list has given") }
         return place
+    }
+
+    /// About as much as an element of a list takes, in bytes.
+    private static let elementBytes = 512
+
+    /// The answer with so many elements. A long one is written on Swift's global pool.
+    static func answer(_ count: Int, _ write: @Sendable (inout JSONWriter) -> Void) async -> Response {
+        await InputReading.run(bytes: count * elementBytes) { .json(.ok, write) }
     }
 
     static func cursor(after text: String) -> String { Base64URL.encode(Array(text.utf8)) }

@@ -35,7 +35,7 @@ internal import Testing
                 .post, provider.baseURL + form.action, key: nil,
                 body: form.submission([.init("user", "alice"), .init("decision", decision)]),
                 fields: ["Content-Type": "application/x-www-form-urlencoded"])
-            let location = try #require(answer.fields["Location"])
+            let location = try #require(answer.fields["Location"]?.text)
             return String(try #require(location.split(separator: "?", maxSplits: 1).last))
         }
 

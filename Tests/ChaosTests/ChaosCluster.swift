@@ -181,7 +181,7 @@ struct ChaosCluster {
             return
         }
         let json = answer.json
-        guard json["level"]?.string == "user", let token = json["token"]?.string else {
+        guard json["level"]?.string == "user", let token = json["token"]?.text else {
             read.outcome = .lower
             return
         }
@@ -196,7 +196,7 @@ struct ChaosCluster {
     }
 
     private static func version(_ answer: BrokerHarness.Answer) -> Int64? {
-        answer.fields["ETag"].flatMap { Int64($0.filter(\.isNumber)) }
+        (answer.fields["ETag"]?.text).flatMap { Int64($0.filter(\.isNumber)) }
     }
 
     /// Stores a new session of the user, at one replica after the other until one says that it has.

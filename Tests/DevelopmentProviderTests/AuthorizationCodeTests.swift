@@ -22,7 +22,7 @@ import Testing
         let fixture = ProviderFixture(profile)
         let code = try #require(await fixture.driver.login())
         let first = await fixture.driver.redeem(code)
-        let refreshToken = try #require(first.json?["refresh_token"]?.string)
+        let refreshToken = try #require(first.json?["refresh_token"]?.text)
         expectError(await fixture.driver.redeem(code), "invalid_grant")
         #expect(!fixture.isActive(first))
         expectError(await fixture.driver.refresh(refreshToken), "invalid_grant")

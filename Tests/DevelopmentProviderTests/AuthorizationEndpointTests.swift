@@ -13,7 +13,7 @@ import Testing
         #expect(page.fields["Content-Type"] == "text/html; charset=utf-8")
         #expect(page.fields["Cache-Control"] == "no-store")
         #expect(page.fields["Referrer-Policy"] == "no-referrer")
-        let policy = try #require(page.fields["Content-Security-Policy"])
+        let policy = try #require(page.fields["Content-Security-Policy"]?.text)
         #expect(policy.hasPrefix("default-src 'none';"))
         #expect(policy.contains("frame-ancestors 'none'"))
         #expect(!page.text.contains("<script"))
@@ -79,7 +79,7 @@ import Testing
     @Test func `a redirect URI keeps its query`() async throws {
         var fixture = ProviderFixture()
         fixture.driver.redirectURI = "https://broker.test/cb?tenant=1"
-        let location = try #require(await fixture.driver.decide().fields["Location"])
+        let location = try #require(await fixture.driver.decide().fields["Location"]?.text)
         #expect(location.hasPrefix("https://broker.test/cb?tenant=1&code="))
     }
 

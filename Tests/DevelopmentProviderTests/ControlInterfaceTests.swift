@@ -96,7 +96,7 @@ import Testing
     @Test func `the ledger tells of families and generations without tokens`() async throws {
         let fixture = ProviderFixture { $0.rotation = .rotate(grace: .zero) }
         let first = try await fixture.refreshToken(user: "4711")
-        let second = try #require(await fixture.driver.refresh(first).json?["refresh_token"]?.string)
+        let second = try #require(await fixture.driver.refresh(first).json?["refresh_token"]?.text)
         fixture.clock.advance(by: .milliseconds(7))
         _ = await fixture.driver.refresh(first)
         let answer = await fixture.driver.control(.get, "/ledger")
@@ -138,8 +138,8 @@ import Testing
 
     @Test func `access tokens expire on demand`() async throws {
         let fixture = ProviderFixture()
-        let alice = try #require(await fixture.driver.session(user: "4711")?["access_token"]?.string)
-        let bob = try #require(await fixture.driver.session(user: "4712")?["access_token"]?.string)
+        let alice = try #require(await fixture.driver.session(user: "4711")?["access_token"]?.text)
+        let bob = try #require(await fixture.driver.session(user: "4712")?["access_token"]?.text)
         #expect(await fixture.driver.control(.post, "/expire", #"{"user_id":4711}"#).status == .noContent)
         #expect(fixture.provider.introspect(accessToken: alice) == nil)
         #expect(fixture.provider.introspect(accessToken: bob) != nil)
@@ -153,7 +153,7 @@ import Testing
         let code = try #require(await fixture.driver.login())
         let device = try #require(
             await fixture.driver.post(fixture.driver.devicePath, [.init("client_id", "app")]).json?["deviceCode"]?
-                .string)
+                .text)
         for what in Expirable.allCases {
             _ = await fixture.driver.control(.post, "/expire", #"{"what":"\#(what.rawValue)"}"#)
         }
@@ -173,7 +173,7 @@ import Testing
     @Test(arguments: [(14_399_999, true), (14_400_000, false)])
     func `an access token can be looked up while it lives`(milliseconds: Int, lives: Bool) async throws {
         let fixture = ProviderFixture()
-        let token = try #require(await fixture.driver.session(user: "4711", scope: "a b")?["access_token"]?.string)
+        let token = try #require(await fixture.driver.session(user: "4711", scope: "a b")?["access_token"]?.text)
         fixture.provider.advance(by: .milliseconds(milliseconds))
         let answer = await fixture.driver.control(.post, "/introspect", #"{"token":"\#(token)"}"#)
         #expect(answer.json?["active"]?.bool == lives)

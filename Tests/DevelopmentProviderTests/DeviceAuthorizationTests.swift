@@ -12,8 +12,8 @@ import Testing
         let response = await driver.post(
             driver.devicePath, [.init("client_id", driver.clientID), .init("scope", "r_usr")])
         let members = try #require(response.json)
-        let device = try #require((members["deviceCode"] ?? members["device_code"])?.string)
-        let user = try #require((members["userCode"] ?? members["user_code"])?.string)
+        let device = try #require((members["deviceCode"] ?? members["device_code"])?.text)
+        let user = try #require((members["userCode"] ?? members["user_code"])?.text)
         return (device, user, members)
     }
 
@@ -67,7 +67,7 @@ import Testing
         #expect(response.status == .ok)
         #expect(fixture.isActive(response))
         #expect(response.json?["scope"]?.string == "r_usr")
-        let refreshToken = try #require(response.json?["refresh_token"]?.string)
+        let refreshToken = try #require(response.json?["refresh_token"]?.text)
         #expect(await fixture.driver.refresh(refreshToken).status == .ok)
         fixture.clock.advance(by: .seconds(5))
         expectError(await Self.poll(fixture.driver, device), "invalid_grant")
@@ -149,7 +149,7 @@ import Testing
     func `the verification page has a form`(path: String) async throws {
         let page = await ProviderFixture(.rfc).driver.get(path)
         #expect(page.status == .ok)
-        #expect(page.fields["Content-Security-Policy"]?.hasPrefix("default-src 'none'") == true)
+        #expect(page.fields["Content-Security-Policy"]?.text.hasPrefix("default-src 'none'") == true)
         #expect(page.fields["Cache-Control"] == "no-store")
         #expect(ProviderForm(html: page.text)?.action == "/link")
         #expect(page.text.contains("value=\"BCDF-GHJK\"") == (path != "/link"))

@@ -178,7 +178,7 @@ import Testing
         #expect(response.status.code == status)
         if status == 401 {
             expectError(response, "invalid_client", status: 401)
-            #expect(response.fields["WWW-Authenticate"]?.hasPrefix("Basic ") == true)
+            #expect(response.fields["WWW-Authenticate"]?.text.hasPrefix("Basic ") == true)
         }
         #expect(driver.provider.requests.last?.clientAuthentication == .basic)
     }
@@ -246,8 +246,8 @@ import Testing
     @Test func `revoking a refresh token ends the session`() async throws {
         let fixture = ProviderFixture(.rfc)
         let session = try #require(await fixture.driver.session())
-        let refreshToken = try #require(session["refresh_token"]?.string)
-        let accessToken = try #require(session["access_token"]?.string)
+        let refreshToken = try #require(session["refresh_token"]?.text)
+        let accessToken = try #require(session["access_token"]?.text)
         let answer = await fixture.driver.post(
             "/revoke",
             [.init("token", refreshToken), .init("token_type_hint", "refresh_token"), .init("client_id", "app")])
@@ -260,11 +260,11 @@ import Testing
     @Test func `revoking an access token leaves the session`() async throws {
         let fixture = ProviderFixture(.rfc)
         let session = try #require(await fixture.driver.session())
-        let accessToken = try #require(session["access_token"]?.string)
+        let accessToken = try #require(session["access_token"]?.text)
         let answer = await fixture.driver.post("/revoke", [.init("token", accessToken), .init("client_id", "app")])
         #expect(answer.status == .ok)
         #expect(fixture.provider.introspect(accessToken: accessToken) == nil)
-        #expect(await fixture.driver.refresh(try #require(session["refresh_token"]?.string)).status == .ok)
+        #expect(await fixture.driver.refresh(try #require(session["refresh_token"]?.text)).status == .ok)
     }
 
     @Test func `revocation knows its clients`() async throws {

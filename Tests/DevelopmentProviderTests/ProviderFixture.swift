@@ -28,11 +28,11 @@ struct ProviderFixture {
 
     /// The refresh token of a new login.
     func refreshToken(user: String = "alice") async throws -> String {
-        try #require(await driver.session(user: user)?["refresh_token"]?.string)
+        try #require(await driver.session(user: user)?["refresh_token"]?.text)
     }
 
     func isActive(_ response: Response) -> Bool {
-        guard let token = response.json?["access_token"]?.string else { return false }
+        guard let token = response.json?["access_token"]?.text else { return false }
         return provider.introspect(accessToken: token) != nil
     }
 }
@@ -44,7 +44,7 @@ func expectError(
 ) {
     #expect(response.status.code == status, sourceLocation: sourceLocation)
     #expect(response.json?["error"]?.string == error, sourceLocation: sourceLocation)
-    #expect(response.json?["error_description"]?.string?.isEmpty == false, sourceLocation: sourceLocation)
+    #expect(response.json?["error_description"]?.text?.isEmpty == false, sourceLocation: sourceLocation)
     #expect(response.fields["Cache-Control"] == "no-store", sourceLocation: sourceLocation)
     if let subStatus {
         #expect(response.json?["sub_status"]?.integer == subStatus, sourceLocation: sourceLocation)

@@ -91,8 +91,8 @@ import Testing
         #expect(sessions.count == 1000)
         #expect(sessions.first?["user"]?.string == "u5")
         #expect(sessions.last?["user"]?.string == "u1004")
-        #expect(Set(sessions.compactMap { $0["refresh_token"]?.string }).count == 1000)
-        let token = try #require(sessions.first?["refresh_token"]?.string)
+        #expect(Set(sessions.compactMap { $0["refresh_token"]?.text }).count == 1000)
+        let token = try #require(sessions.first?["refresh_token"]?.text)
         #expect(await fixture.driver.refresh(token).status == .ok)
         #expect(fixture.provider.ledgerSummary.users == 1000)
         #expect(
@@ -104,7 +104,7 @@ import Testing
         let fixture = ProviderFixture()
         let answer = await fixture.driver.control(.post, "/sessions", #"{"user":"alice","client_id":"other"}"#)
         let session = try #require(answer.json?["sessions"]?.array?.first)
-        let token = try #require(session["access_token"]?.string)
+        let token = try #require(session["access_token"]?.text)
         #expect(fixture.provider.introspect(accessToken: token)?.clientID == "other")
         #expect(session["expires_in"]?.integer == 14_400)
     }

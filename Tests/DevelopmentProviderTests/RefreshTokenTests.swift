@@ -30,7 +30,7 @@ import Testing
         var token = try await fixture.refreshToken()
         for generation in 2...4 {
             let response = await fixture.driver.refresh(token)
-            let next = try #require(response.json?["refresh_token"]?.string)
+            let next = try #require(response.json?["refresh_token"]?.text)
             #expect(next != token)
             token = next
             #expect(fixture.provider.requests.last?.refresh?.issuedGeneration == generation)
@@ -47,7 +47,7 @@ import Testing
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .zero) }
         let first = try await fixture.refreshToken()
         let response = await fixture.driver.refresh(first)
-        let second = try #require(response.json?["refresh_token"]?.string)
+        let second = try #require(response.json?["refresh_token"]?.text)
         fixture.clock.advance(by: .milliseconds(milliseconds))
         expectError(await fixture.driver.refresh(first), "invalid_grant")
         #expect(fixture.provider.requests.last?.refresh?.outcome == .reused)
@@ -96,7 +96,7 @@ import Testing
         if works {
             #expect(fixture.isActive(lost))
             #expect(fixture.provider.requests.last?.refresh?.outcome == .graceReplay)
-            let next = try #require(replay.json?["refresh_token"]?.string)
+            let next = try #require(replay.json?["refresh_token"]?.text)
             #expect(await fixture.driver.refresh(next).status == .ok)
             #expect(fixture.provider.ledger.graceReplays == 1)
         } else {
@@ -118,7 +118,7 @@ import Testing
     @Test func `grace ends when the successor is presented`() async throws {
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .seconds(10)) }
         let first = try await fixture.refreshToken()
-        let second = try #require(await fixture.driver.refresh(first).json?["refresh_token"]?.string)
+        let second = try #require(await fixture.driver.refresh(first).json?["refresh_token"]?.text)
         #expect(await fixture.driver.refresh(second).status == .ok)
         expectError(await fixture.driver.refresh(first), "invalid_grant")
         #expect(fixture.provider.requests.last?.refresh?.outcome == .reused)
@@ -127,8 +127,8 @@ import Testing
     @Test func `each successor of a replayed token works`() async throws {
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .seconds(10)) }
         let first = try await fixture.refreshToken()
-        let one = try #require(await fixture.driver.refresh(first).json?["refresh_token"]?.string)
-        let two = try #require(await fixture.driver.refresh(first).json?["refresh_token"]?.string)
+        let one = try #require(await fixture.driver.refresh(first).json?["refresh_token"]?.text)
+        let two = try #require(await fixture.driver.refresh(first).json?["refresh_token"]?.text)
         #expect(await fixture.driver.refresh(two).status == .ok)
         #expect(await fixture.driver.refresh(one).status == .ok)
     }
@@ -168,10 +168,10 @@ import Testing
 
     @Test func `a refresh may narrow the scope for once but not widen it`() async throws {
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .zero) }
-        var token = try #require(await fixture.driver.session(scope: "a b")?["refresh_token"]?.string)
+        var token = try #require(await fixture.driver.session(scope: "a b")?["refresh_token"]?.text)
         let narrow = await fixture.driver.refresh(token, scope: "a")
         #expect(narrow.json?["scope"]?.string == "a")
-        token = try #require(narrow.json?["refresh_token"]?.string)
+        token = try #require(narrow.json?["refresh_token"]?.text)
         expectError(await fixture.driver.refresh(token, scope: "a c"), "invalid_scope")
         #expect(fixture.provider.requests.last?.refresh?.outcome == .refused)
         let whole = await fixture.driver.refresh(token)
@@ -202,7 +202,7 @@ import Testing
         #expect(response.json?["user_id"]?.integer == 4711)
         #expect(response.json?["scope"]?.string == "r_usr extra")
         #expect(response.json?["clientName"]?.string == "new")
-        let token = try #require(response.json?["refresh_token"]?.string)
+        let token = try #require(response.json?["refresh_token"]?.text)
         #expect(await fixture.driver.refresh(token).status == .ok)
         let tokens = try #require(fixture.provider.ledger.families(userID: 4711).first?.refreshTokens)
         #expect(tokens.map(\.clientID).prefix(2) == ["app", "new"])

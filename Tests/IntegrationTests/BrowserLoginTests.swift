@@ -34,7 +34,7 @@ struct `A login in a real browser` {
             let credentials = try await broker.call(.get, "/credentials", tenant: "t1")
             #expect(credentials.status == 200, "\(credentials.text)")
             #expect(credentials.json["level"]?.string == "user")
-            let token = try #require(credentials.json["token"]?.string)
+            let token = try #require(credentials.json["token"]?.text)
             try await Self.expectNoSecrets(in: browser, token: token, login: login)
         }
     }
@@ -69,7 +69,7 @@ struct `A login in a real browser` {
             #expect(try await first.title() == "You are logged in")
             let credentials = try await broker.call(.get, "/credentials", tenant: "t1")
             #expect(credentials.json["level"]?.string == "user", "\(credentials.text)")
-            let token = try #require(credentials.json["token"]?.string)
+            let token = try #require(credentials.json["token"]?.text)
             try await Self.expectNoSecrets(in: first, token: token, login: login)
         }
     }
@@ -104,7 +104,7 @@ struct `A login in a real browser` {
             try await second.waitForAddress(brokerURL + "/login/ended/")
             #expect(try await second.status() == 200)
             let credentials = try await broker.call(.get, "/credentials", tenant: "t1")
-            let token = try #require(credentials.json["token"]?.string)
+            let token = try #require(credentials.json["token"]?.text)
             try await Self.expectNoSecrets(in: second, token: token, login: login)
         }
     }
@@ -137,7 +137,7 @@ struct `A login in a real browser` {
             try await browser.waitForAddress(brokerURL + "/login/ended/")
             try await browser.keepScreenshot("login-confirmed-\(decision)")
             #expect(try await browser.status() == (decision == "continue" ? 200 : 400))
-            let level = try await broker.call(.get, "/credentials", tenant: "t1").json["level"]?.string
+            let level = try await broker.call(.get, "/credentials", tenant: "t1").json["level"]?.text
             #expect(level == (decision == "continue" ? "user" : "basic"))
         }
     }
@@ -204,10 +204,10 @@ struct `A login in a real browser` {
 
     private static func begin(_ broker: BrokerClient, _ body: String = "{}") async throws -> Login {
         let answer = try await broker.call(.post, "/login/initialize", tenant: "t1", body: body)
-        let uri = try #require(answer.json["login_uri"]?.string, "\(answer.text)")
+        let uri = try #require(answer.json["login_uri"]?.text, "\(answer.text)")
         return Login(
-            id: try #require(answer.json["login_id"]?.string), uri: uri,
-            startURI: try #require(answer.json["start_uri"]?.string),
+            id: try #require(answer.json["login_id"]?.text), uri: uri,
+            startURI: try #require(answer.json["start_uri"]?.text),
             state: try #require(BrokerHarness.parameters(of: uri)["state"]))
     }
 

@@ -36,7 +36,7 @@ struct `The program and its database` {
             let answer = try await call(method, target, body: body)
             #expect(answer.status == 503, "\(method) \(target): \(answer.text)")
             #expect(answer.json["code"]?.string == "storage_unavailable", "\(answer.text)")
-            #expect(answer.fields["Retry-After"].flatMap { Int($0) } ?? 0 > 0)
+            #expect((answer.fields["Retry-After"]?.text).flatMap { Int($0) } ?? 0 > 0)
         }
 
         /// The credentials that the broker has in memory, which are valid for long yet.

@@ -70,9 +70,9 @@ struct `A device login at a running broker` {
 
         let begun = try await firstClient.call(.post, "/device", tenant: "t1")
         #expect(begun.status == 201, "\(begun.text)")
-        let handle = try #require(begun.json["device_code"]?.string)
-        let userCode = try #require(begun.json["user_code"]?.string)
-        let address = try #require(begun.json["verification_uri"]?.string)
+        let handle = try #require(begun.json["device_code"]?.text)
+        let userCode = try #require(begun.json["user_code"]?.text)
+        let address = try #require(begun.json["verification_uri"]?.text)
         #expect(address.hasSuffix("/link") && address.contains("://"))
         _ = try await first.line { $0.contains(#""event":"device_poll_answered""#) }
         await first.kill()
@@ -83,7 +83,7 @@ struct `A device login at a running broker` {
         let ended = try await Self.waitForEnd(handle, secondClient)
         #expect(ended.text == #"{"status":"completed"}"#)
         let answer = try await secondClient.call(.get, "/credentials?level=user", tenant: "t1")
-        let token = try #require(answer.json["token"]?.string)
+        let token = try #require(answer.json["token"]?.text)
         #expect(provider.provider.introspect(accessToken: token)?.user == EndToEnd.user)
 
         #expect(polls().count == before + 1)
@@ -105,12 +105,12 @@ struct `A device login at a running broker` {
         let (first, firstClient) = try await Self.start(variables)
         try await Self.makeTenant(.tidal, at: provider, firstClient)
         let begun = try await firstClient.call(.post, "/device", tenant: "t1")
-        let handle = try #require(begun.json["device_code"]?.string)
+        let handle = try #require(begun.json["device_code"]?.text)
         _ = try await first.line { $0.contains(#""event":"device_poll_answered""#) }
         await first.kill()
 
         let (second, secondClient) = try await Self.start(variables)
-        try await Self.approve(try #require(begun.json["user_code"]?.string), at: provider, secondClient)
+        try await Self.approve(try #require(begun.json["user_code"]?.text), at: provider, secondClient)
         #expect(try await Self.waitForEnd(handle, secondClient).text == #"{"status":"completed"}"#)
         #expect(try await secondClient.call(.get, "/credentials", tenant: "t1").json["level"]?.string == "user")
         #expect(await second.terminate() == 0)
@@ -124,9 +124,9 @@ struct `A device login at a running broker` {
         let (second, secondClient) = try await Self.start(variables)
         try await Self.makeTenant(.rfc, at: provider, firstClient)
         let begun = try await firstClient.call(.post, "/device", tenant: "t1")
-        let handle = try #require(begun.json["device_code"]?.string)
+        let handle = try #require(begun.json["device_code"]?.text)
         async let waiting = Self.waitForEnd(handle, secondClient)
-        try await Self.approve(try #require(begun.json["user_code"]?.string), at: provider, firstClient)
+        try await Self.approve(try #require(begun.json["user_code"]?.text), at: provider, firstClient)
         _ = try await first.line { $0.contains(#""event":"login_completed""#) }
         let completed = ContinuousClock.now
         #expect(try await waiting.text == #"{"status":"completed"}"#)
@@ -150,16 +150,16 @@ struct `A device login at a running broker` {
 
         let begun = try await broker.call(.post, "/device", tenant: "t1", body: #"{"storage_key": "u1"}"#)
         #expect(begun.status == 201, "\(begun.text)")
-        let handle = try #require(begun.json["device_code"]?.string)
+        let handle = try #require(begun.json["device_code"]?.text)
         // The user takes longer than one poll.
         _ = try await process.line { $0.contains(#""event":"device_poll_answered""#) }
-        try await provider.approveDevice(userCode: try #require(begun.json["user_code"]?.string))
+        try await provider.approveDevice(userCode: try #require(begun.json["user_code"]?.text))
         #expect(try await Self.waitForEnd(handle, broker).text == #"{"status":"completed"}"#)
 
         let first = try await broker.call(.get, "/credentials?storage_key=u1&level=user", tenant: "t1")
         #expect(first.status == 200, "\(first.text)")
         #expect(first.json["granted_scopes"] == .array([.string("music")]))
-        let token = try #require(first.json["token"]?.string)
+        let token = try #require(first.json["token"]?.text)
         let refreshed = try await broker.call(
             .get, "/credentials?storage_key=u1&policy=local_force_refresh", tenant: "t1")
         #expect(refreshed.json["level"]?.string == "user", "\(refreshed.text)")

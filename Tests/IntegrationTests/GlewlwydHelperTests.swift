@@ -28,7 +28,7 @@ struct `Glewlwyd server` {
         #expect(granted.body?["expires_in"]?.integer == 3600)
         #expect(granted.body?["scope"]?.string == "music")
         #expect(granted.body?["access_token"]?.string != nil)
-        let refreshToken = try #require(granted.body?["refresh_token"]?.string)
+        let refreshToken = try #require(granted.body?["refresh_token"]?.text)
 
         let repeated = try await redeem(code, at: server)
         #expect(repeated.status == 403)
@@ -61,9 +61,9 @@ struct `Glewlwyd server` {
         #expect(try await logIn(at: server)["iss"] == nil)
         let first = try await refreshTokenOfLogin(at: server)
 
-        let second = try #require(try await refresh(first, at: server).body?["refresh_token"]?.string)
+        let second = try #require(try await refresh(first, at: server).body?["refresh_token"]?.text)
         #expect(second != first)
-        let third = try #require(try await refresh(second, at: server).body?["refresh_token"]?.string)
+        let third = try #require(try await refresh(second, at: server).body?["refresh_token"]?.text)
         #expect(try await refresh(second, at: server).status == 400)
         #expect(try await refresh(third, at: server).status == 400)
         await server.stop()
@@ -139,7 +139,7 @@ struct `Glewlwyd server` {
         let question = try #require(redirect.firstIndex(of: "?"))
         #expect(redirect[..<question] == redirectURI)
         let fields = try FormEncoding.decode(String(redirect[redirect.index(after: question)...]))
-        return Dictionary(fields.map { ($0.name, $0.value) }) { _, last in last }
+        return Dictionary(fields.map { ($0.name.text, $0.value.text) }) { _, last in last }
     }
 
     private func redeem(
@@ -154,7 +154,7 @@ struct `Glewlwyd server` {
 
     private func refreshTokenOfLogin(at server: GlewlwydServer) async throws -> String {
         let code = try #require(try await logIn(at: server)["code"])
-        return try #require(try await redeem(code, at: server).body?["refresh_token"]?.string)
+        return try #require(try await redeem(code, at: server).body?["refresh_token"]?.text)
     }
 
     private func refresh(
@@ -167,8 +167,8 @@ struct `Glewlwyd server` {
     private func startDeviceLogin(at server: GlewlwydServer) async throws -> (deviceCode: String, userCode: String) {
         let started = try await post(["scope": "music"], as: server, to: server.deviceAuthorizationEndpoint)
         #expect(started.body?["interval"]?.integer == 7)
-        let deviceCode = try #require(started.body?["device_code"]?.string)
-        return (deviceCode, try #require(started.body?["user_code"]?.string))
+        let deviceCode = try #require(started.body?["device_code"]?.text)
+        return (deviceCode, try #require(started.body?["user_code"]?.text))
     }
 
     private func poll(

@@ -44,7 +44,7 @@ struct `A broker at Glewlwyd` {
 
         let begun = try await broker.call(.post, "/login/initialize", tenant: "t1", body: #"{"storage_key": "u1"}"#)
         #expect(begun.status == 201, "\(begun.text)")
-        let redirect = try await provider.logIn(authorizeURL: try #require(begun.json["login_uri"]?.string))
+        let redirect = try await provider.logIn(authorizeURL: try #require(begun.json["login_uri"]?.text))
         let page = try await broker.call(.get, redirect, key: nil)
         #expect(page.status == 200, "\(page.text)")
         #expect(page.fields["Content-Type"] == "text/html; charset=utf-8")
@@ -53,7 +53,7 @@ struct `A broker at Glewlwyd` {
         #expect(first.status == 200, "\(first.text)")
         #expect(first.json["level"]?.string == "user")
         #expect(first.json["granted_scopes"] == .array([.string("music")]))
-        let token = try #require(first.json["token"]?.string)
+        let token = try #require(first.json["token"]?.text)
 
         await process.kill()
         process = try await BrokerProcess.start(port: port, variables)

@@ -392,7 +392,7 @@ struct `The program` {
             return try await group.reduce(into: []) { $0.append($1) }
         }
         #expect(answers.allSatisfy { $0.status == 200 })
-        #expect(Set(answers.compactMap { $0.json["token"]?.string }).count == 1)
+        #expect(Set(answers.compactMap { $0.json["token"]?.text }).count == 1)
         #expect(provider.provider.requests.count { $0.endpoint == .token && $0.grant == "refresh_token" } == 1)
         #expect(await process.terminate() == 0)
         await provider.close()

@@ -63,7 +63,7 @@ struct `Secrets in memory` {
     private func token(_ broker: BrokerClient, _ query: String = "") async throws -> String {
         let answer = try await broker.call(.get, "/credentials?level=user\(query)", tenant: "t1")
         #expect(answer.status == 200)
-        return try #require(answer.json["token"]?.string)
+        return try #require(answer.json["token"]?.text)
     }
 
     private func occurrences(of token: String, in process: TestProcess) throws -> Int {

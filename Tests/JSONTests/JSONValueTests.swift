@@ -111,7 +111,7 @@ import Testing
 
     @Test func `brackets in strings are no nesting`() throws {
         let text = "\"" + String(repeating: "[", count: 100) + "\""
-        #expect(try Self.parse(text).string?.count == 100)
+        #expect(try Self.parse(text).text?.count == 100)
     }
 
     @Test func `neighbours are no nesting`() throws {

@@ -52,9 +52,9 @@ import Testing
                 refreshToken: maybe { SecretBytes(utf8: $0.text()) },
                 expires: Timestamp(
                     milliseconds: Int64.random(in: -1_000...Timestamp.latest.milliseconds, using: &self)),
-                grantedScopes: scopes(), userID: maybe { $0.text() },
+                grantedScopes: scopes(), userID: maybe { WireText($0.text()) },
                 obtainedWith: ClientFingerprint(
-                    clientID: text(), scopes: scopes(), clientUniqueKey: maybe { $0.text() },
+                    clientID: WireText(text()), scopes: scopes(), clientUniqueKey: maybe { WireText($0.text()) },
                     clientSecretDigest: maybe { $0.bytes(32) }))
         }
     }

@@ -25,7 +25,8 @@ enum Sample {
         id: String = "client-1", secret: String? = "secret-1", uniqueKey: String? = nil, scopes: [String] = ["b", "a"]
     ) -> ClientConfiguration {
         ClientConfiguration(
-            clientID: id, clientSecret: secret.map(SecretBytes.init(utf8:)), clientUniqueKey: uniqueKey,
+            clientID: WireText(id), clientSecret: secret.map(SecretBytes.init(utf8:)),
+            clientUniqueKey: uniqueKey.map { WireText($0) },
             scopes: ScopeSet(scopes)!)
     }
 
@@ -37,7 +38,8 @@ enum Sample {
         HeldCredentials(
             level: level, accessToken: SecretBytes(utf8: token),
             refreshToken: refreshToken.map(SecretBytes.init(utf8:)),
-            expires: expires, grantedScopes: ScopeSet(scopes)!, userID: userID, obtainedWith: obtainedWith)
+            expires: expires, grantedScopes: ScopeSet(scopes)!, userID: userID.map { WireText($0) },
+            obtainedWith: obtainedWith)
     }
 
     /// A JWT of which only the payload means anything.

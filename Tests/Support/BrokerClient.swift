@@ -61,14 +61,14 @@ package final class BrokerClient: Sendable {
     ) async throws {
         let begun = try await call(
             .post, "/login/initialize", tenant: tenant, body: #"{"storage_key": "\#(storageKey)"}"#)
-        guard let uri = begun.json["login_uri"]?.string else { throw Failure(description: begun.text) }
+        guard let uri = begun.json["login_uri"]?.text else { throw Failure(description: begun.text) }
         let page = try await call(.get, uri, key: nil)
         guard let form = ProviderForm(html: page.text) else { throw Failure(description: page.text) }
         let decision = try await call(
             .post, provider.baseURL + form.action, key: nil,
             body: form.submission([.init("user", user), .init("decision", "approve")]),
             fields: ["Content-Type": "application/x-www-form-urlencoded"])
-        guard let redirect = decision.fields["Location"] else { throw Failure(description: decision.text) }
+        guard let redirect = decision.fields["Location"]?.text else { throw Failure(description: decision.text) }
         let done = try await call(.get, redirect, key: nil)
         guard done.status == 200 else { throw Failure(description: done.text) }
     }

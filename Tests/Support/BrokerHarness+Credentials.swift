@@ -22,17 +22,17 @@ extension BrokerHarness {
                 "token": "\(access)", "expires": "\(time.now.advanced(by: lifetime))"}\(refreshMember)}
                 """)
         precondition(answer.status == 200, "credentials refused: \(answer.text)")
-        return answer.fields["ETag"] ?? ""
+        return answer.fields["ETag"]?.text ?? ""
     }
 }
 
 extension BrokerHarness.Answer {
-    package var token: String? { json["token"]?.string }
-    package var level: String? { json["level"]?.string }
-    package var tag: String { fields["ETag"] ?? "" }
+    package var token: String? { json["token"]?.text }
+    package var level: String? { json["level"]?.text }
+    package var tag: String { fields["ETag"]?.text ?? "" }
     /// The number in a tag of credentials that hold a token.
     package var version: Int64 { Int64(tag.filter { $0 != "\"" }.prefix { $0 != "-" }) ?? -1 }
-    package var retryAfter: Int? { fields["Retry-After"].flatMap { Int($0) } }
+    package var retryAfter: Int? { (fields["Retry-After"]?.text).flatMap { Int($0) } }
     /// The pointers of a problem's errors, sorted.
-    package var pointers: [String] { json["errors"]?.array?.compactMap { $0["pointer"]?.string }.sorted() ?? [] }
+    package var pointers: [String] { json["errors"]?.array?.compactMap { $0["pointer"]?.text }.sorted() ?? [] }
 }

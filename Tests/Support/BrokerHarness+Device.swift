@@ -118,7 +118,7 @@ extension BrokerHarness {
     /// Begins a device login; fails loudly when it is refused. Returns its `device_code`.
     package func beginDevice(storageKey: String = "default", tenant: String = "t1") async -> String {
         let answer = await call(.post, "/device", tenant: tenant, body: #"{"storage_key": "\#(storageKey)"}"#)
-        guard answer.status == 201, let handle = answer.json["device_code"]?.string else {
+        guard answer.status == 201, let handle = answer.json["device_code"]?.text else {
             preconditionFailure("device login refused: \(answer.text)")
         }
         return handle

@@ -36,7 +36,7 @@ extension BrokerHarness {
 
     /// The page of a login's end, where an answer leads a browser there; else the answer.
     package func following(_ answer: Answer) async -> Answer {
-        guard answer.status == 303, let location = answer.fields["Location"] else { return answer }
+        guard answer.status == 303, let location = answer.fields["Location"]?.text else { return answer }
         let path = Self.path(of: location)
         guard path.hasPrefix("/login/ended/") else { return answer }
         return await call(.get, path, key: nil, fields: Self.fields(cookie: nil, accept: Self.browserAccept))
@@ -72,7 +72,7 @@ extension BrokerHarness {
 
     /// The cookie that an answer sets, as the browser sends it back.
     package static func cookie(_ answer: Answer) -> String? {
-        answer.fields["Set-Cookie"].map { String($0.prefix { $0 != ";" }) }
+        (answer.fields["Set-Cookie"]?.text).map { String($0.prefix { $0 != ";" }) }
     }
 
     /// The content of a login's record in the clear; nil when there is none.
@@ -105,7 +105,7 @@ extension BrokerHarness {
 
     /// What `GET /credentials` hands out.
     package func token(tenant: String = "t1", storageKey: String = "default") async -> String? {
-        await call(.get, "/credentials?storage_key=\(storageKey)", tenant: tenant).json["token"]?.string
+        await call(.get, "/credentials?storage_key=\(storageKey)", tenant: tenant).json["token"]?.text
     }
 
     /// What `GET /login/{login_id}` tells.

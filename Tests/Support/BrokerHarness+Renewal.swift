@@ -40,7 +40,7 @@ extension BrokerHarness {
     /// Those of `credentials.updated` and `credentials.deauthorized`, each as its cause.
     package func causes() async throws -> [String] {
         try await events().filter { [.credentialsUpdated, .credentialsDeauthorized].contains($0.kind) }
-            .compactMap { $0.data["cause"]?.string }
+            .compactMap { $0.data["cause"]?.text }
     }
 
     /// What is kept aside under a storage key; nil when nothing is.
@@ -53,7 +53,7 @@ extension BrokerHarness {
 
 extension BrokerHarness.Answer {
     /// What `GET /credentials/status` says of the configuration.
-    package var differences: [String]? { json["configuration_differences"]?.array?.compactMap(\.string) }
+    package var differences: [String]? { json["configuration_differences"]?.array?.compactMap(\.text) }
     package var isLoggedIn: Bool? {
         if case .bool(let isLoggedIn)? = json["logged_in"] { isLoggedIn } else { nil }
     }

@@ -25,7 +25,7 @@ package final class BrokerHarness: Sendable {
         package var text: String { String(decoding: body, as: UTF8.self) }
         package var json: JSONValue { (try? JSONValue(parsing: body)) ?? .null }
         /// The problem's code, or nil.
-        package var code: String? { json["code"]?.string }
+        package var code: String? { json["code"]?.text }
 
         package init(_ response: ClientResponse) {
             status = response.status.code
@@ -110,7 +110,7 @@ package final class BrokerHarness: Sendable {
             #"{"name": "k", "permissions": ["credentials:read", "credentials:write", "login", "events"]}"#
     ) async -> String {
         let answer = await call(.post, "/tenants/\(tenant)/api-keys", body: body)
-        guard answer.status == 201, let secret = answer.json["api_key"]?.string else {
+        guard answer.status == 201, let secret = answer.json["api_key"]?.text else {
             preconditionFailure("API key refused: \(answer.text)")
         }
         return secret
@@ -133,8 +133,8 @@ package final class BrokerHarness: Sendable {
         tenant: String = "t1", body: String = "{}"
     ) async -> (id: String, uri: String, startURI: String, state: String) {
         let answer = await call(.post, "/login/initialize", tenant: tenant, body: body)
-        guard answer.status == 201, let id = answer.json["login_id"]?.string,
-            let uri = answer.json["login_uri"]?.string, let startURI = answer.json["start_uri"]?.string
+        guard answer.status == 201, let id = answer.json["login_id"]?.text,
+            let uri = answer.json["login_uri"]?.text, let startURI = answer.json["start_uri"]?.text
         else { preconditionFailure("login refused: \(answer.text)") }
         return (id, uri, startURI, Self.parameters(of: uri)["state"] ?? "")
     }
@@ -154,7 +154,7 @@ package final class BrokerHarness: Sendable {
     package static func parameters(of uri: String) -> [String: String] {
         let query = uri.split(separator: "?", maxSplits: 1).dropFirst().first.map(String.init) ?? ""
         let pairs = (try? FormEncoding.decode(query)) ?? []
-        return Dictionary(pairs.map { ($0.name, $0.value) }) { first, _ in first }
+        return Dictionary(pairs.map { ($0.name.text, $0.value.text) }) { first, _ in first }
     }
 }
 

@@ -101,10 +101,10 @@ package struct ChromiumBrowser: Sendable {
     /// Those that would be sent to the page that is open.
     package func cookies() async throws -> [Cookie] {
         try await (driver.call(.get, path + "/cookie").array ?? []).map { cookie in
-            guard let name = cookie["name"]?.string, let value = cookie["value"]?.string,
+            guard let name = cookie["name"]?.text, let value = cookie["value"]?.text,
                 let isHTTPOnly = cookie["httpOnly"]?.bool
             else { throw WebDriver.Failure("a cookie without a name, a value or its httpOnly") }
-            return Cookie(name: name, value: value, isHTTPOnly: isHTTPOnly, sameSite: cookie["sameSite"]?.string)
+            return Cookie(name: name, value: value, isHTTPOnly: isHTTPOnly, sameSite: cookie["sameSite"]?.text)
         }
     }
 
@@ -115,21 +115,21 @@ package struct ChromiumBrowser: Sendable {
 
     private func element(_ selector: String) async throws -> String {
         let found = try await post("/elements", ["using": .string("css selector"), "value": .string(selector)])
-        guard let element = found.array?.first?[Self.elementIdentifier]?.string, found.array?.count == 1 else {
+        guard let element = found.array?.first?[Self.elementIdentifier]?.text, found.array?.count == 1 else {
             throw WebDriver.Failure("\(found.array?.count ?? 0) elements for \(selector), not one")
         }
         return element
     }
 
     private func text(_ command: String) async throws -> String {
-        guard let text = try await driver.call(.get, path + command).string else {
+        guard let text = try await driver.call(.get, path + command).text else {
             throw WebDriver.Failure("no text for \(command)")
         }
         return text
     }
 
     @discardableResult
-    private func post(_ command: String, _ parameters: [String: JSONValue]) async throws -> JSONValue {
+    private func post(_ command: String, _ parameters: [WireText: JSONValue]) async throws -> JSONValue {
         var writer = JSONWriter()
         writer.value(.object(parameters))
         return try await driver.call(.post, path + command, writer.bytes)

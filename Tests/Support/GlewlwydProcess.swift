@@ -35,7 +35,7 @@ actor GlewlwydProcess {
             throw GlewlwydFailure("the process ended; see standard error")
         }
         let answer = try JSONValue(parsing: Array(line.utf8))
-        if let error = answer["error"]?.string { throw GlewlwydFailure(error) }
+        if let error = answer["error"]?.text { throw GlewlwydFailure(error) }
         return answer
     }
 }

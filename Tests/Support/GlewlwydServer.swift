@@ -93,7 +93,7 @@ package final class GlewlwydServer: Sendable {
 
     private init(_ process: GlewlwydProcess, description: JSONValue) throws {
         func text(_ member: String) throws -> String {
-            guard let text = description[member]?.string else { throw GlewlwydFailure("no \(member) is told of it") }
+            guard let text = description[member]?.text else { throw GlewlwydFailure("no \(member) is told of it") }
             return text
         }
         self.process = process
@@ -107,7 +107,7 @@ package final class GlewlwydServer: Sendable {
         jwksURI = try text("jwks_uri")
         clientID = try text("client_id")
         clientSecret = try text("client_secret")
-        scopes = (description["scopes"]?.array ?? []).compactMap(\.string)
+        scopes = (description["scopes"]?.array ?? []).compactMap(\.text)
         username = try text("username")
         password = try text("password")
     }
@@ -146,7 +146,7 @@ package final class GlewlwydServer: Sendable {
             writer.member("url", url)
             writer.member("form", .object(form.mapValues(JSONValue.string)))
         }
-        guard let status = answer["status"]?.integer, let body = answer["body"]?.string else {
+        guard let status = answer["status"]?.integer, let body = answer["body"]?.text else {
             throw GlewlwydFailure("no status or body in its answer")
         }
         return (Int(status), body.isEmpty ? nil : try JSONValue(parsing: Array(body.utf8)))
@@ -154,7 +154,7 @@ package final class GlewlwydServer: Sendable {
 
     private func redirect(_ name: String, _ member: String, _ value: String) async throws -> String {
         let answer = try await command(name) { $0.member(member, value) }
-        guard let redirect = answer["redirect"]?.string else { throw GlewlwydFailure("no redirect in its answer") }
+        guard let redirect = answer["redirect"]?.text else { throw GlewlwydFailure("no redirect in its answer") }
         return redirect
     }
 

@@ -39,7 +39,7 @@ package struct ProviderDriver: Sendable {
         _ path: String, body: String, query: String? = nil, fields: Fields = [:]
     ) async -> Response {
         var all: Fields = ["Content-Type": "application/x-www-form-urlencoded"]
-        for field in fields.all { all.set(field.name, field.value) }
+        for field in fields.all { all.set(field.name.text, field.value.text) }
         return await provider.respond(
             to: Request(method: .post, path: path, query: query, fields: all, body: Array(body.utf8)))
     }
@@ -113,10 +113,10 @@ extension Response {
 
     /// The query of `Location` by name; nil without one or when a name is repeated.
     package var redirectParameters: [String: String]? {
-        guard let location = fields["Location"], let mark = location.firstIndex(of: "?"),
+        guard let location = fields["Location"]?.text, let mark = location.firstIndex(of: "?"),
             let pairs = try? FormEncoding.decode(String(location[location.index(after: mark)...])),
             Set(pairs.map(\.name)).count == pairs.count
         else { return nil }
-        return Dictionary(uniqueKeysWithValues: pairs.map { ($0.name, $0.value) })
+        return Dictionary(uniqueKeysWithValues: pairs.map { ($0.name.text, $0.value.text) })
     }
 }

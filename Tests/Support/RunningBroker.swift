@@ -137,8 +137,8 @@ package final class RunningBroker: Sendable {
 
     package func begin(_ body: String = "{}") async throws -> Begun {
         let answer = try await call(.post, "/login/initialize", body: body)
-        guard answer.status == 201, let id = answer.json["login_id"]?.string,
-            let uri = answer.json["login_uri"]?.string, let startURI = answer.json["start_uri"]?.string
+        guard answer.status == 201, let id = answer.json["login_id"]?.text,
+            let uri = answer.json["login_uri"]?.text, let startURI = answer.json["start_uri"]?.text
         else { throw Failure.unexpected(answer.status, answer.text) }
         return Begun(id: id, uri: uri, startURI: startURI)
     }
@@ -153,7 +153,7 @@ package final class RunningBroker: Sendable {
             .post, "\(target.scheme.rawValue)://\(target.origin.authority)\(form.action)",
             fields: ["Content-Type": "application/x-www-form-urlencoded"],
             body: form.submission([.init("user", user), .init("decision", decision)]))
-        guard answer.status == 302, let location = answer.fields["Location"] else {
+        guard answer.status == 302, let location = answer.fields["Location"]?.text else {
             throw Failure.unexpected(answer.status, answer.text)
         }
         return location

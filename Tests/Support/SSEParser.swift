@@ -8,10 +8,10 @@ package struct SSEParser: Sendable {
         package let data: String
 
         package var json: JSONValue { (try? JSONValue(parsing: Array(data.utf8))) ?? .null }
-        package var tenant: String? { json["tenant"]?.string }
-        package var storageKey: String? { json["storage_key"]?.string }
-        package var cause: String? { json["cause"]?.string }
-        package var refreshID: String? { json["refresh_id"]?.string }
+        package var tenant: String? { json["tenant"]?.text }
+        package var storageKey: String? { json["storage_key"]?.text }
+        package var cause: String? { json["cause"]?.text }
+        package var refreshID: String? { json["refresh_id"]?.text }
     }
 
     package private(set) var events: [Event] = []

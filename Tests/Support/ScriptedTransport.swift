@@ -53,7 +53,7 @@ package final class ScriptedTransport: ProviderTransport {
         let pairs = (try? FormEncoding.decode(String(decoding: request.body, as: UTF8.self))) ?? []
         let seen = Seen(
             url: request.url.description, method: request.method, fields: request.fields,
-            form: Dictionary(pairs.map { ($0.name, $0.value) }) { $1 }, isPinned: request.pins != nil)
+            form: Dictionary(pairs.map { ($0.name.text, $0.value.text) }) { $1 }, isPinned: request.pins != nil)
         let step = state.withLock { state -> Step? in
             state.seen.append(seen)
             if !state.steps.isEmpty { return state.steps.removeFirst() }

@@ -112,7 +112,7 @@ package final class WebDriver: Sendable {
             }
         }
         let answer = try await call(.post, "/session", body)
-        guard let session = answer["sessionId"]?.string else { throw Failure("a session without an ID") }
+        guard let session = answer["sessionId"]?.text else { throw Failure("a session without an ID") }
         sessions.withLock { $0.append(session) }
         return ChromiumBrowser(driver: self, session: session)
     }
@@ -127,7 +127,7 @@ package final class WebDriver: Sendable {
             throw Failure("\(method) \(path): an answer without a value")
         }
         guard response.status == .ok else {
-            throw Failure("\(method) \(path): \(value["error"]?.string ?? "?"): \(value["message"]?.string ?? "?")")
+            throw Failure("\(method) \(path): \(value["error"]?.text ?? "?"): \(value["message"]?.text ?? "?")")
         }
         return value
     }

@@ -12,7 +12,7 @@ internal import TokenBroker
         let answer = await broker.following(
             await broker.call(.get, "/login/callback?code=c&state=unknown", key: nil, fields: fields))
         #expect(answer.status == 410)
-        return answer.fields["Content-Type"]
+        return answer.fields["Content-Type"]?.text
     }
 
     @Test(arguments: [

@@ -288,7 +288,7 @@ internal import TokenBroker
         let pair = try await Pair()
         #expect(await pair.get().token == "a1")
         pair.feed.setDelivery(.fails)
-        let id = await pair.one.call(.get, "/tenants/t1/api-keys").json["api_keys"]?.array?[0]["id"]?.string ?? ""
+        let id = await pair.one.call(.get, "/tenants/t1/api-keys").json["api_keys"]?.array?[0]["id"]?.text ?? ""
         #expect(await pair.one.call(.delete, "/tenants/t1/api-keys/\(id)").status == 204)
         await pair.pass(61)
         #expect(await pair.get().status == 401)

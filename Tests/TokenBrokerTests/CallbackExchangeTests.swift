@@ -283,7 +283,7 @@ internal import TokenBroker
         #expect(await Self.finish(broker).answer.status == 200)
         let answer = await broker.call(.get, "/credentials", tenant: "t1").json
         #expect(answer["level"]?.string == "user")
-        #expect(answer["granted_scopes"]?.array?.compactMap(\.string) == ["r_usr", "w_usr"])
+        #expect(answer["granted_scopes"]?.array?.compactMap(\.text) == ["r_usr", "w_usr"])
         #expect(answer["expires_in"]?.integer == 3600)
         #expect(answer["user_id"] == .null)
     }

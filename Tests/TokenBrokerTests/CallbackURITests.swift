@@ -114,7 +114,7 @@ internal import TokenBroker
         let login = await broker.beginLogin(tenant: "a")
         let cookie = BrokerHarness.cookie(await broker.start(login))
         let posted = await broker.formPost("code=c-1&state=\(login.state)", at: "/login/callback/a")
-        let location = try #require(posted.fields["Location"])
+        let location = try #require(posted.fields["Location"]?.text)
         #expect(location == "https://broker.example/login/callback/a?code=c-1&state=\(login.state)")
         broker.transport.enqueue(.json(200, BrokerHarness.token("access-1")))
         let query = try #require(location.split(separator: "?").last)

@@ -24,8 +24,8 @@ internal import TokenBroker
                 """)
         #expect(created.status == 201)
         #expect(created.fields["Cache-Control"] == "no-store")
-        let secret = try #require(created.json["api_key"]?.string)
-        let id = try #require(created.json["id"]?.string)
+        let secret = try #require(created.json["api_key"]?.text)
+        let id = try #require(created.json["id"]?.text)
         let rest = """
             "id":"\(id)","name":"player","permissions":["credentials:read","login"],"storage_keys":["a","b"],\
             "created":"2026-11-21T09:00:00Z","expires":"2026-11-21T09:01:00Z"
@@ -83,10 +83,10 @@ internal import TokenBroker
         for _ in 0..<3 { _ = await broker.makeKey("t1") }
         _ = await broker.makeKey("t2")
         let first = await broker.call(.get, "/tenants/t1/api-keys?limit=2")
-        let cursor = try #require(first.json["next_cursor"]?.string)
+        let cursor = try #require(first.json["next_cursor"]?.text)
         let second = await broker.call(.get, "/tenants/t1/api-keys?limit=2&cursor=\(cursor)")
         let ids = ((first.json["api_keys"]?.array ?? []) + (second.json["api_keys"]?.array ?? []))
-            .compactMap { $0["id"]?.string }
+            .compactMap { $0["id"]?.text }
         #expect(ids.count == 3)
         #expect(ids == ids.sorted())
         #expect(second.json["next_cursor"] == nil)
@@ -138,7 +138,7 @@ internal import TokenBroker
         #expect(await broker.call(.delete, "/tenants/t1").status == 204)
         await broker.makeTenant()
         gate.open()
-        let secret = try #require(await late.json["api_key"]?.string)
+        let secret = try #require(await late.json["api_key"]?.text)
         #expect(await broker.call(.get, "/credentials", key: secret).status == 401)
     }
 
@@ -148,7 +148,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         let created = await broker.call(.post, "/tenants/t1/api-keys", body: #"{"name": "n", \#(Self.all)}"#)
-        let (secret, id) = (created.json["api_key"]?.string ?? "", created.json["id"]?.string ?? "")
+        let (secret, id) = (created.json["api_key"]?.text ?? "", created.json["id"]?.text ?? "")
         #expect(await broker.call(.get, "/credentials", key: secret).status == 200)
         #expect(await broker.call(.delete, "/tenants/t1/api-keys/\(id)").status == 204)
         #expect(await broker.call(.get, "/credentials", key: secret).status == 401)
@@ -161,7 +161,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant()
         let created = await broker.call(.post, "/tenants/t1/api-keys", body: #"{"name": "n", \#(Self.all)}"#)
-        let (secret, id) = (created.json["api_key"]?.string ?? "", created.json["id"]?.string ?? "")
+        let (secret, id) = (created.json["api_key"]?.text ?? "", created.json["id"]?.text ?? "")
         #expect(await broker.call(.get, "/credentials", key: secret).status == 200)
         store.onCommit(of: .apiKey, .loseAnswer)
         #expect(await broker.call(.delete, "/tenants/t1/api-keys/\(id)").status == 503)
@@ -174,7 +174,7 @@ internal import TokenBroker
         await broker.makeTenant("t1")
         await broker.makeTenant("t2")
         let created = await broker.call(.post, "/tenants/t1/api-keys", body: #"{"name": "n", \#(Self.all)}"#)
-        let (secret, id) = (created.json["api_key"]?.string ?? "", created.json["id"]?.string ?? "")
+        let (secret, id) = (created.json["api_key"]?.text ?? "", created.json["id"]?.text ?? "")
         for path in [
             "/tenants/t2/api-keys/\(id)", "/tenants/t1/api-keys/000000000000000000000000",
             "/tenants/t1/api-keys/x", "/tenants/t1/api-keys/%00", "/tenants/t3/api-keys/\(id)",

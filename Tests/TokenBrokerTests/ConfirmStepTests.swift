@@ -51,13 +51,13 @@ internal import TokenBroker
         let callback = await broker.callback("code=the-code&state=\(login.state)")
         #expect(callback.status == 303)
         #expect(callback.fields["Location"] == "https://broker.example/login/confirm/t1/\(login.id)")
-        let set = try #require(callback.fields["Set-Cookie"])
+        let set = try #require(callback.fields["Set-Cookie"]?.text)
         #expect(set.hasPrefix("__Host-token-broker-confirm-\(login.id)="))
         #expect(set.hasSuffix("; Path=/; Max-Age=600; HttpOnly; SameSite=Lax; Secure"))
         let cookie = try #require(BrokerHarness.cookie(callback))
         let page = await Self.page(login, of: broker, cookie: cookie)
         #expect(page.status == 200)
-        #expect(page.fields["Content-Security-Policy"]?.contains("form-action 'self';") == true)
+        #expect(page.fields["Content-Security-Policy"]?.text.contains("form-action 'self';") == true)
         #expect(page.fields["Referrer-Policy"] == "no-referrer")
         #expect(page.fields["Cache-Control"] == "no-store")
         for text in [
@@ -100,7 +100,7 @@ internal import TokenBroker
         let login = await broker.beginLogin()
         let answer = await broker.callback("code=c-1&state=\(login.state)", accept: "application/json")
         #expect((answer.status, answer.code) == (403, "forbidden"))
-        #expect(answer.json["detail"]?.string?.contains("a browser must finish this login") == true)
+        #expect(answer.json["detail"]?.text?.contains("a browser must finish this login") == true)
         #expect(answer.fields["Set-Cookie"] == nil)
         let finalize = await broker.call(
             .post, "/login/finalize", tenant: "t1",

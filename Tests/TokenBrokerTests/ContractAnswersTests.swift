@@ -210,7 +210,7 @@ internal import TokenBroker
                 """#)
         await recorder.call(broker, .get, "/tenants/t1")
         let page = await recorder.call(broker, .get, "/tenants?limit=1")
-        let cursor = try #require(page.json["next_cursor"]?.string)
+        let cursor = try #require(page.json["next_cursor"]?.text)
         await recorder.call(broker, .get, "/tenants?limit=1&cursor=\(cursor)")
 
         let key = await recorder.call(
@@ -222,7 +222,7 @@ internal import TokenBroker
         await recorder.call(
             broker, .post, "/tenants/t1/api-keys",
             body: #"{"name": "k", "permissions": ["login"], "storage_keys": null, "expires_in": null}"#)
-        let id = try #require(key.json["id"]?.string)
+        let id = try #require(key.json["id"]?.text)
         await recorder.call(broker, .get, "/tenants/t1/api-keys?limit=1")
         await recorder.call(broker, .get, "/tenants/t1/api-keys")
         await recorder.call(broker, .get, "/tenants/t1/api-keys/\(id)")
@@ -297,7 +297,7 @@ internal import TokenBroker
         key: String = BrokerHarness.adminKey
     ) async -> BrokerHarness.Answer {
         let answer = await bring(broker, response, way, at: path, key: key)
-        guard let location = answer.fields["Location"], location.contains("/login/ended/") else { return answer }
+        guard let location = answer.fields["Location"]?.text, location.contains("/login/ended/") else { return answer }
         return await recorder.call(broker, .get, BrokerHarness.path(of: location), key: nil)
     }
 
@@ -355,7 +355,7 @@ internal import TokenBroker
                         let login = await broker.beginLogin(body: body)
                         let answer = await end(broker, "code=c&state=\(login.state)", way, at: path)
                         #expect(
-                            answer.status == 303 || answer.fields["Content-Type"]?.hasPrefix("text/html") == true
+                            answer.status == 303 || answer.fields["Content-Type"]?.text.hasPrefix("text/html") == true
                                 || answer.code == code?.rawValue)
                         await end(broker, "code=c&state=\(login.state)", way, at: path)
                         await recorder.call(broker, .get, "/login/start/t1/\(login.id)", key: nil)
@@ -562,7 +562,7 @@ internal import TokenBroker
         for (step, status) in outcomes {
             let (broker, script) = try await BrokerHarness.devices()
             let begun = await recorder.call(broker, .post, "/device", tenant: "t1", body: "{}")
-            let handle = try #require(begun.json["device_code"]?.string)
+            let handle = try #require(begun.json["device_code"]?.text)
             await recorder.call(broker, .get, "/device/\(handle)", tenant: "t1")
             await recorder.call(broker, .get, "/device/\(handle)?wait=-1", tenant: "t1")
             script.enqueue(step)
@@ -607,7 +607,7 @@ internal import TokenBroker
             broker, .get,
             "/credentials?storage_key=default&policy=create_if_needed&min_ttl=0&level=user&api_error_sub_status=1",
             tenant: "t1")
-        let tag = try #require(user.fields["ETag"])
+        let tag = try #require(user.fields["ETag"]?.text)
         await recorder.call(broker, .get, "/credentials", tenant: "t1", fields: ["If-None-Match": tag])
         await recorder.call(broker, .get, "/credentials/status?storage_key=default", tenant: "t1")
 

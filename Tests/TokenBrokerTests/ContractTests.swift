@@ -43,7 +43,7 @@ internal import TokenBroker
         let source = OpenAPIChecker.descriptionPath.replacing(
             "openapi.yaml", with: "Sources/token-broker/Commands.swift")
         let commands = String(decoding: try Data(contentsOf: URL(filePath: source)), as: UTF8.self)
-        let version = try #require(facts["version"]?.string)
+        let version = try #require(facts["version"]?.text)
         #expect(commands.contains(#"static let versionText = "\#(version)""#))
     }
 }

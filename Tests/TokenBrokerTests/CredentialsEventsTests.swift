@@ -40,7 +40,7 @@ internal import TokenBroker
                 .refreshStarted, .refreshRefreshingAccessToken, .refreshRefreshedAccessToken, .refreshSavingTokens,
                 .credentialsUpdated, .refreshSucceeded,
             ])
-        #expect(Set(events.compactMap { $0.data["refresh_id"]?.string }).count == 1)
+        #expect(Set(events.compactMap { $0.data["refresh_id"]?.text }).count == 1)
         let updated = try #require(events.first { $0.kind == .credentialsUpdated })
         #expect(updated.data["version"] == .integer(renewed.version))
     }

@@ -54,7 +54,7 @@ internal import TokenBroker
         let request = try #require(broker.transport.seen.first)
         // RFC 6749 §2.3.1: both halves form-encoded first. "c+1:s%3A1" or "c%201:s%3A1".
         #expect(
-            ["Basic YysxOnMlM0Ex", "Basic YyUyMDE6cyUzQTE="].contains(request.fields["Authorization"] ?? ""))
+            ["Basic YysxOnMlM0Ex", "Basic YyUyMDE6cyUzQTE="].contains(request.fields["Authorization"]?.text ?? ""))
         #expect(request.form["client_secret"] == nil)
         #expect(!request.isPinned)
     }

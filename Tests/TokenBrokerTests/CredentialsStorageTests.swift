@@ -392,7 +392,7 @@ internal import TokenBroker
         time.advance(by: .seconds(2))
         #expect(await two.call(.get, "/credentials", key: key).json["client_id"] == .string("c2"))
 
-        let id = await one.call(.get, "/tenants/t1/api-keys").json["api_keys"]?.array?[0]["id"]?.string ?? ""
+        let id = await one.call(.get, "/tenants/t1/api-keys").json["api_keys"]?.array?[0]["id"]?.text ?? ""
         #expect(await one.call(.delete, "/tenants/t1/api-keys/\(id)").status == 204)
         #expect(await one.call(.get, "/credentials", key: key).status == 401)
         time.advance(by: .seconds(2))

@@ -38,7 +38,7 @@ internal import TokenBroker
         broker.transport.enqueue(Self.metadata())
         let answer = await Self.begin(broker)
         #expect(answer.status == 201)
-        #expect(answer.json["login_uri"]?.string?.hasPrefix("https://op.example/auth?response_type=code&") == true)
+        #expect(answer.json["login_uri"]?.text?.hasPrefix("https://op.example/auth?response_type=code&") == true)
         let request = try #require(broker.transport.seen.first)
         #expect(broker.transport.seen.count == 1)
         #expect(request.method == .get)

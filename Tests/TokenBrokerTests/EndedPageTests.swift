@@ -28,7 +28,7 @@ internal import TokenBroker
         #expect(answer.body.isEmpty)
         #expect(answer.fields["Referrer-Policy"] == "no-referrer")
         #expect(answer.fields["Cache-Control"] == "no-store")
-        return (try #require(answer.fields["Location"]), await broker.following(answer))
+        return (try #require(answer.fields["Location"]?.text), await broker.following(answer))
     }
 
     @Test(arguments: [false, true])

@@ -192,7 +192,7 @@ internal import TokenBroker
         /// `GET /credentials` may show the access token and nothing else.
         func read(_ query: String = "", key: String) async -> BrokerHarness.Answer {
             let answer = await broker.call(.get, "/credentials?\(query)", key: key)
-            let rest = answer.json["token"]?.string.map { answer.text.replacing($0, with: "") } ?? answer.text
+            let rest = answer.json["token"]?.text.map { answer.text.replacing($0, with: "") } ?? answer.text
             #expect(!rest.contains(Self.canary))
             return answer
         }

@@ -183,9 +183,9 @@ internal import TokenBroker
         _ = await broker.call(.get, "/login/callback?code=c-1&state=\(failed.state)", key: nil)
         let events = try await broker.loggedEvents()
         #expect(events.map(\.name) == ["login.failed", "login.failed"])
-        #expect(events.map { $0.json["error"]?.string } == ["authorization_error", "unexpected_error"])
-        #expect(events.map { $0.json["error_code"]?.string } == ["access_denied", "invalid_grant"])
-        #expect(events.map { $0.json["login_id"]?.string } == [refused.id, failed.id])
+        #expect(events.map { $0.json["error"]?.text } == ["authorization_error", "unexpected_error"])
+        #expect(events.map { $0.json["error_code"]?.text } == ["access_denied", "invalid_grant"])
+        #expect(events.map { $0.json["login_id"]?.text } == [refused.id, failed.id])
         let text = events.map(\.data).joined()
         #expect(!text.contains(refused.state) && !text.contains(failed.state) && !text.contains("c-1"))
     }

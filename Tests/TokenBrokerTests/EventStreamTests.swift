@@ -391,8 +391,8 @@ internal import TokenBroker
         await broker.makeTenant()
         let created = await broker.call(
             .post, "/tenants/t1/api-keys", body: #"{"name": "k", "permissions": ["events"], "expires_in": 5}"#)
-        let key = try #require(created.json["api_key"]?.string)
-        let id = try #require(created.json["id"]?.string)
+        let key = try #require(created.json["api_key"]?.text)
+        let id = try #require(created.json["id"]?.text)
         let listener = await broker.listen(key: key)
         switch loss {
         case .keyDeleted: _ = await broker.call(.delete, "/tenants/t1/api-keys/\(id)")

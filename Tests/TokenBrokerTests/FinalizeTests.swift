@@ -100,7 +100,7 @@ internal import TokenBroker
         let answer = await broker.call(.post, "/login/finalize", tenant: "t1", body: body)
         #expect(answer.status == 400)
         #expect(answer.code == "invalid_request")
-        #expect(answer.json["errors"]?.array?.compactMap { $0["pointer"]?.string } == [pointer])
+        #expect(answer.json["errors"]?.array?.compactMap { $0["pointer"]?.text } == [pointer])
     }
 
     @Test func `the rest of the request is checked too`() async throws {

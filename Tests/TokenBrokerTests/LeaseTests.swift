@@ -123,8 +123,8 @@ internal import TokenBroker
         two.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await two.get().level == "basic")
         let told = try await two.events().filter { $0.kind == .credentialsDeauthorized }
-        #expect(told.map { $0.data["cause"]?.string } == ["revoked"])
-        #expect(told.map { $0.data["reason"]?.string } == ["outcome_unknown"])
+        #expect(told.map { $0.data["cause"]?.text } == ["revoked"])
+        #expect(told.map { $0.data["reason"]?.text } == ["outcome_unknown"])
         #expect(try await two.aside()?.credentials.refreshToken?.revealedText == "r1")
         #expect(await Self.renewals(two, "session_lost") == "1")
         #expect(await Self.renewals(two, "session_ended") == nil)
@@ -136,7 +136,7 @@ internal import TokenBroker
         one.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await one.get().level == "basic")
         let told = try await one.events().filter { $0.kind == .credentialsDeauthorized }
-        #expect(told.map { $0.data["reason"]?.string } == [nil])
+        #expect(told.map { $0.data["reason"]?.text } == [nil])
         #expect(await Self.renewals(one, "session_ended") == "1")
     }
 
@@ -153,7 +153,7 @@ internal import TokenBroker
         #expect(await one.get().level == "basic")
         #expect(one.transport.seen.count == 2)
         let told = try await one.events().filter { $0.kind == .credentialsDeauthorized }
-        #expect(told.map { $0.data["reason"]?.string } == [isUncertain ? "outcome_unknown" : nil])
+        #expect(told.map { $0.data["reason"]?.text } == [isUncertain ? "outcome_unknown" : nil])
         #expect(one.log.count { $0.contains("refresh_outcome_unknown") } == (isUncertain ? 1 : 0))
     }
 
@@ -179,7 +179,7 @@ internal import TokenBroker
         two.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await two.get().level == "basic")
         let told = try await two.events().filter { $0.kind == .credentialsDeauthorized }
-        #expect(told.map { $0.data["reason"]?.string } == [isUncertain ? "outcome_unknown" : nil])
+        #expect(told.map { $0.data["reason"]?.text } == [isUncertain ? "outcome_unknown" : nil])
     }
 
     @Test func `the lease is extended before each further call and outlasts the waits between`() async throws {

@@ -170,7 +170,7 @@ internal import TokenBroker
         _ = await broker.get("policy=local_force_refresh")
         _ = await broker.get("policy=local_force_refresh")
         _ = await broker.call(.delete, "/credentials", tenant: "t1")
-        _ = await broker.call(.delete, "/tenants/t1/api-keys/\(created.json["id"]?.string ?? "")")
+        _ = await broker.call(.delete, "/tenants/t1/api-keys/\(created.json["id"]?.text ?? "")")
         _ = await broker.call(.delete, "/tenants/t1")
         for event in [
             "tenant_configured", "api_key_created", "credentials_set", "credentials_renewed",

@@ -25,7 +25,7 @@ internal import TokenBroker
             #expect(page.fields["Set-Cookie"] == nil)
             #expect(page.fields["Location"] == nil)
             #expect(page.fields["Content-Type"] == "text/html; charset=utf-8")
-            #expect(page.fields["Content-Security-Policy"]?.contains("form-action 'self';") == true)
+            #expect(page.fields["Content-Security-Policy"]?.text.contains("form-action 'self';") == true)
             #expect(page.fields["Referrer-Policy"] == "no-referrer")
             #expect(page.fields["Cache-Control"] == "no-store")
             for text in [

@@ -31,7 +31,7 @@ internal import TokenBroker
         #expect(answer.fields["Cache-Control"] == "no-store")
         #expect(answer.json.object?.keys.sorted() == ["expires_in", "login_id", "login_uri", "start_uri"])
         #expect(answer.json["expires_in"]?.integer == 600)
-        let uri = try #require(answer.json["login_uri"]?.string)
+        let uri = try #require(answer.json["login_uri"]?.text)
         let parameters = BrokerHarness.parameters(of: uri)
         let challenge = try #require(parameters["code_challenge"])
         let state = try #require(parameters["state"])
@@ -42,7 +42,7 @@ internal import TokenBroker
                 + "&client_unique_key=k%2F1&lang=en&email=a%2Bb%40c.example&appMode=a%20b%26c&restrict_signup=true")
         #expect(Base64URL.decode(challenge)?.count == 32)
         #expect(Base64URL.decode(state)?.count == 32)
-        let id = try #require(answer.json["login_id"]?.string)
+        let id = try #require(answer.json["login_id"]?.text)
         #expect(answer.json["start_uri"]?.string == "https://broker.example/login/start/t1/\(id)")
         #expect(broker.transport.seen.isEmpty)
         #expect(!broker.log.joined().contains(state))
@@ -53,7 +53,7 @@ internal import TokenBroker
         await broker.makeTenant()
         let answer = await broker.call(.post, "/login/initialize", tenant: "t1")
         #expect(answer.status == 201)
-        let uri = try #require(answer.json["login_uri"]?.string)
+        let uri = try #require(answer.json["login_uri"]?.text)
         let names = BrokerHarness.parameters(of: uri).keys.sorted()
         #expect(
             names == [
@@ -185,7 +185,7 @@ internal import TokenBroker
             body: #"{"\#(name)": "https://app.example/Kb?\r\nSet-Cookie: a=b"}"#)
         #expect(answer.status == 400)
         #expect(answer.code == "invalid_request")
-        #expect(answer.json["errors"]?.array?.compactMap { $0["pointer"]?.string } == ["/\(name)"])
+        #expect(answer.json["errors"]?.array?.compactMap { $0["pointer"]?.text } == ["/\(name)"])
     }
 
     @Test func `without lists only the broker's own callback is left`() async throws {
@@ -234,7 +234,7 @@ internal import TokenBroker
         let token = name.replacing("~", with: "~0").replacing("/", with: "~1")
             .unicodeScalars.prefix(64).reduce(into: "") { $0.unicodeScalars.append($1) }
         #expect(
-            answer.json["errors"]?.array?.compactMap { $0["pointer"]?.string }
+            answer.json["errors"]?.array?.compactMap { $0["pointer"]?.text }
                 == ["/login_config/custom_parameters/\(token)"])
         #expect(try await Self.nothingIsStored(broker))
     }
@@ -250,7 +250,7 @@ internal import TokenBroker
         #expect(answer.status == status)
         if status == 400 {
             #expect(
-                answer.json["errors"]?.array?.compactMap { $0["pointer"]?.string }
+                answer.json["errors"]?.array?.compactMap { $0["pointer"]?.text }
                     == ["/login_config/custom_parameters"])
         }
     }
@@ -274,7 +274,7 @@ internal import TokenBroker
         #expect(answer.status == 400)
         #expect(answer.code == "invalid_request")
         #expect(answer.fields["Content-Type"] == "application/problem+json")
-        #expect(answer.json["errors"]?.array?.compactMap { $0["pointer"]?.string } == pointers)
+        #expect(answer.json["errors"]?.array?.compactMap { $0["pointer"]?.text } == pointers)
     }
 
     @Test func `the rest of the request is checked too`() async throws {

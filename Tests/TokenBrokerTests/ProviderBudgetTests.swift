@@ -80,7 +80,7 @@ internal import Testing
         }
 
         static func client(_ id: String) -> ClientConfiguration {
-            ClientConfiguration(clientID: id, clientSecret: nil, clientUniqueKey: nil, scopes: .empty)
+            ClientConfiguration(clientID: WireText(id), clientSecret: nil, clientUniqueKey: nil, scopes: .empty)
         }
 
         private static func tenant(_ name: String) -> TenantName {

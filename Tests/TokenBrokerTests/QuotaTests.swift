@@ -23,7 +23,7 @@ internal import TokenBroker
     }
 
     private static func isRefused(_ answer: BrokerHarness.Answer, retryAfter: String) -> Bool {
-        (answer.status, answer.code, answer.fields["Retry-After"], answer.json["retry_after"])
+        (answer.status, answer.code, answer.fields["Retry-After"]?.text, answer.json["retry_after"])
             == (429, "too_many_requests", retryAfter, .integer(Int64(retryAfter)!))
     }
 
@@ -184,7 +184,7 @@ internal import TokenBroker
         }
         let begun = await begin(longest, custom: 4095)
         #expect(begun.status == 201, "\(begun.text)")
-        let record = try #require(await broker.loginRecord(begun.json["login_id"]?.string ?? ""))
+        let record = try #require(await broker.loginRecord(begun.json["login_id"]?.text ?? ""))
         #expect(record.utf8.count <= 16_384)
         #expect(try await broker.count(.login) == 1)
     }

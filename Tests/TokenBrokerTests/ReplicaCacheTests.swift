@@ -68,7 +68,7 @@ internal import TokenBroker
         #expect(await pair.two.call(.get, "/credentials", key: key).level == "basic")
         await pair.one.makeTenant("t1", #"{"client_id": "c2"}"#)
         #expect(await pair.two.call(.get, "/credentials", key: key).json["client_id"] == .string("c2"))
-        let id = await pair.one.call(.get, "/tenants/t1/api-keys").json["api_keys"]?.array?[0]["id"]?.string ?? ""
+        let id = await pair.one.call(.get, "/tenants/t1/api-keys").json["api_keys"]?.array?[0]["id"]?.text ?? ""
         #expect(await pair.one.call(.delete, "/tenants/t1/api-keys/\(id)").status == 204)
         #expect(await pair.two.call(.get, "/credentials", key: key).status == 401)
     }

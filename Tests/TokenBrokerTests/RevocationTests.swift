@@ -47,7 +47,7 @@ internal import TokenBroker
             let answer = await one.call(
                 .post, "/tenants/t1/api-keys", body: #"{"name": "k", "permissions": ["events", "credentials:read"]}"#)
             return (
-                try #require(answer.json["api_key"]?.string), try #require(answer.json["id"]?.string)
+                try #require(answer.json["api_key"]?.text), try #require(answer.json["id"]?.text)
             )
         }
     }

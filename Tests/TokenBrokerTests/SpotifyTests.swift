@@ -151,7 +151,7 @@ internal import TokenBroker
             var form = request.form
             form["code_verifier"] = nil
             form["url"] = request.url
-            form["authorization"] = request.fields["Authorization"]
+            form["authorization"] = request.fields["Authorization"]?.text
             sent.append(form)
         }
         #expect(asked[0] == asked[1])

@@ -369,7 +369,7 @@ internal import TokenBroker
         #expect(problem["title"] == .string(situation.code.title))
         #expect(problem["status"] == .integer(Int64(situation.status)))
         #expect(problem["code"] == .string(code))
-        let detail = try #require(problem["detail"]?.string)
+        let detail = try #require(problem["detail"]?.text)
         #expect(detail.hasSuffix(".") && detail != situation.code.title)
         #expect(problem["error_code"]?.string == situation.errorCode)
         #expect(problem["retry_after"]?.integer.map(Int.init) == situation.retryAfter)

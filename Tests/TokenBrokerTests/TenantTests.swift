@@ -209,7 +209,7 @@ internal import TokenBroker
         let answer = await broker.call(.put, "/tenants/t1", body: #"{\#(clientID)"\#(name)": \#(value)}"#)
         #expect((answer.status, answer.code) == (400, "invalid_request"))
         #expect(answer.pointers == [pointer])
-        #expect(answer.json["errors"]?.array?.allSatisfy { $0["detail"]?.string?.isEmpty == false } == true)
+        #expect(answer.json["errors"]?.array?.allSatisfy { $0["detail"]?.text?.isEmpty == false } == true)
         #expect(await broker.call(.get, "/tenants/t1").status == 404)
     }
 
@@ -280,7 +280,7 @@ internal import TokenBroker
         let answer = await broker.call(.put, "/tenants/t1", body: "{" + names.joined(separator: ",") + "}")
         #expect(answer.status == 400)
         #expect(answer.pointers.count == 100)
-        #expect(answer.json["detail"]?.string?.contains("5001") == true)
+        #expect(answer.json["detail"]?.text?.contains("5001") == true)
         let long = String(repeating: "n", count: 100_000)
         let second = await broker.call(.put, "/tenants/t1", body: #"{"client_id": "c", "\#(long)": 1}"#)
         #expect(second.status == 400)
@@ -448,7 +448,7 @@ internal import TokenBroker
             body: #"{\#(members)"client_id": "c1", "client_secret": "s", "issuer": "https://op.example"}"#)
         #expect(answer.status == (isTaken ? 201 : 400))
         #expect(answer.pointers == (isTaken ? [] : ["/issuer"]))
-        if !isTaken { #expect(answer.json["detail"]?.string?.contains(#""provider": "oidc""#) == true) }
+        if !isTaken { #expect(answer.json["detail"]?.text?.contains(#""provider": "oidc""#) == true) }
     }
 
     @Test func `an issuer that an earlier version has stored is kept`() async throws {
@@ -515,8 +515,8 @@ internal import TokenBroker
             let answer = await broker.call(.get, "/tenants?limit=2" + (cursor.map { "&cursor=\($0)" } ?? ""))
             #expect(answer.status == 200)
             let tenants = answer.json["tenants"]?.array ?? []
-            names += tenants.compactMap { $0["tenant"]?.string }
-            cursor = answer.json["next_cursor"]?.string
+            names += tenants.compactMap { $0["tenant"]?.text }
+            cursor = answer.json["next_cursor"]?.text
             #expect(tenants.count == (cursor == nil ? 1 : 2))
             pages += 1
         } while cursor != nil
@@ -531,7 +531,7 @@ internal import TokenBroker
         let first = await broker.call(.get, "/tenants?limit=2")
         #expect(first.json["tenants"]?.array?.count == min(tenants, 2))
         #expect((first.json["next_cursor"] == nil) == (pages == 1))
-        if let cursor = first.json["next_cursor"]?.string {
+        if let cursor = first.json["next_cursor"]?.text {
             let second = await broker.call(.get, "/tenants?limit=2&cursor=\(cursor)")
             #expect(second.json["tenants"]?.array?.count == 1)
             #expect(second.json["next_cursor"] == nil)
@@ -541,10 +541,10 @@ internal import TokenBroker
     @Test func `a page goes on where its cursor stands, whatever was deleted`() async throws {
         let broker = try await BrokerHarness()
         for name in ["a", "b", "c"] { await broker.makeTenant(name) }
-        let cursor = await broker.call(.get, "/tenants?limit=1").json["next_cursor"]?.string ?? ""
+        let cursor = await broker.call(.get, "/tenants?limit=1").json["next_cursor"]?.text ?? ""
         _ = await broker.call(.delete, "/tenants/a")
         let next = await broker.call(.get, "/tenants?cursor=\(cursor)")
-        #expect(next.json["tenants"]?.array?.compactMap { $0["tenant"]?.string } == ["b", "c"])
+        #expect(next.json["tenants"]?.array?.compactMap { $0["tenant"]?.text } == ["b", "c"])
     }
 
     @Test(arguments: [

@@ -302,7 +302,7 @@ internal import TokenBroker
         let events = try await broker.events().dropFirst()
         #expect(events.map(\.kind) == [.refreshStarted, .refreshRefreshingAccessToken, .refreshFailed])
         #expect(events.allSatisfy { $0.data["grant"] == .string("upgrade") })
-        #expect(Set(events.compactMap { $0.data["refresh_id"]?.string }).count == 1)
+        #expect(Set(events.compactMap { $0.data["refresh_id"]?.text }).count == 1)
         #expect(events.last?.data["error"] == .string("retryable_error"))
     }
 

@@ -103,7 +103,7 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
                     #expect(quick.fields[name] == usual.fields[name], "\(name)")
                 }
                 #expect(quick.fields["Content-Length"] == "\(quick.body.count)")
-                #expect(quick.fields["Date"]?.hasSuffix(" GMT") == true)
+                #expect(quick.fields["Date"]?.text.hasSuffix(" GMT") == true)
             }
             #expect(server.usual() == 0)
         }
@@ -113,7 +113,7 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
         try await withWarmServer { server async throws in
             var seen: Set<String> = []
             for _ in 0..<100 {
-                let name = try #require(try await server.get().fields["X-Request-ID"])
+                let name = try #require(try await server.get().fields["X-Request-ID"]?.text)
                 #expect(name.utf8.count == 32 && name.utf8.allSatisfy { $0.isDigit || $0.isLowercaseLetter })
                 seen.insert(name)
             }
@@ -134,7 +134,8 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
         target: String, fields: [String], status: Int
     ) async throws {
         try await withWarmServer { server async throws in
-            let tag = try #require(await server.harness.call(.get, "/credentials", key: server.key).fields["ETag"])
+            let tag = try #require(
+                await server.harness.call(.get, "/credentials", key: server.key).fields["ETag"]?.text)
             let lines = fields.map { $0.replacing("TAG", with: tag) + "\r\n" }.joined()
             for _ in 0..<3 {
                 try await server.client.send(
@@ -268,7 +269,7 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
                 await server.harness.makeTenant("t1", #"{"client_id": "\#(client)", "scopes": ["r_usr"]}"#)
                 for _ in 0..<3 { _ = try await server.get(target) }
                 let before = server.usual()
-                let token = try await server.get(target).json["token"]?.string
+                let token = try await server.get(target).json["token"]?.text
                 #expect((server.usual() > before) == isUsual)
                 #expect(isUsual || token == "a2")
             }
@@ -279,7 +280,7 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
         try await withWarmServer { server async throws in
             let made = await server.harness.call(
                 .post, "/tenants/t1/api-keys", body: #"{"name": "k", "permissions": ["credentials:read"]}"#)
-            let (id, secret) = (try #require(made.json["id"]?.string), try #require(made.json["api_key"]?.string))
+            let (id, secret) = (try #require(made.json["id"]?.text), try #require(made.json["api_key"]?.text))
             let brief = await server.harness.makeKey(
                 "t1", #"{"name": "b", "permissions": ["credentials:read"], "expires_in": 60}"#)
             func status(_ key: String) async throws -> Int {
@@ -425,7 +426,7 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
             for name in ["a", "b", "c"] { try await server.store(name) }
             let made = await server.harness.call(
                 .post, "/tenants/t1/api-keys", body: #"{"name": "k", "permissions": ["credentials:read"]}"#)
-            let (id, secret) = (try #require(made.json["id"]?.string), try #require(made.json["api_key"]?.string))
+            let (id, secret) = (try #require(made.json["id"]?.text), try #require(made.json["api_key"]?.text))
             func read(_ name: String) async throws -> BrokerHarness.Answer {
                 try await server.client.send(server.head("/credentials?storage_key=\(name)", key: secret))
                 return try await server.answer()
@@ -482,7 +483,7 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
     private static func token(_ client: HTTPRawClient) async throws -> String? {
         let response = try await client.response()
         return BrokerHarness.Answer(Response(response.status, fields: response.fields, body: response.body))
-            .json["token"]?.string
+            .json["token"]?.text
     }
 
     @Test func `by an API key that ended is refused at once, between those of others`() async throws {
@@ -490,7 +491,7 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
             for name in ["a", "b"] { try await server.store(name) }
             let made = await server.harness.call(
                 .post, "/tenants/t1/api-keys", body: #"{"name": "k", "permissions": ["credentials:read"]}"#)
-            let (id, secret) = (try #require(made.json["id"]?.string), try #require(made.json["api_key"]?.string))
+            let (id, secret) = (try #require(made.json["id"]?.text), try #require(made.json["api_key"]?.text))
             let brief = await server.harness.makeKey(
                 "t1", #"{"name": "b", "permissions": ["credentials:read"], "expires_in": 60}"#)
             func read(_ key: String, _ name: String) async throws -> Int {
@@ -575,7 +576,7 @@ private func withWarmServer(_ body: (WarmServer) async throws -> Void) async thr
 
     @Test func `is counted like every other`() async throws {
         try await withWarmServer { server async throws in
-            let tag = try #require(try await server.get().fields["ETag"])
+            let tag = try #require(try await server.get().fields["ETag"]?.text)
             for _ in 0..<9 { _ = try await server.get() }
             for _ in 0..<5 { _ = try await server.get("/credentials", "If-None-Match: \(tag)") }
             let text = await server.harness.call(.get, "/metrics").text

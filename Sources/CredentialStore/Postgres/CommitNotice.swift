@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import OAuth
 
 /// What a replica tells the others of a commit, as the payload of a notification: names and versions, no content.
@@ -85,14 +86,15 @@ enum CommitNotice {
         }
 
         mutating func id() -> RecordID? {
-            guard let kind = next().flatMap(RecordKind.init(rawValue:)), let tenant = tenant(), let key = next() else {
+            guard let kind = next().flatMap({ RecordKind(WireText($0)) }), let tenant = tenant(), let key = next()
+            else {
                 return nil
             }
             return RecordID(kind, tenant, key: key)
         }
 
         mutating func tenant() -> TenantName? {
-            next().flatMap { $0 == TenantName.broker.description ? .broker : TenantName($0) }
+            next().flatMap { WireText($0) == WireText(TenantName.broker.description) ? .broker : TenantName($0) }
         }
     }
 }

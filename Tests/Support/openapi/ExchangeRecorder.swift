@@ -44,8 +44,8 @@ package final class ExchangeRecorder: Sendable {
             json.array { json in
                 for field in answer.fields.all {
                     json.object { json in
-                        json.member("name", field.name)
-                        json.member("value", field.value)
+                        json.member("name", field.name.text)
+                        json.member("value", field.value.text)
                     }
                 }
             }

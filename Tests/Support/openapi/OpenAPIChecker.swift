@@ -31,5 +31,5 @@ package enum OpenAPIChecker {
     }
 
     /// The texts of a list in an answer.
-    package static func texts(_ value: JSONValue?) -> [String] { value?.array?.compactMap(\.string) ?? [] }
+    package static func texts(_ value: JSONValue?) -> [String] { value?.array?.compactMap(\.text) ?? [] }
 }
