@@ -29,6 +29,8 @@ internal import TokenBroker
             if follows {
                 first.follow()
                 feed.follow()
+            } else {
+                feed.setDelivery(.fails)
             }
             await one.makeTenant()
         }
