@@ -1,3 +1,4 @@
+internal import ExternalText
 package import HTTPCodec
 internal import JSON
 internal import OAuth

@@ -1,4 +1,5 @@
 internal import Cryptography
+internal import ExternalText
 internal import FoundationEssentials
 internal import HTTPCodec
 package import JSON

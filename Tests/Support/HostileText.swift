@@ -1,4 +1,4 @@
-package import ExternalText
+internal import ExternalText
 internal import Glibc
 
 /// Text made to be slow to read.

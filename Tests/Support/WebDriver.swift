@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import Glibc
 internal import HTTPCodec
 internal import HTTPSClient

@@ -98,6 +98,27 @@ import TokenBroker
 
     // MARK: Large input
 
+    /// Counts who reads now, how many did so at once at most, and how many have read.
+    private final class Readers: Sendable {
+        private let state = Mutex((now: 0, most: 0, all: 0))
+
+        var counts: (now: Int, most: Int, all: Int) { state.withLock { $0 } }
+
+        func begin() {
+            state.withLock { state in
+                state.now += 1
+                state.most = max(state.most, state.now)
+            }
+        }
+
+        func end() {
+            state.withLock { state in
+                state.now -= 1
+                state.all += 1
+            }
+        }
+    }
+
     @Test(arguments: [(InputReading.largestInPlace, true), (InputReading.largestInPlace + 1, false)])
     func `large input is not read on the loop that a task prefers`(count: Int, isOnLoop: Bool) async throws {
         let loop = try EventLoop(name: "reading")
@@ -109,26 +130,19 @@ import TokenBroker
     }
 
     @Test func `two large inputs are read at once, and the others in their turn`() async throws {
-        let state = Mutex((now: 0, most: 0, all: 0))
-        await withTaskGroup { group in
-            for _ in 0..<50 {
-                group.addTask {
-                    await InputReading.run(bytes: .max) {
-                        state.withLock { state in
-                            state.now += 1
-                            state.most = max(state.most, state.now)
-                        }
-                        // Long enough for others to come in between.
-                        _ = (0..<20_000).reduce(0) { $0 ^ $1 }
-                        state.withLock { state in
-                            state.now -= 1
-                            state.all += 1
-                        }
-                    }
+        let readers = Readers()
+        let tasks = (0..<50).map { _ in
+            Task {
+                await InputReading.run(bytes: .max) {
+                    readers.begin()
+                    // Long enough for others to come in between.
+                    _ = (0..<20_000).reduce(0) { $0 ^ $1 }
+                    readers.end()
                 }
             }
         }
-        let (now, most, all) = state.withLock { $0 }
+        for task in tasks { await task.value }
+        let (now, most, all) = readers.counts
         #expect((now, all) == (0, 50))
         #expect((1...2).contains(most))
     }
