@@ -288,9 +288,8 @@ internal import TokenBroker
     ]
 
     /// What a browser says of a form that comes from a page of the broker's.
-    private static let button: Fields = [
-        "Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin",
-    ]
+    private static let form = "application/x-www-form-urlencoded"
+    private static let button: Fields = ["Content-Type": form, "Sec-Fetch-Site": "same-origin"]
 
     @discardableResult
     private func end(
@@ -430,7 +429,11 @@ internal import TokenBroker
         for accept in [BrokerHarness.browserAccept, "*/*", "application/json"] {
             let fields: Fields = ["Accept": accept]
             await recorder.call(broker, .get, path, key: nil, fields: fields)
-            await recorder.call(broker, .post, path, key: nil, body: "decision=continue", fields: fields)
+            for type in [Self.form, "text/plain"] {
+                await recorder.call(
+                    broker, .post, path, key: nil, body: "decision=continue",
+                    fields: ["Accept": accept, "Content-Type": type])
+            }
             await recorder.call(
                 broker, .get, path, key: nil, fields: ["Accept": accept, "Sec-Purpose": "prefetch"])
             var pressing = Self.button
@@ -487,8 +490,11 @@ internal import TokenBroker
                         fields.append("Accept", accept)
                         fields.append("Cookie", cookie)
                         await recorder.call(broker, .post, confirm, key: nil, body: "", fields: fields)
-                        await recorder.call(
-                            broker, .post, confirm, key: nil, body: "decision=\(decision)", fields: ["Accept": accept])
+                        for type in [Self.form, "text/plain"] {
+                            await recorder.call(
+                                broker, .post, confirm, key: nil, body: "decision=\(decision)",
+                                fields: ["Accept": accept, "Content-Type": type])
+                        }
                         for _ in 0..<2 {
                             await recorder.call(
                                 broker, .post, confirm, key: nil, body: "decision=\(decision)", fields: fields)

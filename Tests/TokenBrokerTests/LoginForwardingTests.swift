@@ -146,7 +146,8 @@ internal import TokenBroker
         let login = await broker.beginLogin()
         let first = try #require(BrokerHarness.cookie(await broker.start(login)))
         let answer = await broker.call(
-            .post, Self.startPath(login), key: nil, body: body, fields: ["Sec-Fetch-Site": "same-origin"])
+            .post, Self.startPath(login), key: nil, body: body,
+            fields: ["Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"])
         #expect(answer.status == 400)
         #expect(await broker.start(login, cookie: first).status == 303)
     }
