@@ -7,7 +7,7 @@ package import OAuth
 /// A login between its two legs, and afterwards what became of it.
 package struct PendingLogin: Sendable {
     /// The address at which the response to a login is expected.
-    enum Callback: String, Sendable {
+    enum Callback: String, Sendable, CaseIterable {
         /// `/login/callback`.
         case shared
         /// `/login/callback/{tenant}`.

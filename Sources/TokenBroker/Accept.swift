@@ -19,8 +19,8 @@ enum Accept {
 
     /// Whether HTML is named, as every browser does and no other common client.
     static func namesHTML(_ fields: Fields) -> Bool {
-        fields.list("Accept").prefix(mostRanges).map(Range.init)
-            .contains { $0.type == "text" && $0.subtype == "html" && $0.quality > 0 }
+        let ranges = fields.list("Accept").prefix(mostRanges).map { Range($0) }
+        return ranges.contains { range in range.type == "text" && range.subtype == "html" && range.quality > 0 }
     }
 
     private struct Preference: Comparable {

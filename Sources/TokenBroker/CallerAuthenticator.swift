@@ -1,5 +1,6 @@
 package import BrokerCore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 package import HTTPServer
 internal import OAuth

@@ -1,3 +1,5 @@
+import BrokerTesting
+import ExternalText
 import JSON
 import Testing
 

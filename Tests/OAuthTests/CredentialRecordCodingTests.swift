@@ -1,4 +1,5 @@
 import Cryptography
+import ExternalText
 import JSON
 import OAuth
 import Testing
@@ -39,12 +40,12 @@ import Testing
         #expect(!text.contains("secret-1"))
     }
 
-    static let members: [String: JSONValue] = [
+    static let members: [WireText: JSONValue] = [
         "level": .string("user"), "access_token": .string("at"), "expires": .integer(1000),
         "granted_scopes": .array([.string("a")]), "client_id": .string("c"), "requested_scopes": .array([]),
     ]
 
-    private func decode(_ held: [String: JSONValue]) -> CredentialRecord? {
+    private func decode(_ held: [WireText: JSONValue]) -> CredentialRecord? {
         CredentialRecord(decoding: JSONWriter.object { $0.member("held", .object(held)) })
     }
 
@@ -69,7 +70,7 @@ import Testing
     }
 
     @Test(arguments: members.keys.sorted())
-    func `a member that every writer knew must be there and of its type`(name: String) {
+    func `a member that every writer knew must be there and of its type`(name: WireText) {
         var held = Self.members
         held[name] = nil
         #expect(decode(held) == nil)
@@ -87,8 +88,8 @@ import Testing
             ("refresh_token", .integer(1)), ("refresh_token", .null), ("user_id", .integer(1)),
             ("client_unique_key", .bool(false)), ("client_secret_digest", .string("*")),
             ("client_secret_digest", .integer(1)),
-        ] as [(String, JSONValue)])
-    func `a member with a value that no writer wrote spoils the record`(name: String, value: JSONValue) {
+        ] as [(WireText, JSONValue)])
+    func `a member with a value that no writer wrote spoils the record`(name: WireText, value: JSONValue) {
         var held = Self.members
         held[name] = value
         #expect(decode(held) == nil)

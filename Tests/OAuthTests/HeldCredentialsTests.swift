@@ -1,4 +1,5 @@
 import Cryptography
+import ExternalText
 import OAuth
 import Testing
 

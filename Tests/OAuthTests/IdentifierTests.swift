@@ -1,3 +1,4 @@
+import BrokerTesting
 import OAuth
 import Testing
 

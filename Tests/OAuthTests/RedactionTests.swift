@@ -1,4 +1,6 @@
+import BrokerTesting
 import Cryptography
+import ExternalText
 import OAuth
 import Testing
 
@@ -27,7 +29,7 @@ import Testing
         TokenResponse(
             body: Array(#"{"access_token":"\#(canary)","refresh_token":"\#(canary)"}"#.utf8), askedAt: Sample.now),
         try? AuthorizationResponse(query: "code=\(canary)&state=\(canary)"),
-        AuthorizationResponse.Outcome.code(canary),
+        AuthorizationResponse.Outcome.code(WireText(canary)),
         AuthorizationRequest(
             redirectURI: "https://app.example/", state: canary, codeChallenge: "ch",
             customParameters: ["a": "b"]),

@@ -1,3 +1,5 @@
+import BrokerTesting
+import ExternalText
 import HTTPCodec
 import OAuth
 import Testing

@@ -1,3 +1,4 @@
+import BrokerTesting
 import OAuth
 import Testing
 
@@ -14,7 +15,7 @@ import Testing
     @Test func `an empty token is refused and an empty list is not`() {
         #expect(ScopeSet([""]) == nil)
         #expect(ScopeSet(["a", ""]) == nil)
-        #expect(ScopeSet([]) == .empty)
+        #expect(ScopeSet([String]()) == .empty)
         #expect(ScopeSet.empty.isEmpty)
         #expect(ScopeSet.empty.description == "")
     }

@@ -1,4 +1,6 @@
+import BrokerTesting
 import Cryptography
+import ExternalText
 import HTTPCodec
 import OAuth
 import Testing
@@ -118,7 +120,7 @@ import Testing
         let client = Sample.client(id: odd, secret: odd, uniqueKey: odd)
         let pairs = try FormEncoding.decode(form(Self.code, client, at: Sample.tidal).form)
         for name in ["client_id", "client_secret", "client_unique_key"] {
-            #expect(pairs.filter { $0.name == name } == [.init(name, odd)])
+            #expect(pairs.filter { $0.name == WireText(name) } == [.init(name, odd)])
         }
     }
 

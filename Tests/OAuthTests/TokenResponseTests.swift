@@ -1,4 +1,6 @@
+import BrokerTesting
 import Cryptography
+import ExternalText
 import OAuth
 import Testing
 

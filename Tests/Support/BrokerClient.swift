@@ -1,4 +1,5 @@
 internal import DevelopmentProvider
+import ExternalText
 package import HTTPCodec
 internal import HTTPSClient
 internal import JSON

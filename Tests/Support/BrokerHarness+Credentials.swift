@@ -1,3 +1,4 @@
+import ExternalText
 package import HTTPCodec
 internal import JSON
 internal import OAuth

@@ -1,5 +1,6 @@
 package import CredentialStore
 internal import Cryptography
+import ExternalText
 package import HTTPCodec
 internal import JSON
 internal import OAuth
@@ -47,7 +48,7 @@ extension BrokerHarness {
         _ login: Login, cookie: String? = nil, accept: String? = browserAccept, fields: Fields = [:]
     ) async -> Answer {
         var fields = fields
-        for field in Self.fields(cookie: cookie, accept: accept).all { fields.append(field.name, field.value) }
+        for field in Self.fields(cookie: cookie, accept: accept).all { fields.append(field) }
         return await call(.get, Self.path(of: login.startURI), key: nil, fields: fields)
     }
 
@@ -61,7 +62,7 @@ extension BrokerHarness {
     ) async -> Answer {
         var fields = Self.fields(cookie: cookie, accept: accept)
         fields.append("Content-Type", "application/x-www-form-urlencoded")
-        for field in origin.all { fields.append(field.name, field.value) }
+        for field in origin.all { fields.append(field) }
         return await call(.post, path, key: nil, body: "decision=\(decision)", fields: fields)
     }
 
@@ -87,7 +88,7 @@ extension BrokerHarness {
             let record = try await vault.read(RecordID(.login, name, key: id)),
             case .object(var members) = try JSONValue(parsing: record.content.revealedBytes)
         else { preconditionFailure("no login \(id)") }
-        for name in names { members[name] = nil }
+        for name in names { members[WireText(name)] = nil }
         var json = JSONWriter()
         json.value(.object(members))
         try await vault.commit([

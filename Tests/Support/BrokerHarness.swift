@@ -1,6 +1,7 @@
 package import BrokerCore
 package import CredentialStore
 internal import Cryptography
+import ExternalText
 package import HTTPCodec
 package import HTTPSClient
 package import HTTPServer

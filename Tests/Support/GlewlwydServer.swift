@@ -1,3 +1,4 @@
+import ExternalText
 package import JSON
 
 /// A running Glewlwyd 2.7, an OAuth 2.0 and OpenID Connect server that nobody of this project wrote, on a free loopback
@@ -144,7 +145,8 @@ package final class GlewlwydServer: Sendable {
     package func post(_ form: [String: String], to url: String) async throws -> (status: Int, body: JSONValue?) {
         let answer = try await command("post") { writer in
             writer.member("url", url)
-            writer.member("form", .object(form.mapValues(JSONValue.string)))
+            writer.member(
+                "form", .object(Dictionary(uniqueKeysWithValues: form.map { (WireText($0), JSONValue.string($1)) })))
         }
         guard let status = answer["status"]?.integer, let body = answer["body"]?.text else {
             throw GlewlwydFailure("no status or body in its answer")

@@ -1,4 +1,3 @@
-package import ExternalText
 internal import Glibc
 
 /// Text made to be slow to read.

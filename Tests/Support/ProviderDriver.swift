@@ -1,4 +1,5 @@
 package import DevelopmentProvider
+import ExternalText
 package import HTTPCodec
 package import HTTPServer
 package import JSON

@@ -1,6 +1,7 @@
 package import BrokerCore
 internal import CredentialStore
 internal import Cryptography
+import ExternalText
 package import HTTPCodec
 package import HTTPSClient
 internal import HTTPServer

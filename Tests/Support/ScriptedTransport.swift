@@ -1,4 +1,5 @@
 internal import BrokerCore
+import ExternalText
 package import HTTPCodec
 package import HTTPSClient
 internal import Synchronization

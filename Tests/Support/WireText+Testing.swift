@@ -19,6 +19,10 @@ extension JSONValue {
     package subscript(_ member: String) -> JSONValue? { self[WireText(member)] }
 }
 
+extension Fields {
+    package mutating func append(_ field: Field) { append(field.name.text, field.value.text) }
+}
+
 extension FormEncoding {
     package static func decode(_ text: String, limits: Limits = Limits()) throws(Fault) -> [Pair] {
         try decode(WireText(text), limits: limits)
@@ -29,4 +33,32 @@ extension AuthorizationResponse {
     package init(query: String) throws(Fault) {
         try self.init(query: WireText(query))
     }
+}
+
+extension ErrorText {
+    package static func presentable(_ text: String) -> String? { presentable(WireText(text)) }
+}
+
+extension APISubStatus {
+    package static func forcesRefresh(_ text: String) -> Bool { forcesRefresh(WireText(text)) }
+}
+
+extension RetryAfter {
+    package static func parse(_ text: String, now: Timestamp) -> Duration? { parse(WireText(text), now: now) }
+}
+
+extension HTTPDate {
+    package static func parse(_ text: String) -> Timestamp? { parse(WireText(text)) }
+}
+
+extension ScopeSet {
+    package init(granted text: String) { self.init(granted: WireText(text)) }
+}
+
+extension TokenResponse {
+    package static func expiry(ofToken token: String) -> Timestamp? { expiry(ofToken: WireText(token)) }
+}
+
+extension TokenText {
+    package static func isSendable(_ text: String) -> Bool { isSendable(WireText(text)) }
 }

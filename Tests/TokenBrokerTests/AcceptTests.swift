@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import BrokerTesting
+import ExternalText
 internal import HTTPCodec
 internal import Testing
 internal import TokenBroker
