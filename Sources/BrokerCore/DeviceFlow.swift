@@ -96,8 +96,9 @@ package final class DeviceFlow: Sendable {
             throw BrokerError(.internalError, "The system's random source failed.")
         }
         let login = PendingDeviceLogin(
-            id: id, tenant: tenant.name, storageKey: storageKey, configuration: tenant.configuration.withoutAllowedURIs,
-            server: server, expires: time.now.advanced(by: answer.expiresIn), deviceCode: answer.deviceCode,
+            id: id, tenant: tenant.name, storageKey: storageKey, expires: time.now.advanced(by: answer.expiresIn),
+            request: .init(
+                configuration: tenant.configuration.withoutAllowedURIs, server: server, deviceCode: answer.deviceCode),
             polling: DevicePolling(interval: answer.interval), wait: answer.interval)
         let record = login.record(version: versions.first(at: time.now), handleDigest: Self.digest(handle))
         do throws(StoreError) {
@@ -305,7 +306,7 @@ package final class DeviceFlow: Sendable {
     private func claimAndPoll(
         _ login: PendingDeviceLogin, _ record: OpenRecord
     ) async throws(StoreError) -> Sighting? {
-        guard let code = login.deviceCode else { throw .damaged("a pending device login has no code") }
+        guard let request = login.request else { throw .damaged("a pending device login has no code") }
         var login = login
         login.isBeingPolled = true
         login.wait = Self.longestPoll
@@ -318,7 +319,7 @@ package final class DeviceFlow: Sendable {
 
         let id = RefreshID()
         let (outcome, response) = await endpoint.poll(
-            code, for: login.configuration.client, at: login.server, as: id)
+            request.deviceCode, for: request.configuration.client, at: request.server, as: id)
         metrics.devicePolled(outcome)
         login.isBeingPolled = false
         switch login.polling.next(after: outcome, remaining: time.now.duration(to: login.expires)) {
@@ -335,7 +336,7 @@ package final class DeviceFlow: Sendable {
             let error = Self.error(reason, outcome)
             return try await end(login, over: claim, .failed(error.code), error)
         case .granted:
-            if let response { await complete(login, response, as: id) }
+            if let response { await complete(login, request, response, as: id) }
             return nil
         }
     }
@@ -354,7 +355,7 @@ package final class DeviceFlow: Sendable {
     ) async throws(StoreError) -> Sighting {
         var ended = login
         ended.status = status
-        ended.deviceCode = nil
+        ended.request = nil
         ended.isBeingPolled = false
         let (id, now) = (login.credentialsID, time.now)
         let sighting = try await write(
@@ -369,15 +370,16 @@ package final class DeviceFlow: Sendable {
 
     /// Stores what the provider granted together with the login's end, both or none.
     private func complete(
-        _ login: PendingDeviceLogin, _ response: TokenResponse, as id: RefreshID
+        _ login: PendingDeviceLogin, _ request: PendingDeviceLogin.Request, _ response: TokenResponse,
+        as id: RefreshID
     ) async {
-        let client = login.configuration.client
+        let client = request.configuration.client
         let held = HeldCredentials(
-            granted: response, level: .user, to: client, defaultLifetime: login.server.preset.defaultLifetime,
+            granted: response, level: .user, to: client, defaultLifetime: request.server.preset.defaultLifetime,
             now: time.now)
         var completed = login
         completed.status = .completed
-        completed.deviceCode = nil
+        completed.request = nil
         let finished = completed
         let told = BrokerEvent.loginCompleted(login.credentialsID, .device, loginID: nil, at: time.now)
         var tried: Int64?
@@ -401,7 +403,7 @@ package final class DeviceFlow: Sendable {
             }
             if stored == nil, !hasArrived {
                 // Cancelled meanwhile: nobody will ever use this token.
-                _ = await endpoint.revoke(held, for: client, at: login.server)
+                _ = await endpoint.revoke(held, for: client, at: request.server)
                 log.info("device_login_dropped", fields(of: login))
                 return
             }
@@ -414,7 +416,7 @@ package final class DeviceFlow: Sendable {
     }
 
     private func fields(of login: PendingDeviceLogin) -> [LogField] {
-        LogField.credentials(login.credentialsID) + [.provider(login.configuration.preset)]
+        LogField.credentials(login.credentialsID) + (login.request.map { [.provider($0.configuration.preset)] } ?? [])
     }
 
     private static func error(_ reason: DevicePolling.Failure, _ outcome: DevicePolling.Outcome) -> BrokerError {
@@ -447,6 +449,7 @@ package final class DeviceFlow: Sendable {
     package func idle() async {
         for task in pollers.withLock({ $0.ending ?? [] }) { await task.value }
         await polls.idle()
+        await quota.idle()
     }
 
     /// Has the polls under way wait for nothing any more; see `CredentialsProvider.cutShort`.

@@ -181,11 +181,14 @@ package final class LoginFlow: Sendable {
         let loginURI = request.uri(for: configuration.client, at: server)
         let mustStartHere = configuration.browserBinding == .required
         let login = PendingLogin(
-            id: loginID, tenant: tenant.name, storageKey: parameters.storageKey, redirectURI: redirectURI.text,
-            callback: callback, returnTo: parameters.returnTo?.text, configuration: configuration.withoutAllowedURIs,
-            server: server,
+            id: loginID, tenant: tenant.name, storageKey: parameters.storageKey,
+            tenantTitle: configuration.displayName ?? tenant.name.description,
+            providerTitle: configuration.providerTitle(at: server), callback: callback,
             expires: time.now.advanced(by: PendingLogin.validity),
-            secrets: .init(loginURI: loginURI, codeVerifier: pkce.codeVerifier, binding: binding),
+            secrets: .init(
+                redirectURI: redirectURI.text, returnTo: parameters.returnTo?.text,
+                configuration: configuration.withoutAllowedURIs, server: server, loginURI: loginURI,
+                codeVerifier: pkce.codeVerifier, binding: binding),
             isBound: mustStartHere)
         let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
         let reserve = configuration.browserBinding == .confirm ? PendingLogin.confirmationReserve : 0
@@ -297,7 +300,7 @@ package final class LoginFlow: Sendable {
         var login = try PendingLogin(record)
         if login.expires <= time.now { return .failure(Self.unknown) }
         guard login.status == .pending, var secrets = login.secrets else { return .failure(Self.used) }
-        if login.configuration.browserBinding == .off {
+        if secrets.configuration.browserBinding == .off {
             return .success(.goOn(loginURI: secrets.loginURI, nil))
         }
         let name = login.cookieName(isSecure: isSecure)
@@ -356,9 +359,9 @@ package final class LoginFlow: Sendable {
                 throw BrokerError(.forbidden, "The API key is not valid for this login's storage key.")
             }
             let secrets = try usableSecrets(of: login)
-            try check(response.issuer, login.server)
+            try check(response.issuer, secrets.server)
             if login.isBound { throw Self.otherBrowser }
-            if login.configuration.browserBinding == .confirm { throw Self.needsBrowser }
+            if secrets.configuration.browserBinding == .confirm { throw Self.needsBrowser }
             if let ended = try await attempt(login, record, secrets, try Self.grant(in: response)) { return ended }
         }
     }
@@ -379,10 +382,10 @@ package final class LoginFlow: Sendable {
                     .invalidRequest, "The response came to another callback than the login was begun with.")
             }
             let secrets = try usableSecrets(of: login)
-            try check(response.issuer, login.server)
+            try check(response.issuer, secrets.server)
             try checkBrowser(browser.cookies, login, secrets)
             let grant = try Self.grant(in: response)
-            if login.configuration.browserBinding == .confirm, case .success(let code) = grant {
+            if secrets.configuration.browserBinding == .confirm, case .success(let code) = grant {
                 guard browser.canConfirm else { throw Self.needsBrowser }
                 if let cookie = try await keep(code, for: browser, login, record, secrets) {
                     return .mustConfirm(login.description, cookie)
@@ -534,33 +537,35 @@ package final class LoginFlow: Sendable {
         }
         switch grant {
         case .success(let code):
-            return .ended(await redeem(code, used, usedRecord, verifier: secrets.codeVerifier, as: id))
+            return .ended(await redeem(code, used, usedRecord, secrets, as: id))
         case .failure(let error):
-            return .ended(end(used, .failure(error)))
+            return .ended(end(used, secrets, .failure(error)))
         }
     }
 
     private func redeem(
-        _ code: SecretBytes, _ login: PendingLogin, _ record: OpenRecord, verifier: SecretBytes, as id: RefreshID
+        _ code: SecretBytes, _ login: PendingLogin, _ record: OpenRecord, _ secrets: PendingLogin.Secrets,
+        as id: RefreshID
     ) async -> Ended {
-        let client = login.configuration.client
+        let client = secrets.configuration.client
         do throws(BrokerError) {
             let response: TokenResponse
             do throws(TokenEndpoint.Failure) {
                 response = try await endpoint.request(
-                    .authorizationCode(code: code, redirectURI: login.redirectURI, codeVerifier: verifier),
-                    for: client, at: login.server, as: id)
+                    .authorizationCode(
+                        code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier),
+                    for: client, at: secrets.server, as: id)
             } catch {
                 throw error.reason
             }
             let held = HeldCredentials(
                 granted: response, level: .user, to: client,
-                defaultLifetime: login.server.preset.defaultLifetime, now: time.now)
+                defaultLifetime: secrets.server.preset.defaultLifetime, now: time.now)
             try await store(held, of: login, over: record)
-            return end(login, .success(held))
+            return end(login, secrets, .success(held))
         } catch {
             await markFailed(login, record, error)
-            return end(login, .failure(error))
+            return end(login, secrets, .failure(error))
         }
     }
 
@@ -592,10 +597,12 @@ package final class LoginFlow: Sendable {
         }
     }
 
-    private func end(_ login: PendingLogin, _ result: Result<HeldCredentials, BrokerError>) -> Ended {
-        report(login, result)
+    private func end(
+        _ login: PendingLogin, _ secrets: PendingLogin.Secrets, _ result: Result<HeldCredentials, BrokerError>
+    ) -> Ended {
+        report(login, secrets.configuration.preset, result)
         return Ended(
-            login: login.description, credentialsID: login.credentialsID, returnTo: login.returnTo, result: result)
+            login: login.description, credentialsID: login.credentialsID, returnTo: secrets.returnTo, result: result)
     }
 
     /// Writes down why the login failed. If the store cannot take it, the login is told as expired in due time, which
@@ -625,8 +632,10 @@ package final class LoginFlow: Sendable {
         ]
     }
 
-    private func report(_ login: PendingLogin, _ result: Result<HeldCredentials, BrokerError>) {
-        let fields = LogField.credentials(login.credentialsID) + [.provider(login.configuration.preset)]
+    private func report(
+        _ login: PendingLogin, _ preset: ProviderPreset, _ result: Result<HeldCredentials, BrokerError>
+    ) {
+        let fields = LogField.credentials(login.credentialsID) + [.provider(preset)]
         switch result {
         case .success:
             metrics.loginEnded(.standard, "completed")
@@ -745,6 +754,7 @@ package final class LoginFlow: Sendable {
     /// Suspends until no code is being redeemed.
     package func idle() async {
         await attempts.idle()
+        await quota.idle()
     }
 
     /// Has the redemptions in flight wait for nothing any more; see `CredentialsProvider.cutShort`.

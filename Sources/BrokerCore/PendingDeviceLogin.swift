@@ -10,6 +10,15 @@ internal import Reactor
 /// The record is the job: whoever replaces it, naming the version that it read, owns the next poll, so that any number
 /// of replicas together ask no more often than one would.
 struct PendingDeviceLogin: Sendable {
+    /// What a poll asks.
+    struct Request: Sendable {
+        /// The registration and the endpoints of the moment when the login began.
+        let configuration: TenantConfiguration
+        let server: AuthorizationServer
+        /// The provider's.
+        let deviceCode: SecretBytes
+    }
+
     /// How long after its end the outcome can still be asked for.
     static let memory: Duration = .seconds(3600)
     /// What to wait when the code ends before the next poll is due: as long as the longest-lived code, so that no clock
@@ -19,13 +28,10 @@ struct PendingDeviceLogin: Sendable {
     let id: String
     let tenant: TenantName
     let storageKey: StorageKey
-    /// The registration and the endpoints of the moment when the login began.
-    let configuration: TenantConfiguration
-    let server: AuthorizationServer
     /// The end of the provider's code.
     let expires: Timestamp
-    /// The provider's; gone once the login has ended.
-    var deviceCode: SecretBytes?
+    /// Gone once the login has ended: the record then keeps what tells the outcome.
+    var request: Request?
     var polling: DevicePolling
     /// How long to leave the provider alone, from the moment when this version was written. A span and not an instant:
     /// replicas' clocks need not agree for it.
@@ -62,16 +68,14 @@ extension PendingDeviceLogin {
     private var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("storage_key", storageKey.description)
-            json.name("configuration")
-            json.object { json in
-                // The client secret goes with the code: what is left only tells the outcome.
-                let configuration = deviceCode == nil ? configuration.withoutClientSecret : configuration
-                configuration.encode(to: &json, revealingSecret: true)
-            }
-            json.name("server")
-            server.encode(to: &json)
             json.member("expires", expires.milliseconds)
-            json.memberIfPresent("device_code", deviceCode?.revealedText)
+            if let request {
+                json.name("configuration")
+                json.object { request.configuration.encode(to: &$0, revealingSecret: true) }
+                json.name("server")
+                request.server.encode(to: &json)
+                json.member("device_code", request.deviceCode.revealedText)
+            }
             json.member("interval", polling.intervalSeconds)
             json.member("retries", polling.retries)
             json.member("wait", wait.milliseconds)
@@ -85,8 +89,6 @@ extension PendingDeviceLogin {
         let damaged = StoreError.damaged("a device login of tenant \(record.id.tenant) cannot be read by this version")
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),
-            let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:)),
-            let server = json["server"].flatMap({ AuthorizationServer($0, of: configuration) }),
             let expires = json["expires"]?.integer, let interval = json["interval"]?.integer,
             let retries = json["retries"]?.integer.flatMap({ Int(exactly: $0) }),
             let polling = DevicePolling(intervalSeconds: interval, retries: retries),
@@ -96,14 +98,17 @@ extension PendingDeviceLogin {
         id = record.id.key
         tenant = record.id.tenant
         self.storageKey = storageKey
-        self.configuration = configuration
-        self.server = server
         self.expires = Timestamp(milliseconds: expires)
-        deviceCode = (json["device_code"]?.string?.text).map(SecretBytes.init(utf8:))
+        if let code = json["device_code"]?.string?.text {
+            guard let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:)),
+                let server = json["server"].flatMap({ AuthorizationServer($0, of: configuration) })
+            else { throw damaged }
+            request = Request(configuration: configuration, server: server, deviceCode: SecretBytes(utf8: code))
+        }
         self.polling = polling
         self.wait = .milliseconds(wait)
         self.isBeingPolled = isBeingPolled
         self.status = status
-        if status == .pending, deviceCode == nil { throw damaged }
+        if status == .pending, request == nil { throw damaged }
     }
 }

@@ -23,8 +23,13 @@ package struct PendingLogin: Sendable {
         let code: SecretBytes
     }
 
-    /// What the second leg needs. Gone once the state is used.
+    /// What the second leg needs. Gone once the state is used: the record then keeps what tells the outcome.
     struct Secrets: Sendable {
+        let redirectURI: String
+        let returnTo: String?
+        /// The registration and the endpoints of the moment when the login began: they redeem the code.
+        let configuration: TenantConfiguration
+        let server: AuthorizationServer
         let loginURI: String
         let codeVerifier: SecretBytes
         /// The value of the cookie of the browser that may finish the login.
@@ -50,12 +55,10 @@ package struct PendingLogin: Sendable {
     let id: String
     let tenant: TenantName
     let storageKey: StorageKey
-    let redirectURI: String
+    /// The tenant and its provider as pages name them.
+    let tenantTitle: String
+    let providerTitle: String
     let callback: Callback
-    let returnTo: String?
-    /// The registration and the endpoints of the moment when the login began: they redeem the code.
-    let configuration: TenantConfiguration
-    let server: AuthorizationServer
     let expires: Timestamp
     var secrets: Secrets?
     /// Whether the browser has to show its cookie.
@@ -81,6 +84,9 @@ package struct PendingLogin: Sendable {
         (isSecure ? "__Host-" : "") + "token-broker-login-" + id
     }
 
+    /// Marks the records whose state is not used yet, until that is over: they are counted (`PendingLoginQuota`).
+    private var due: Timestamp? { secrets == nil ? nil : expires }
+
     /// The name of the cookie of the browser that is asked to confirm the login.
     func confirmationCookieName(isSecure: Bool) -> String {
         (isSecure ? "__Host-" : "") + "token-broker-confirm-" + id
@@ -89,12 +95,9 @@ package struct PendingLogin: Sendable {
     /// What pages say of the login.
     var description: LoginDescription {
         LoginDescription(
-            loginID: id, tenant: tenant, tenantTitle: configuration.displayName ?? tenant.description,
-            storageKey: storageKey, providerTitle: configuration.providerTitle(at: server))
+            loginID: id, tenant: tenant, tenantTitle: tenantTitle, storageKey: storageKey,
+            providerTitle: providerTitle)
     }
-
-    /// Marks the records whose state is not used yet, until that is over: they are counted (`PendingLoginQuota`).
-    private var due: Timestamp? { secrets == nil ? nil : expires }
 
     func record(version: Int64, stateDigest: [UInt8]) -> OpenRecord {
         OpenRecord(
@@ -127,22 +130,20 @@ extension PendingLogin {
     private var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("storage_key", storageKey.description)
-            json.member("redirect_uri", redirectURI)
+            json.member("tenant_title", tenantTitle)
+            json.member("provider_title", providerTitle)
             json.member("callback", callback.rawValue)
-            json.memberIfPresent("return_to", returnTo)
-            json.name("configuration")
-            json.object { json in
-                // The client secret goes with the others: what is left only tells the outcome.
-                let configuration = secrets == nil ? configuration.withoutClientSecret : configuration
-                configuration.encode(to: &json, revealingSecret: true)
-            }
-            json.name("server")
-            server.encode(to: &json)
             json.member("expires", expires.milliseconds)
             json.member("bound", isBound)
             json.member("started", isStarted)
             json.memberIfPresent("attempt", attempt)
             if let secrets {
+                json.member("redirect_uri", secrets.redirectURI)
+                json.memberIfPresent("return_to", secrets.returnTo)
+                json.name("configuration")
+                json.object { secrets.configuration.encode(to: &$0, revealingSecret: true) }
+                json.name("server")
+                secrets.server.encode(to: &json)
                 json.member("login_uri", secrets.loginURI)
                 json.member("code_verifier", secrets.codeVerifier.revealedText)
                 json.member("binding", secrets.binding.revealedText)
@@ -163,9 +164,6 @@ extension PendingLogin {
         let damaged = StoreError.damaged("a login of tenant \(record.id.tenant) cannot be read by this version")
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),
-            let redirectURI = json["redirect_uri"]?.string?.text,
-            let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:)),
-            let server = json["server"].flatMap({ AuthorizationServer($0, of: configuration) }),
             let expires = json["expires"]?.integer, let isBound = json["bound"]?.bool,
             let status = json["status"]?.string == WireText(Self.redeeming) ? .pending : LoginProgress(json),
             status != .expired
@@ -173,24 +171,30 @@ extension PendingLogin {
         id = record.id.key
         tenant = record.id.tenant
         self.storageKey = storageKey
-        self.redirectURI = redirectURI
         if let text = json["callback"]?.string {
             guard let known = Callback(text) else { throw damaged }
             callback = known
         } else {
             callback = .shared
         }
-        returnTo = json["return_to"]?.string?.text
-        self.configuration = configuration
-        self.server = server
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
-        // An earlier build binds a login at its start, except where binding is required from the beginning.
-        isStarted = json["started"]?.bool ?? (isBound && configuration.browserBinding != .required)
         attempt = json["attempt"]?.string?.text
+        // An earlier build keeps these of a login that has ended as well, and not the titles that are made of them.
+        let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:))
+        let server = configuration.flatMap { configuration in
+            json["server"].flatMap { AuthorizationServer($0, of: configuration) }
+        }
+        tenantTitle = json["tenant_title"]?.string?.text ?? configuration?.displayName ?? record.id.tenant.description
+        providerTitle =
+            json["provider_title"]?.string?.text
+            ?? configuration.flatMap { configuration in server.map { configuration.providerTitle(at: $0) } } ?? ""
+        // An earlier build binds a login at its start, except where binding is required from the beginning.
+        isStarted = json["started"]?.bool ?? (isBound && configuration?.browserBinding != .required)
         if let loginURI = json["login_uri"]?.string?.text, let verifier = json["code_verifier"]?.string?.text,
             let binding = json["binding"]?.string?.text
         {
+            guard let configuration, let server, let redirectURI = json["redirect_uri"]?.string?.text else { throw damaged }
             var confirmation: Confirmation?
             if let kept = json["confirmation"] {
                 guard let cookie = kept["cookie"]?.string?.text, let code = kept["code"]?.string?.text else {
@@ -199,8 +203,9 @@ extension PendingLogin {
                 confirmation = Confirmation(cookie: SecretBytes(utf8: cookie), code: SecretBytes(utf8: code))
             }
             secrets = Secrets(
-                loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier), binding: SecretBytes(utf8: binding),
-                confirmation: confirmation)
+                redirectURI: redirectURI, returnTo: json["return_to"]?.string, configuration: configuration,
+                server: server, loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier),
+                binding: SecretBytes(utf8: binding), confirmation: confirmation)
         }
         self.status = status
     }

@@ -27,6 +27,8 @@ final class PendingLoginQuota: Sendable {
     private let limit: Int?
     private let vault: Vault
     private let time: any Time
+    /// One count of a tenant at a time, for all who ask meanwhile.
+    private let counting = SingleFlight<TenantName, Result<Count, StoreError>>()
     private let counts = Mutex<[TenantName: Count]>([:])
 
     init(_ kind: RecordKind, _ quota: Quota, limit: Int?, vault: Vault, time: any Time) {
@@ -45,22 +47,36 @@ final class PendingLoginQuota: Sendable {
             if isAdmitted { return }
             throw quota.exceeded(retryAfter: Self.retryAfter)
         }
-        // Before the store is asked, so that no count is used longer than it says.
-        let checked = time.monotonic
-        let pending: Int
-        do throws(StoreError) {
-            pending = try await vault.countDue(kind, tenant: tenant, after: time.now, limit: limit)
-        } catch {
-            throw BrokerError(error)
+        let run = await counting.run(tenant, within: nil) { () async -> Result<Count, StoreError> in
+            // Before the store is asked, so that no count is used longer than it says.
+            let checked = self.time.monotonic
+            do throws(StoreError) {
+                let pending = try await self.vault.countDue(
+                    self.kind, tenant: tenant, after: self.time.now, limit: limit)
+                return .success(Count(checked: checked, pending: pending))
+            } catch {
+                return .failure(error)
+            }
+        }
+        let count: Count
+        switch run?.value {
+        case .success(let counted)?: count = counted
+        case .failure(let error)?: throw BrokerError(error)
+        case nil: throw BrokerError(.retryableError, "The request ended before the login was begun.", retryAfter: 1)
         }
         counts.withLock { counts in
-            if counts.count >= Self.capacity { counts = counts.filter { isInUse($0.value, at: checked) } }
+            if counts.count >= Self.capacity { counts = counts.filter { isInUse($0.value, at: count.checked) } }
             if counts.count >= Self.capacity { counts.removeAll(keepingCapacity: true) }
             // A caller that asked at the same time may have put its count here, and its login on it.
-            if let other = counts[tenant], isInUse(other, at: checked), other.pending >= pending { return }
-            counts[tenant] = Count(checked: checked, pending: pending)
+            if let other = counts[tenant], isInUse(other, at: count.checked), other.pending >= count.pending { return }
+            counts[tenant] = count
         }
-        guard begin(tenant, limit) ?? (pending < limit) else { throw quota.exceeded(retryAfter: Self.retryAfter) }
+        guard begin(tenant, limit) ?? (count.pending < limit) else { throw quota.exceeded(retryAfter: Self.retryAfter) }
+    }
+
+    /// Suspends until nothing is being counted.
+    func idle() async {
+        await counting.idle()
     }
 
     /// Counts one more; false where that is too many, nil where the count is too old or missing.

@@ -82,15 +82,6 @@ package struct TenantConfiguration: Sendable, Equatable {
         return presetKnowsThem && !(namesLogin && namesTokens)
     }
 
-    /// The same registration as a public client's.
-    var withoutClientSecret: TenantConfiguration {
-        var copy = self
-        copy.client = ClientConfiguration(
-            clientID: client.clientID, clientSecret: nil, clientUniqueKey: client.clientUniqueKey, scopes: client.scopes
-        )
-        return copy
-    }
-
     /// The same registration as one that allows no addresses: a login that has begun needs those no more, and they can be
     /// long.
     var withoutAllowedURIs: TenantConfiguration {

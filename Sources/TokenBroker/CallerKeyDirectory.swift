@@ -106,14 +106,12 @@ package final class CallerKeyDirectory: Sendable {
         return (key, secret)
     }
 
-    /// The key with this digest, expired or not, where the one in memory may be believed, and until when. While no feed
-    /// tells of changes that is `longestBelief` at most, however long other things are believed.
+    /// The key with this digest, expired or not, where the one in memory may be believed, and until when: for
+    /// `longestBelief` at most after the store or its feed was last known to have it, however long other things are believed.
     func holding(digest: [UInt8]) -> (value: CallerKey, end: MonotonicInstant)? {
         let now = time.monotonic
         guard let holding = cache.holding(digest, now: now) else { return nil }
-        let trust = bus.trust
-        if trust.validity == nil || trust.isFollowing(now) { return (holding.value, holding.end) }
-        let end = min(holding.end, trust.lastVouched(for: holding.checked).advanced(by: Self.longestBelief))
+        let end = min(holding.end, bus.trust.lastVouched(for: holding.checked).advanced(by: Self.longestBelief))
         return end > now ? (holding.value, end) : nil
     }
 

@@ -268,6 +268,24 @@ struct `The program` {
         #expect(elsewhere.output.contains("has its own master.keys; move that to \(path)"))
     }
 
+    @Test func `a first start that was killed leaves nothing that keeps the next one from starting`() async throws {
+        let files = StoreFixtureDirectory()
+        try FileManager.default.createDirectory(atPath: files.path, withIntermediateDirectories: true)
+        let path = files.path + "/keys"
+        let port = try PostgresServer.freePort()
+        let variables = ["DATA_DIR": directory.path, "MASTER_KEYS_FILE": path]
+        // Before the file had its name: a draft, whole or not, and a store that is empty.
+        try Data("k1:half".utf8).write(to: URL(filePath: path + ".aaaaaaaaaaaaaaaa"))
+        var process = try await start(port, variables)
+        #expect(await process.terminate() == 0)
+        let made = try Data(contentsOf: URL(filePath: path))
+        // After it had its name, before anything was sealed with it: the keys are there, and the store is empty.
+        try FileManager.default.removeItem(atPath: directory.path)
+        process = try await start(port, variables)
+        #expect(await process.terminate() == 0)
+        #expect(try Data(contentsOf: URL(filePath: path)) == made)
+    }
+
     @Test func `a database's master keys are never made`() async throws {
         let result = try await run(
             [

@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
+internal import Cryptography
 internal import HTTPCodec
 internal import JSON
 internal import OAuth
@@ -186,6 +187,55 @@ internal import TokenBroker
         let record = try #require(await broker.loginRecord(begun.json["login_id"]?.text ?? ""))
         #expect(record.utf8.count <= 16_384)
         #expect(try await broker.count(.login) == 1)
+    }
+
+    @Test(arguments: ["code=c", "error=access_denied"])
+    func `a login that has ended keeps its outcome and no more`(response: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1",
+            #"""
+            {"client_id": "the-client", "client_secret": "the-secret", "display_name": "Shop",
+             "allowed_redirect_uris": ["https://app.example/back"], "allowed_return_uris": ["https://app.example/done"]}
+            """#)
+        let login = await broker.beginLogin(
+            body:
+                #"{"storage_key": "alice", "return_to": "https://app.example/done", "login_config": {"email": "a@b.example"}}"#
+        )
+        let pending = try #require(await broker.loginRecord(login.id))
+        #expect(pending.contains("the-secret") && pending.contains("app.example/done"))
+        #expect(!pending.contains("app.example/back"))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a", refresh: "r")))
+        #expect(await broker.callback("\(response)&state=\(login.state)").status == 303)
+        let ended = try #require(await broker.loginRecord(login.id))
+        for text in ["the-client", "the-secret", "app.example", "a@b.example", "login.tidal.com", "redirect_uri"] {
+            #expect(!ended.contains(text), "\(ended)")
+        }
+        #expect(ended.utf8.count < 400)
+        let progress = await broker.progress(login.id)
+        #expect(progress.json["status"] == .string(response == "code=c" ? "completed" : "failed"))
+        // It is still known as used, by its state and by its page.
+        #expect(await broker.callback("code=d&state=\(login.state)").status == 409)
+    }
+
+    @Test func `a device login that has ended keeps its outcome and no more`() async throws {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
+        await broker.makeTenant("t1", #"{"client_id": "the-client", "client_secret": "the-secret"}"#)
+        broker.transport.enqueue(
+            .json(
+                200,
+                #"{"device_code":"the-code","user_code":"u","verification_uri":"https://p.example","expires_in":9}"#),
+            .json(400, #"{"error":"access_denied"}"#))
+        let begun = await broker.call(.post, "/device", tenant: "t1")
+        let code = try #require(begun.json["device_code"]?.string)
+        await broker.time.sleepers(atLeast: 1)
+        broker.time.advance(by: .seconds(5))
+        let progress = Task { await broker.call(.get, "/device/\(code)?wait=60", tenant: "t1") }
+        #expect(await progress.value.json["status"] == .string("failed"))
+        let records = try await broker.vault.list(.device, tenant: nil, limit: 2)
+        let ended = try #require(records.first?.content.revealedText)
+        for text in ["the-client", "the-secret", "the-code", "tidal.com"] { #expect(!ended.contains(text), "\(ended)") }
+        #expect(ended.utf8.count < 300)
     }
 
     // MARK: Event streams

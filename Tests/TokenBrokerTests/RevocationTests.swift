@@ -2,8 +2,10 @@ internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import HTTPCodec
+internal import HTTPServer
 internal import JSON
 internal import OAuth
+internal import Reactor
 internal import Testing
 internal import TokenBroker
 
@@ -170,6 +172,55 @@ internal import TokenBroker
         pair.store.setDown(true)
         pair.time.advance(by: .milliseconds(milliseconds))
         #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == status)
+    }
+
+    @Test func `is believed no longer where reads are answered without a look at the usual way`() async throws {
+        let pair = try await Pair()
+        let key = try await pair.makeKey()
+        await pair.one.set("a1", refresh: "r1")
+        let loopback = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0)
+        let server = try Server(
+            configuration: ServerConfiguration(address: loopback, loopCount: 1), handler: pair.two.service)
+        let client = try HTTPRawClient(server.address)
+        func status() async throws -> Int {
+            try await client.send(
+                "GET /credentials HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \(key.secret)\r\n\r\n")
+            return try await client.response().status.code
+        }
+        do {
+            // The third is answered by what the server remembers of the second.
+            for _ in 0..<3 { #expect(try await status() == 200) }
+            pair.pass(10)
+            for _ in 0..<3 { #expect(try await status() == 200) }
+            pair.store.setDown(true)
+            pair.feed.cut()
+            for _ in 0..<29 {
+                pair.time.advance(by: .seconds(1))
+                #expect(try await status() == 200)
+            }
+            pair.time.advance(by: .milliseconds(999))
+            #expect(try await status() == 200)
+            pair.time.advance(by: .milliseconds(1))
+            #expect(try await status() == 503)
+        } catch {
+            Issue.record(error)
+        }
+        await client.close()
+        await server.close()
+    }
+
+    @Test func `is not believed for longer where the feed falls silent and other things are believed for an hour`()
+        async throws
+    {
+        let pair = try await Pair(validity: .seconds(3600))
+        let key = try await pair.makeKey()
+        #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == 200)
+        pair.pass(10)
+        pair.store.setDown(true)
+        pair.time.advance(by: .milliseconds(29_999))
+        #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == 200)
+        pair.time.advance(by: .milliseconds(1))
+        #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == 503)
     }
 
     @Test func `is not believed at all where the feed has told of it, store or not`() async throws {

@@ -3,6 +3,7 @@ internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
 internal import HTTPCodec
+internal import HTTPSClient
 internal import JSON
 internal import OAuth
 internal import Testing
@@ -708,7 +709,7 @@ internal import TokenBroker
 @Suite struct `Configured endpoints` {
     private func server(_ members: String) throws -> AuthorizationServer? {
         let json = try JSONValue(parsing: Array(#"{"client_id": "c1", \#(members)}"#.utf8))
-        return try TenantConfiguration(json, rules: .init(TargetPolicy())).configuredServer
+        return try TenantConfiguration(json, rules: TargetPolicy()).configuredServer
     }
 
     @Test(arguments: [
