@@ -19,8 +19,8 @@ enum Accept {
 
     /// Whether HTML is named, as every browser does and no other common client.
     static func namesHTML(_ fields: Fields) -> Bool {
-        let ranges = fields.list("Accept").prefix(mostRanges).map { Range($0) }
-        return ranges.contains { range in range.type == "text" && range.subtype == "html" && range.quality > 0 }
+        let ranges: [Range] = fields.list("Accept").prefix(mostRanges).map(Range.init)
+        return ranges.contains { $0.isHTML && $0.quality > 0 }
     }
 
     private struct Preference: Comparable {
@@ -37,6 +37,8 @@ enum Accept {
         var type: WireText = ""
         var subtype: WireText = ""
         var quality = 1.0
+
+        var isHTML: Bool { type == "text" && subtype == "html" }
 
         init(_ text: WireText) {
             let range = MediaType(text)

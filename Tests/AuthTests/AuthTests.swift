@@ -1,6 +1,7 @@
 internal import Auth
 internal import BrokerTesting
 internal import DevelopmentProvider
+internal import ExternalText
 internal import FoundationEssentials
 internal import HTTPCodec
 internal import Testing

@@ -1,6 +1,7 @@
 import BrokerTesting
 import Cryptography
 import DevelopmentProvider
+import ExternalText
 import FoundationEssentials
 import HTTPCodec
 import JSON

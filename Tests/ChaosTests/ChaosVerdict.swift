@@ -1,4 +1,5 @@
 import DevelopmentProvider
+import ExternalText
 
 /// What the records of readers and writers and the provider's ledger say together.
 struct ChaosVerdict {

@@ -1,5 +1,6 @@
 import BrokerTesting
 import DevelopmentProvider
+import ExternalText
 import HTTPCodec
 import HTTPServer
 import JSON
@@ -92,7 +93,7 @@ import Testing
             .init("redirect_uri", fixture.driver.redirectURI), .init("scope", "r_usr w_usr"),
             .init("code_verifier", ProviderDriver.verifier),
         ]
-        let decoded = pairs.map { $0.name + "=" + $0.value }.joined(separator: "&") + "&client_secret"
+        let decoded = pairs.map { $0.name.text + "=" + $0.value.text }.joined(separator: "&") + "&client_secret"
         let response = await fixture.driver.post(
             fixture.driver.tokenPath, body: decoded, query: FormEncoding.encode(pairs) + "&client_secret")
         #expect(response.status == .ok)

@@ -1,4 +1,5 @@
 import BrokerTesting
+import ExternalText
 import HTTPCodec
 import HTTPServer
 import JSON

@@ -1,3 +1,4 @@
+import ExternalText
 import HTTPCodec
 import Testing
 
@@ -227,7 +228,7 @@ private struct Case: Sendable, CustomTestStringConvertible {
 
     @Test(arguments: ["a", "example.org", "127.0.0.1:80", "[::1]", "[::ffff:1.2.3.4]:65535", "a:", "a_b-c~d", "%41b"])
     func `takes a valid Host`(host: String) throws {
-        #expect(try head("GET / HTTP/1.1\r\nHost: \(host)\r\n\r\n").fields["host"] == host)
+        #expect(try head("GET / HTTP/1.1\r\nHost: \(host)\r\n\r\n").fields["host"]?.text == host)
     }
 
     @Test(arguments: [

@@ -1,3 +1,4 @@
+import ExternalText
 import HTTPCodec
 import Testing
 

@@ -1,4 +1,5 @@
 internal import BrokerTesting
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import Reactor

@@ -1,4 +1,5 @@
 import BrokerTesting
+import ExternalText
 import Glibc
 import HTTPCodec
 import HTTPServer

@@ -1,5 +1,6 @@
 import BrokerTesting
 import Dispatch
+import ExternalText
 import HTTPCodec
 import HTTPServer
 import Reactor

@@ -1,5 +1,6 @@
 import BrokerTesting
 import DevelopmentProvider
+import ExternalText
 import FoundationEssentials
 import HTTPCodec
 import JSON

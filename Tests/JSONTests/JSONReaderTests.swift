@@ -146,7 +146,7 @@ import Testing
             } else if let number = try? container.decode(Double.self) {
                 value = .number(number)
             } else if let members = try? container.decode([String: Decoded].self) {
-                value = .object(Dictionary(uniqueKeysWithValues: members.map { (WireText($0), $1.value) }))
+                value = .object(Dictionary(uniqueKeysWithValues: members.map { (WireText($0.key), $0.value.value) }))
             } else {
                 value = .array(try container.decode([Decoded].self).map(\.value))
             }

@@ -8,7 +8,7 @@ import Testing
     static let plain = AuthorizationRequest(
         redirectURI: "https://broker.example/login/callback", state: "st-1", codeChallenge: "ch_1")
 
-    static func full(_ parameters: [String: String]) -> AuthorizationRequest {
+    static func full(_ parameters: [WireText: WireText]) -> AuthorizationRequest {
         AuthorizationRequest(
             redirectURI: "https://broker.example/login/callback?x=1&y=2", state: "a+b/c=d", codeChallenge: "ch_1",
             language: "de", email: "jo+x@example.com",
@@ -79,7 +79,7 @@ import Testing
     // T03
     @Test func `every reserved character survives`() throws {
         let odd = "https://app.example/cb/ä?a=b&c=d#e+f%41;g,h:i@[j]!$'()*\u{1f511}\n"
-        var request = Self.full(["custom&=": odd])
+        var request = Self.full(["custom&=": WireText(odd)])
         request.redirectURI = odd
         request.state = odd
         request.email = odd
@@ -87,8 +87,8 @@ import Testing
         let client = Sample.client(id: odd, uniqueKey: odd)
         let uri = request.uri(for: client, at: Sample.tidal)
         let pairs = try pairs(uri)
-        for name in ["redirect_uri", "state", "client_id", "client_unique_key", "lang", "email", "custom&="] {
-            #expect(pairs.filter { $0.name == WireText(name) } == [.init(name, odd)])
+        for name: WireText in ["redirect_uri", "state", "client_id", "client_unique_key", "lang", "email", "custom&="] {
+            #expect(pairs.filter { $0.name == name } == [.init(name, WireText(odd))])
         }
         let written = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~%&="
         #expect(uri.dropFirst("https://login.example/authorize?".count).allSatisfy { written.contains($0) })
@@ -109,7 +109,7 @@ import Testing
     }
 
     @Test func `custom parameters are in the order of their names`() throws {
-        let names = ["b", "a", "Z", "_", "10", "9", "aa"]
+        let names: [WireText] = ["b", "a", "Z", "_", "10", "9", "aa"]
         let uri = Self.full(Dictionary(uniqueKeysWithValues: names.map { ($0, "1") }))
             .uri(for: Sample.client(), at: Sample.tidal)
         #expect(try pairs(uri).suffix(7).map(\.name) == ["10", "9", "Z", "_", "a", "aa", "b"])

@@ -112,18 +112,18 @@ import Testing
     ])
     func `has 1 to 64 characters`(length: Int, isPresentable: Bool) {
         let text = String(repeating: "e", count: length)
-        #expect(ErrorText.presentable(text) == (isPresentable ? text : nil))
+        #expect(ErrorText.presentable(WireText(text)) == (isPresentable ? text : nil))
     }
 
     @Test(arguments: 0...0x7f)
     func `is made of letters, digits and five signs`(scalar: Int) {
         let text = String(Unicode.Scalar(UInt8(scalar)))
         let allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-"
-        #expect(ErrorText.presentable(text) == (allowed.contains(text) ? text : nil))
+        #expect(ErrorText.presentable(WireText(text)) == (allowed.contains(text) ? text : nil))
     }
 
     @Test(arguments: ["ungültig", "e\u{301}", "\u{ff45}", "<script>", "a b", "a\nb", "Bearer abc"])
     func `anything else is not repeated`(text: String) {
-        #expect(ErrorText.presentable(text) == nil)
+        #expect(ErrorText.presentable(WireText(text)) == nil)
     }
 }

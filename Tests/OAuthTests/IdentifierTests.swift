@@ -1,4 +1,5 @@
 import BrokerTesting
+import ExternalText
 import OAuth
 import Testing
 
@@ -93,7 +94,7 @@ import Testing
     // T26
     @Test(arguments: ["11003", "6001", "11001", "11002", "11101"])
     func `the five of the design force a refresh`(text: String) {
-        #expect(APISubStatus.forcesRefresh(text))
+        #expect(APISubStatus.forcesRefresh(WireText(text)))
     }
 
     // T27
@@ -102,6 +103,6 @@ import Testing
         "11003 ", " 11003", "011003", "+11003", "11003.0", "1100", "110030", "11\u{660}03", "null", "0",
     ])
     func `any other changes nothing`(text: String) {
-        #expect(!APISubStatus.forcesRefresh(text))
+        #expect(!APISubStatus.forcesRefresh(WireText(text)))
     }
 }

@@ -1,5 +1,5 @@
 internal import DevelopmentProvider
-import ExternalText
+internal import ExternalText
 package import HTTPCodec
 internal import HTTPSClient
 internal import JSON

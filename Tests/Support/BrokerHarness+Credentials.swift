@@ -1,4 +1,4 @@
-import ExternalText
+internal import ExternalText
 package import HTTPCodec
 internal import JSON
 internal import OAuth

@@ -1,6 +1,6 @@
 package import CredentialStore
 internal import Cryptography
-import ExternalText
+internal import ExternalText
 package import HTTPCodec
 internal import JSON
 internal import OAuth
@@ -48,7 +48,9 @@ extension BrokerHarness {
         _ login: Login, cookie: String? = nil, accept: String? = browserAccept, fields: Fields = [:]
     ) async -> Answer {
         var fields = fields
-        for field in Self.fields(cookie: cookie, accept: accept).all { fields.append(field) }
+        for field in Self.fields(cookie: cookie, accept: accept).all {
+            fields.append(field.name.text, field.value.text)
+        }
         return await call(.get, Self.path(of: login.startURI), key: nil, fields: fields)
     }
 
@@ -62,7 +64,7 @@ extension BrokerHarness {
     ) async -> Answer {
         var fields = Self.fields(cookie: cookie, accept: accept)
         fields.append("Content-Type", "application/x-www-form-urlencoded")
-        for field in origin.all { fields.append(field) }
+        for field in origin.all { fields.append(field.name.text, field.value.text) }
         return await call(.post, path, key: nil, body: "decision=\(decision)", fields: fields)
     }
 

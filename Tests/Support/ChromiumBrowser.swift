@@ -1,5 +1,5 @@
 internal import Cryptography
-import ExternalText
+internal import ExternalText
 internal import FoundationEssentials
 internal import HTTPCodec
 package import JSON

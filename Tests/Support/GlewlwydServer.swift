@@ -1,4 +1,4 @@
-import ExternalText
+internal import ExternalText
 package import JSON
 
 /// A running Glewlwyd 2.7, an OAuth 2.0 and OpenID Connect server that nobody of this project wrote, on a free loopback
@@ -146,7 +146,10 @@ package final class GlewlwydServer: Sendable {
         let answer = try await command("post") { writer in
             writer.member("url", url)
             writer.member(
-                "form", .object(Dictionary(uniqueKeysWithValues: form.map { (WireText($0), JSONValue.string($1)) })))
+                "form",
+                .object(
+                    Dictionary(
+                        uniqueKeysWithValues: form.map { (WireText($0.key), JSONValue.string(WireText($0.value))) })))
         }
         guard let status = answer["status"]?.integer, let body = answer["body"]?.text else {
             throw GlewlwydFailure("no status or body in its answer")

@@ -1,5 +1,5 @@
 package import DevelopmentProvider
-import ExternalText
+internal import ExternalText
 package import HTTPCodec
 package import HTTPServer
 package import JSON

@@ -1,7 +1,7 @@
 package import BrokerCore
 internal import CredentialStore
 internal import Cryptography
-import ExternalText
+internal import ExternalText
 package import HTTPCodec
 package import HTTPSClient
 internal import HTTPServer

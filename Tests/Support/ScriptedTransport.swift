@@ -1,5 +1,5 @@
 internal import BrokerCore
-import ExternalText
+internal import ExternalText
 package import HTTPCodec
 package import HTTPSClient
 internal import Synchronization

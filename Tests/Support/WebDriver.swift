@@ -1,4 +1,4 @@
-import ExternalText
+internal import ExternalText
 internal import Glibc
 internal import HTTPCodec
 internal import HTTPSClient

@@ -1,6 +1,6 @@
 internal import BrokerCore
 internal import BrokerTesting
-import ExternalText
+internal import ExternalText
 internal import HTTPCodec
 internal import Testing
 internal import TokenBroker

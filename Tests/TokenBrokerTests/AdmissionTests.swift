@@ -1,5 +1,5 @@
 internal import BrokerTesting
-import ExternalText
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON

@@ -1,5 +1,5 @@
 internal import Cryptography
-import ExternalText
+internal import ExternalText
 internal import OAuth
 internal import Reactor
 internal import Synchronization

@@ -1,7 +1,7 @@
 internal import BrokerCore
 internal import BrokerTesting
 internal import Cryptography
-import ExternalText
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON

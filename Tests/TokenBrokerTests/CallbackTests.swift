@@ -1,6 +1,6 @@
 internal import BrokerCore
 internal import BrokerTesting
-import ExternalText
+internal import ExternalText
 internal import HTTPCodec
 internal import JSON
 internal import OAuth

@@ -2,7 +2,7 @@ internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
-import ExternalText
+internal import ExternalText
 internal import HTTPCodec
 internal import JSON
 internal import OAuth

@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import BrokerTesting
+internal import ExternalText
 internal import FoundationEssentials
 internal import HTTPCodec
 internal import JSON
@@ -26,7 +27,7 @@ internal import TokenBroker
         #expect(OpenAPIChecker.texts(facts["codes"]).sorted() == codes.map(\.rawValue).sorted())
         let statuses = facts["statuses"]?.object?.compactMapValues(\.integer)
         #expect(
-            statuses == Dictionary(uniqueKeysWithValues: codes.map { ($0.rawValue, Int64($0.status.code)) }))
+            statuses == Dictionary(uniqueKeysWithValues: codes.map { (WireText($0.rawValue), Int64($0.status.code)) }))
     }
 
     @Test func `the broker answers openapi yaml as it stands`() async throws {

@@ -2,6 +2,7 @@ internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON

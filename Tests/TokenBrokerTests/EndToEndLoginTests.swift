@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import BrokerTesting
 internal import DevelopmentProvider
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON

@@ -2,6 +2,7 @@ internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import HTTPServer
@@ -37,7 +38,7 @@ internal import TokenBroker
         #expect(json["status"] == .integer(Int64(status)))
         #expect(json["detail"] == .string("What happened."))
         #expect(json["code"] == .string(code.rawValue))
-        #expect(json["retry_after"]?.integer.map(String.init) == response.fields["Retry-After"])
+        #expect(json["retry_after"]?.integer.map(String.init) == response.fields["Retry-After"]?.text)
         #expect(json["error_code"] == nil)
         #expect(json["errors"] == nil)
     }

@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import BrokerTesting
+internal import ExternalText
 internal import HTTPCodec
 internal import JSON
 internal import Testing

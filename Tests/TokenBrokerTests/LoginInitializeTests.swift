@@ -2,7 +2,7 @@ internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
-import ExternalText
+internal import ExternalText
 internal import HTTPCodec
 internal import JSON
 internal import OAuth
@@ -204,7 +204,7 @@ internal import TokenBroker
 
     // X10
     @Test(arguments: AuthorizationRequest.reservedNames.sorted() + ["State", "CLIENT_ID", "code_challenge_METHOD"])
-    func `a custom parameter may not bear a protocol parameter's name`(name: String) async throws {
+    func `a custom parameter may not bear a protocol parameter's name`(name: WireText) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         let answer = await broker.call(

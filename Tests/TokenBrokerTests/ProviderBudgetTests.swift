@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import BrokerTesting
+internal import ExternalText
 internal import OAuth
 internal import Synchronization
 internal import Testing

@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
@@ -375,7 +376,7 @@ internal import TokenBroker
         #expect(problem["retry_after"]?.integer.map(Int.init) == situation.retryAfter)
         #expect(answer.fields.values("Retry-After") == (situation.retryAfter.map { ["\($0)"] } ?? []))
         #expect(answer.pointers == situation.pointers)
-        var members: Set = ["type", "title", "status", "detail", "code"]
+        var members: Set<WireText> = ["type", "title", "status", "detail", "code"]
         if situation.errorCode != nil { members.insert("error_code") }
         if situation.retryAfter != nil { members.insert("retry_after") }
         if !situation.pointers.isEmpty { members.insert("errors") }

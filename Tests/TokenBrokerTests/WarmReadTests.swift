@@ -1,5 +1,6 @@
 import BrokerCore
 import BrokerTesting
+import ExternalText
 import HTTPCodec
 import HTTPServer
 import JSON

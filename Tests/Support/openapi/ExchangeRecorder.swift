@@ -1,5 +1,5 @@
 internal import BrokerCore
-import ExternalText
+internal import ExternalText
 internal import FoundationEssentials
 package import HTTPCodec
 internal import HTTPServer
