@@ -48,7 +48,9 @@ extension BrokerHarness {
         _ login: Login, cookie: String? = nil, accept: String? = browserAccept, fields: Fields = [:]
     ) async -> Answer {
         var fields = fields
-        for field in Self.fields(cookie: cookie, accept: accept).all { fields.append(field.name.text, field.value.text) }
+        for field in Self.fields(cookie: cookie, accept: accept).all {
+            fields.append(field.name.text, field.value.text)
+        }
         return await call(.get, Self.path(of: login.startURI), key: nil, fields: fields)
     }
 

@@ -145,8 +145,11 @@ package final class GlewlwydServer: Sendable {
     package func post(_ form: [String: String], to url: String) async throws -> (status: Int, body: JSONValue?) {
         let answer = try await command("post") { writer in
             writer.member("url", url)
-            writer.member("form", .object(
-                    Dictionary(uniqueKeysWithValues: form.map { (WireText($0.key), JSONValue.string(WireText($0.value))) })))
+            writer.member(
+                "form",
+                .object(
+                    Dictionary(
+                        uniqueKeysWithValues: form.map { (WireText($0.key), JSONValue.string(WireText($0.value))) })))
         }
         guard let status = answer["status"]?.integer, let body = answer["body"]?.text else {
             throw GlewlwydFailure("no status or body in its answer")
