@@ -194,7 +194,9 @@ extension PendingLogin {
         if let loginURI = json["login_uri"]?.string?.text, let verifier = json["code_verifier"]?.string?.text,
             let binding = json["binding"]?.string?.text
         {
-            guard let configuration, let server, let redirectURI = json["redirect_uri"]?.string?.text else { throw damaged }
+            guard let configuration, let server, let redirectURI = json["redirect_uri"]?.string?.text else {
+                throw damaged
+            }
             var confirmation: Confirmation?
             if let kept = json["confirmation"] {
                 guard let cookie = kept["cookie"]?.string?.text, let code = kept["code"]?.string?.text else {
