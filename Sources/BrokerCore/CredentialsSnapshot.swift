@@ -1,5 +1,6 @@
 internal import Cryptography
 internal import ExternalText
+internal import HTTPCodec
 internal import JSON
 package import OAuth
 
@@ -103,8 +104,8 @@ private struct EncodedCredentials {
         let afterToken: [UInt8] = [UInt8(ascii: "\""), UInt8(ascii: "}")]
         let count = head.count + held.accessToken.count + afterToken.count
         let fields = """
-            Content-Type: application/json\r\nCache-Control: no-store\r\nETag: "\(version)"\r\n\
-            Content-Length: \(count)\r\n\r\n
+            \(ResponseEncoder.contentTypeOptions)Content-Type: application/json\r\nCache-Control: no-store\r\n\
+            ETag: "\(version)"\r\nContent-Length: \(count)\r\n\r\n
             """.utf8
         var before = CachedAnswer.opening(
             id, expires: held.expires.milliseconds, version: version, count: fields.count + count,

@@ -10,11 +10,11 @@ internal import HTTPCodec
     /// The status line and the fields up to a name's second half, of every answer that the fast lane gives: its date and
     /// the first half are the same for a second, and one copy brings them all.
     private enum Opening {
-        static let dateName: StaticString = "Date: "
+        static let dateName: StaticString = "\r\nDate: "
         static let requestIDName: StaticString = "\r\nX-Request-ID: "
         static let prefixLength = 16
         /// Of each, with what follows it. A multiple of 16.
-        static let room = 160
+        static let room = 128
         static let lineEnd = UInt16(littleEndian: 0x0a0d)
     }
 
@@ -50,13 +50,12 @@ internal import HTTPCodec
         unsafe openings.deallocate()
     }
 
-    private func makeOpening(_ statusLine: StaticString, at offset: Int) -> Range<Int> {
-        let start = "\(statusLine)\r\n\(ResponseEncoder.contentTypeOptions)\(Opening.dateName)"
-        var text = Array(start.utf8) + date + Array("\(Opening.requestIDName)".utf8)
+    private func makeOpening(_ statusLine: StaticString, at start: Int) -> Range<Int> {
+        var text = Array("\(statusLine)\(Opening.dateName)".utf8) + date + Array("\(Opening.requestIDName)".utf8)
         unsafe withUnsafeBytes(of: prefix) { unsafe text.append(contentsOf: $0) }
         precondition(text.count + Opening.prefixLength + 2 <= Opening.room)
-        unsafe UnsafeMutableRawBufferPointer(start: openings + offset, count: text.count).copyBytes(from: text)
-        return offset..<offset + text.count
+        unsafe UnsafeMutableRawBufferPointer(start: openings + start, count: text.count).copyBytes(from: text)
+        return start..<start + text.count
     }
 
     /// The second since 1970 that the date is of.

@@ -97,7 +97,8 @@ package struct ShortcutAnswer: ~Copyable {
         self.milliseconds = milliseconds
     }
 
-    /// Appends the status line and the fields that the server adds to every answer, but for the content's length.
+    /// Appends the status line and the fields that the server adds to every answer, but for the length of the content and
+    /// `X-Content-Type-Options`: what is appended next has these.
     @inline(__always)
     package mutating func begin(_ status: Status, closes: Bool, _ output: OutputBuffer) {
         self.closes = closes

@@ -174,7 +174,7 @@ final class WarmReads: Shortcut {
         guard output.room >= Self.longestHead + content.count else { return false }
         answer.begin(isNotModified ? .notModified : .ok, closes: frame.closes, output)
         if isNotModified {
-            output.append("Cache-Control: no-store\r\nETag: \"")
+            output.append("X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nETag: \"")
             output.append(decimal: facts.version)
             output.append("\"\r\n\r\n")
         } else {

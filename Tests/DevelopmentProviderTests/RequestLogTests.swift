@@ -60,7 +60,12 @@ import Testing
         let fixture = ProviderFixture()
         let long = String(repeating: "x", count: 10_000)
         _ = await fixture.driver.post(
-            fixture.driver.tokenPath, [.init("grant_type", long), .init("scope", long), .init(long, long)],
+            fixture.driver.tokenPath,
+            // A name of more than 128 bytes is refused with the whole form.
+            [
+                .init("grant_type", WireText(long)), .init("scope", WireText(long)),
+                .init(WireText(String(repeating: "n", count: 128)), WireText(long)),
+            ],
             fields: ["User-Agent": long])
         let record = try #require(fixture.provider.requests.last)
         #expect(record.grant?.count == 512)

@@ -129,8 +129,6 @@ import Testing
         (#"[{"a":1},{"a":1,"a":2}]"#, "/1/a"),
         (#"{"":1,"":2}"#, "/"), (#"{"a/b":1,"a\/b":2}"#, "/a~1b"), (#"{"a~b":1,"a~b":2}"#, "/a~0b"),
         (#"{"\ud83d\ude00":1,"😀":2}"#, "/😀"), (#"{"a":{"a":1},"a":2}"#, "/a"), (#"{"\n":1,"\u000a":2}"#, "/\n"),
-        // Swift's strings hold these two spellings equal, so a dictionary would keep one of them.
-        ("{\"\u{e9}\":1,\"e\u{301}\":2}", "/\u{e9}"),
     ])
     func `a repeated member is refused and pointed at`(text: String, pointer: String) {
         #expect(throws: JSONValue.Fault.repeatedMember(pointer: pointer)) { try Self.parse(text) }
@@ -139,6 +137,8 @@ import Testing
     @Test(arguments: [
         #"{"a":"a"}"#, #"{"a":1,"b":"a"}"#, #"[{"a":1},{"a":2}]"#, #"{"a":{"a":{"a":1}}}"#, #"{"a":1,"A":2}"#,
         #"{"a":["a","a"]}"#, #"{"a":1,"\\u0061":2}"#,
+        // Swift's strings hold these two spellings equal. Names are compared by their bytes, so both members are kept.
+        "{\"\u{e9}\":1,\"e\u{301}\":2}",
     ])
     func `equal names in different places are no repetition`(text: String) throws {
         _ = try Self.parse(text)
