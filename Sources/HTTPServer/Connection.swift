@@ -140,6 +140,8 @@ final class Connection {
     private(set) var waitBegan = MonotonicInstant.distantFuture
     private(set) var readDeadline = MonotonicInstant.distantFuture
     private(set) var writeDeadline = MonotonicInstant.distantFuture
+    /// When the client was found not to read what `writeDeadline` is for.
+    private var stallBegan = MonotonicInstant.distantFuture
     /// How many of the unsent bytes must leave before `writeDeadline`.
     private var writeMark = 0
 
@@ -189,8 +191,10 @@ final class Connection {
     var isInsideRequest: Bool { partialHead != nil || partialBody != nil || unreadBytes > 0 }
 
     /// Whether the connection may be closed to make room for another one: no known caller is owed anything on it. It is
-    /// idle, its head or its content comes from a client that is not known yet, or its last answer is out.
+    /// idle, its head or its content comes from a client that is not known yet, its last answer is out, or its client does
+    /// not read what it has asked for.
     var givesWay: Bool {
+        if isStalled { return true }
         switch phase {
         case .receiving:
             if unsentBytes > 0 || isQueued { return false }
@@ -200,6 +204,14 @@ final class Connection {
         case .admitting, .answering, .streaming, .closing, .closed: return false
         }
     }
+
+    /// Whether a whole answer waits for a client that does not read: the kernel's buffers are full of answers.
+    var isStalled: Bool {
+        (phase == .receiving || phase == .closing) && unsentBytes > 0 && !mayWrite && !isQueued
+    }
+
+    /// Since when the connection waits for its client, where it gives way.
+    var waitsSince: MonotonicInstant { isStalled ? stallBegan : waitBegan }
 
     /// What the connection waits for now; its deadline is to be set when this changes.
     var currentWait: Wait {
@@ -252,7 +264,8 @@ final class Connection {
     func stalled(_ timeout: Duration) {
         guard writeMark <= 0 else { return }
         writeMark = unsentBytes
-        writeDeadline = .after(timeout)
+        stallBegan = .now
+        writeDeadline = stallBegan.advanced(by: timeout)
     }
 
     /// Closes the descriptor, at once.

@@ -265,9 +265,9 @@ actor Worker {
             var since = now
             if connection.givesWay {
                 noteAnswers(of: connection)
-                since = connection.waitBegan
+                since = connection.waitsSince
                 // A client that waits for its turn has asked for something: that is with the kernel yet.
-                if since == first.time, !Kernel.hasInput(connection.descriptor) {
+                if since == first.time, connection.isStalled || !Kernel.hasInput(connection.descriptor) {
                     idleSince.insert(since, first.number)
                     return (connection, nil)
                 }

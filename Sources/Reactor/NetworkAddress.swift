@@ -84,16 +84,19 @@ package struct NetworkAddress: Sendable, Hashable, CustomStringConvertible {
 /// all addresses of such a prefix.
 package struct NetworkSource: Sendable, Hashable, CustomStringConvertible {
     private let prefix: NetworkAddress
+    /// The prefix of `::1`, which is all zeros, is a client's as well.
+    private let isKnown: Bool
 
     /// Stands where the client is not known, as in requests that no connection brought.
     package static let unknown = NetworkSource(.unspecified)
 
     package init(_ address: NetworkAddress) {
         prefix = address.isIPv4 ? address : address.prefix(bits: 64)
+        isKnown = address != .unspecified
     }
 
-    /// `192.0.2.1`, `2001:db8::/64`.
-    package var description: String { prefix.isIPv4 ? "\(prefix)" : "\(prefix)/64" }
+    /// `192.0.2.1`, `2001:db8::/64`, `unknown`.
+    package var description: String { !isKnown ? "unknown" : prefix.isIPv4 ? "\(prefix)" : "\(prefix)/64" }
 }
 
 /// A range of addresses of one family: an address, or a prefix in CIDR notation (RFC 4632 §3.1, RFC 4291 §2.3).

@@ -82,6 +82,8 @@ package struct Service: RequestHandler {
             guard let match = reception.match, problem == nil else {
                 throw problem ?? BrokerError(.notFound, "There is nothing at this path.")
             }
+            // The content may have taken its time, and a key that was deleted meanwhile is good for nothing any more.
+            if admitted != nil, reception.caller != nil { _ = try await authenticated(request) }
             response = try await match.route.handle(
                 Call(request: request, parameters: match.parameters, caller: reception.caller))
         } catch {

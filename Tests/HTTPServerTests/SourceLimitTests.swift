@@ -22,6 +22,15 @@ private struct HoldingHandler: RequestHandler {
     func response(toFault status: Status, detail: String) -> Response { Response(status) }
 }
 
+/// Answers with more than the kernel takes for a client that does not read.
+private struct LargeHandler: RequestHandler {
+    func respond(to request: Request) async -> Response {
+        Response(.ok, body: request.path == "/large" ? [UInt8](repeating: 0x61, count: 16 << 20) : [0x61])
+    }
+
+    func response(toFault status: Status, detail: String) -> Response { Response(status) }
+}
+
 /// Nothing gives way because it has waited: what gives way does so for its source's sake.
 private func full(_ connections: Int, loops: Int = 1, _ adjust: (inout ServerConfiguration) -> Void = { _ in })
     -> ServerConfiguration
@@ -221,6 +230,32 @@ private func full(_ connections: Int, loops: Int = 1, _ adjust: (inout ServerCon
             #expect(try await first.rest() == "")
             try await second.send("Host: a\r\n\r\n")
             #expect(try await second.response().text == "GET /second\n")
+        }
+    }
+
+    @Test func `of many that do not read what they have asked for gives way`() async throws {
+        let configuration = configured {
+            $0.maximumConnections = 10
+            $0.loopCount = 1
+            $0.idleGrace = .milliseconds(10)
+        }
+        try await withServer(configuration, answering: LargeHandler()) { server in
+            var silent: [HTTPRawClient] = []
+            // None has more than its share.
+            for number in UInt8(1)...10 {
+                let one = try client(server, from: number)
+                try await one.send(get("/large"))
+                silent.append(one)
+            }
+            await eventually { server.statistics.requests == 10 }
+            var status: Status?
+            for _ in 0..<1000 where status != .ok {
+                let other = try client(server, from: 20)
+                try await other.send(get("/"))
+                status = try? await other.response().status
+            }
+            #expect(status == .ok)
+            #expect(server.statistics.connectionsEvicted > 0)
         }
     }
 }

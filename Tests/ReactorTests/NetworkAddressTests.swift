@@ -41,6 +41,12 @@ internal import Testing
         #expect(NetworkSource(try #require(address("2001:db8::1"))).description == "2001:db8::/64")
     }
 
+    @Test func `of this host are known sources`() throws {
+        let loopback = NetworkSource(try #require(address("::1")))
+        #expect(loopback != .unknown && loopback.description == "::/64")
+        #expect(NetworkSource(.unspecified) == .unknown)
+    }
+
     @Test(arguments: [
         ("10.0.0.0/8", "10.255.255.255", true), ("10.0.0.0/8", "11.0.0.0", false),
         ("10.0.0.0/8", "9.255.255.255", false),

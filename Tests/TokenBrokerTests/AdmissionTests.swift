@@ -36,6 +36,25 @@ private func head(_ line: String, key: String?, length: Int, _ fields: String...
     private static let json = "Content-Type: application/json"
     private static let waits = "Expect: 100-continue"
 
+    @Test func `is refused where its key was deleted while the body was on its way`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let key = await broker.makeKey()
+        var request = Request(
+            method: .post, path: "/login/initialize",
+            fields: ["Authorization": "Bearer \(key)", "Content-Type": "application/json"])
+        guard case .admitted(_, _, let found) = await broker.service.admit(request) else {
+            Issue.record("the head of a known caller was refused")
+            return
+        }
+        let keys = await broker.call(.get, "/tenants/t1/api-keys").json["api_keys"]?.array
+        let id = try #require(keys?.first?["id"]?.text)
+        #expect(await broker.call(.delete, "/tenants/t1/api-keys/\(id)").status == 204)
+        request.admission = found
+        request.body = Array("{}".utf8)
+        #expect(await broker.service.respond(to: request).status == .unauthorized)
+    }
+
     @Test(
         arguments: [
             ("POST /login/initialize", "none", [json], 401, "unauthorized"),

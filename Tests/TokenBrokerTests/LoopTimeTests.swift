@@ -24,7 +24,8 @@ import TokenBroker
         let make: (Int) -> [UInt8]
         /// The text's largest size.
         let size: Int
-        var answers = 1
+        /// How many requests that is.
+        var answers: (Int) -> Int = { _ in 1 }
         var method = Method.get
     }
 
@@ -118,7 +119,7 @@ import TokenBroker
             Request(name: "a login's id", make: { get("/login/" + HostileText.repeated("%6e", $0)) }, size: query),
             Request(
                 name: "pipelined requests", make: { HostileText.repeated("x", $0).utf8.flatMap { _ in get("/livez") } },
-                size: 200, answers: 200),
+                size: 200, answers: { $0 }),
         ]
     }
 
@@ -210,11 +211,11 @@ import TokenBroker
         try result.get()
     }
 
-    private static func send(_ request: Request, _ bytes: [UInt8], to server: Server) async throws {
+    private static func send(_ request: Request, _ size: Int, _ bytes: [UInt8], to server: Server) async throws {
         let client = try HTTPRawClient(server.address)
         // A server that refuses may close while there is more to send.
         try? await client.send(bytes)
-        for _ in 0..<request.answers { _ = try? await client.response(to: request.method) }
+        for _ in 0..<request.answers(size) { _ = try? await client.response(to: request.method) }
     }
 
     private static func expectShortStretches(_ requests: [Request]) async throws {
@@ -225,7 +226,7 @@ import TokenBroker
                 // The first of each kind fills caches; a second one may be disturbed.
                 for _ in 0..<4 where shortest > longestStretch / 4 {
                     let meter = LoopMeter(server.loops[0])
-                    try await send(request, bytes, to: server)
+                    try await send(request, request.size, bytes, to: server)
                     shortest = min(shortest, await meter.stop())
                 }
                 #expect(shortest < longestStretch, "\(request.name): \(shortest / 1000) µs")
@@ -258,7 +259,7 @@ import TokenBroker
                 var least = Int64.max
                 for _ in 0..<5 {
                     let start = await LoopMeter.time(of: loop)
-                    try await Self.send(request, bytes, to: server)
+                    try await Self.send(request, size, bytes, to: server)
                     least = min(least, await LoopMeter.time(of: loop) - start)
                 }
                 return least
