@@ -83,8 +83,9 @@ private final class ReadingPlaces: Sendable {
             }
             let next = state.waiters[state.first]
             state.first += 1
-            if state.first == state.waiters.count {
-                state.waiters = []
+            // A queue that is never empty does not grow by those who have left it.
+            if state.first >= 64, state.first * 2 >= state.waiters.count {
+                state.waiters.removeFirst(state.first)
                 state.first = 0
             }
             return next

@@ -77,6 +77,8 @@ package struct TokenEndpoint: Sendable {
         let (form, authorization) = request.form(for: client, at: server)
         let message = try Self.message(to: server.tokenEndpoint, form, authorization, server)
         var retry = 0
+        // Whether an earlier try, of this process or of another, may have spent the refresh token.
+        var mayBeSpent = lease?.isUncertain ?? false
         while true {
             if let lease {
                 try await lease.prepareCall()
@@ -88,6 +90,7 @@ package struct TokenEndpoint: Sendable {
                 }
             }
             var (outcome, isUncertain) = await attempt(message, grant: request.grant, server: server, id: id)
+            mayBeSpent = mayBeSpent || isUncertain
             lease?.callEnded(isUncertain: isUncertain && request.grant.spendsRefreshToken)
             if retriesEveryFailure { outcome = outcome.neverFinal }
             switch outcome {
@@ -99,8 +102,12 @@ package struct TokenEndpoint: Sendable {
                     if let retryAfter { pauses.pause(pause, for: retryAfter, now: time.monotonic) }
                     throw .failed(error)
                 }
+                // A code grows old, and a provider forgives a refresh token that comes again only for a short time: neither
+                // waits for a pause that another call has met.
+                let isUrgent =
+                    request.grant == .authorizationCode || mayBeSpent && request.grant.spendsRefreshToken
                 do throws(BrokerError) {
-                    try await waitBeforeRetry(wait, pause, under: lease)
+                    try await waitBeforeRetry(wait, isUrgent ? nil : pause, under: lease)
                 } catch {
                     throw .failed(error)
                 }
@@ -313,15 +320,16 @@ package struct TokenEndpoint: Sendable {
 
     /// Waits before a request is tried again: for as long as the schedule says, and until the end of a pause that the
     /// provider has asked another call of the same client for meanwhile.
+    /// - Parameter pause: whose pauses count; nil for a retry that waits for none.
     /// - Throws: `retryable_error` with what is left of a pause that lasts longer than a call waits
     ///   (`BackoffSchedule.longestWait`, for all pauses before one retry together).
     private func waitBeforeRetry(
-        _ duration: Duration, _ pause: ProviderPauses.Key, under lease: RenewalLease? = nil
+        _ duration: Duration, _ pause: ProviderPauses.Key?, under lease: RenewalLease? = nil
     ) async throws(BrokerError) {
         let latest = time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
         var wait = duration
         while true {
-            if let remaining = budget.pauses.remaining(pause, now: time.monotonic) {
+            if let pause, let remaining = budget.pauses.remaining(pause, now: time.monotonic) {
                 if time.monotonic.advanced(by: remaining) > latest { throw Self.retryable(nil, after: remaining) }
                 wait = max(wait, remaining)
             }

@@ -1,14 +1,13 @@
 // Tokens and keys pass through buffers of Swift's runtime, OpenSSL, libpq and glibc, and each of these frees its
 // buffers without overwriting them: a token stays readable in the process's memory for as long as no later allocation
 // happens to take the same place. The one place that all of them share is free(3). The definitions below take the place
-// of glibc's, for the program and for every library that it loads (glibc's manual, "Replacing malloc"), overwrite what
-// the block held, and leave the rest to glibc.
+// of glibc's, for the program and for every library that it loads, overwrite what the block held, and leave the rest to
+// glibc: blocks still come from glibc's malloc and go back to it, so its other functions need no replacement.
 //
 // The cost is one memset of the block's size for each free. A warm read of credentials frees nothing.
 #define _GNU_SOURCE
 #include "CWipe.h"
 
-#include <errno.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>

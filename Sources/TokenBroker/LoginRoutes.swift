@@ -364,12 +364,12 @@ struct LoginRoutes {
             let (tenant, id) = try Self.login(call)
             let (described, progress) = try await broker.logins.outcome(tenant: tenant, loginID: id)
             login = described
-            if let code { return LoginPage.failed(BrokerError(code, ""), context(call, login)) }
+            if let code { return LoginPage.failed(Self.told(code), context(call, login)) }
             switch progress {
             case .completed: return LoginPage.completed(context(call, login))
             case .pending: return LoginPage.pending(context(call, login))
             case .expired: throw Self.unknown
-            case .failed(let code): return LoginPage.failed(BrokerError(code, ""), context(call, login))
+            case .failed(let code): return LoginPage.failed(Self.told(code), context(call, login))
             }
         } catch {
             return LoginPage.failed(error, context(call, login))
@@ -393,7 +393,12 @@ struct LoginRoutes {
             return LoginPage.failed(error, context(call, nil))
         }
         return LoginPage.failed(
-            BrokerError(code, ""), .init(login: nil, requestID: reference?.text ?? call.request.id))
+            Self.told(code), .init(login: nil, requestID: reference?.text ?? call.request.id))
+    }
+
+    /// An error of which its code alone is known. A login can be begun again at once, wherever it could not be ended.
+    private static func told(_ code: BrokerError.Code) -> BrokerError {
+        BrokerError(code, "", retryAfter: code.status == .serviceUnavailable ? 1 : nil)
     }
 
     private static func ending(_ text: WireText) -> BrokerError.Code? {

@@ -75,7 +75,7 @@ struct Configuration: Sendable {
             operationsListen = Self.address(text)
             if operationsListen == nil {
                 reader.fault("OPERATIONS_LISTEN", "must be a numeric address and a port, such as 0.0.0.0:8081")
-            } else if operationsListen == listen {
+            } else if operationsListen == self.listen {
                 reader.fault("OPERATIONS_LISTEN", "must differ from TOKEN_BROKER_LISTEN")
             }
         }

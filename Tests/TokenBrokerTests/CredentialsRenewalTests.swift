@@ -276,10 +276,8 @@ internal import TokenBroker
         return (broker, first)
     }
 
-    @Test(arguments: [.json(503, ""), .failure(.connectFailed)] as [ScriptedTransport.Step])
-    func `a retry waits for the end of a pause that another call has met`(failure: ScriptedTransport.Step) async throws
-    {
-        let (broker, first) = try await Self.pausedUnderRetry(failure, retryAfter: "10")
+    @Test func `a retry waits for the end of a pause that another call has met`() async throws {
+        let (broker, first) = try await Self.pausedUnderRetry(.failure(.connectFailed), retryAfter: "10")
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         broker.time.advance(by: .milliseconds(500))
         // What is left of the pause.
@@ -290,8 +288,19 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 3)
     }
 
+    @Test(arguments: ["10", "31"])
+    func `a refresh token that may be spent is tried again whatever another call has met`(retryAfter: String)
+        async throws
+    {
+        let (broker, first) = try await Self.pausedUnderRetry(.json(503, ""), retryAfter: retryAfter)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
+        broker.time.advance(by: .milliseconds(500))
+        #expect(await first.value.token == "a2")
+        #expect(broker.transport.seen.count == 3)
+    }
+
     @Test func `a retry is given up for a pause that lasts longer than a call waits`() async throws {
-        let (broker, first) = try await Self.pausedUnderRetry(retryAfter: "31")
+        let (broker, first) = try await Self.pausedUnderRetry(.failure(.connectFailed), retryAfter: "31")
         broker.time.advance(by: .milliseconds(500))
         let answer = await first.value
         #expect((answer.status, answer.code, answer.retryAfter) == (503, "retryable_error", 31))
