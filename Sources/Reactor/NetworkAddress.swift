@@ -10,6 +10,9 @@ package struct NetworkAddress: Sendable, Hashable, CustomStringConvertible {
     /// `::`: no peer has it, so it stands where no address is known.
     package static let unspecified = NetworkAddress(bits: 0)
 
+    /// `::1`.
+    fileprivate static let loopback = NetworkAddress(bits: 1)
+
     private static let mappedPrefix: UInt128 = 0xffff << 32
     /// The longest text form: eight groups of which the last two are an IPv4 address.
     private static let longestText = 45
@@ -84,19 +87,25 @@ package struct NetworkAddress: Sendable, Hashable, CustomStringConvertible {
 /// all addresses of such a prefix.
 package struct NetworkSource: Sendable, Hashable, CustomStringConvertible {
     private let prefix: NetworkAddress
-    /// The prefix of `::1`, which is all zeros, is a client's as well.
-    private let isKnown: Bool
 
-    /// Stands where the client is not known, as in requests that no connection brought.
-    package static let unknown = NetworkSource(.unspecified)
+    /// Stands where the client is not known, as in requests that no connection brought. The prefix of `::1` is all zeros and
+    /// a client's; this one has bits behind the first 64, which no client's has.
+    package static let unknown = NetworkSource(prefix: .loopback)
+
+    private init(prefix: NetworkAddress) {
+        self.prefix = prefix
+    }
 
     package init(_ address: NetworkAddress) {
-        prefix = address.isIPv4 ? address : address.prefix(bits: 64)
-        isKnown = address != .unspecified
+        if address == .unspecified {
+            self = .unknown
+        } else {
+            prefix = address.isIPv4 ? address : address.prefix(bits: 64)
+        }
     }
 
     /// `192.0.2.1`, `2001:db8::/64`, `unknown`.
-    package var description: String { !isKnown ? "unknown" : prefix.isIPv4 ? "\(prefix)" : "\(prefix)/64" }
+    package var description: String { self == .unknown ? "unknown" : prefix.isIPv4 ? "\(prefix)" : "\(prefix)/64" }
 }
 
 /// A range of addresses of one family: an address, or a prefix in CIDR notation (RFC 4632 §3.1, RFC 4291 §2.3).

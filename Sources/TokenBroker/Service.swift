@@ -73,26 +73,44 @@ package struct Service: RequestHandler {
 
     package func respond(to request: Request) async -> Response {
         let start = broker.time.monotonic
-        let admitted = request.admission as? Reception
-        let reception =
-            if let admitted { admitted } else { await receive(request, hasContent: !request.body.isEmpty) }
+        let reception = await reception(of: request)
         var response: Response
         var problem = reception.problem
         do throws(BrokerError) {
             guard let match = reception.match, problem == nil else {
                 throw problem ?? BrokerError(.notFound, "There is nothing at this path.")
             }
-            // The content may have taken its time, and a key that was deleted meanwhile is good for nothing any more.
-            if admitted != nil, reception.caller != nil { _ = try await authenticated(request) }
             response = try await match.route.handle(
                 Call(request: request, parameters: match.parameters, caller: reception.caller))
         } catch {
             problem = error
             response = error.response
         }
-        let took = start.duration(to: broker.time.monotonic) + (admitted?.took ?? .zero)
+        // What was found out before the content came is not in the time since the start.
+        let took =
+            start.duration(to: broker.time.monotonic) + (request.admission == nil ? .zero : reception.took)
         report(request, reception, response, problem, took: took)
         return response
+    }
+
+    /// What its admission has found of a request that has content, and what its head says of any other.
+    private func reception(of request: Request) async -> Reception {
+        guard var admitted = request.admission as? Reception else {
+            return await receive(request, hasContent: !request.body.isEmpty)
+        }
+        // The content may have taken its time, and a key that was deleted meanwhile is good for nothing any more.
+        if admitted.caller != nil, admitted.problem == nil { admitted.problem = await refusal(of: request) }
+        return admitted
+    }
+
+    /// Why the caller of a request is not known; nil where it is.
+    private func refusal(of request: Request) async -> BrokerError? {
+        do throws(BrokerError) {
+            _ = try await authenticated(request)
+            return nil
+        } catch {
+            return error
+        }
     }
 
     /// Finds the route and the caller, and whether both suit the request. Looks at its head only.
