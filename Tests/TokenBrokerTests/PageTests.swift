@@ -104,7 +104,9 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.returning)
         let value = FormEncoding.percentEncode(text)
-        let query = "error=\(value)&error_description=\(value)&error_uri=\(value)&\(value)=\(value)&lang=\(value)"
+        // A longer name is refused with the whole response.
+        let name = value.utf8.count > 128 ? String(repeating: "A", count: 128) : value
+        let query = "error=\(value)&error_description=\(value)&error_uri=\(value)&\(name)=\(value)&lang=\(value)"
         for body in ["{}", #"{"return_to": "https://app.example/done"}"#] {
             for accept in [BrokerHarness.browserAccept, "application/json"] {
                 let login = await broker.beginLogin(body: body)
