@@ -73,7 +73,7 @@ package final class EventBus: Sendable {
         hearers.withLock { $0.changes[kind, default: []].append(hear) }
     }
 
-    /// Has `hear` called with the tenant, and nobody else, after an API key of the tenant or the tenant itself was removed
+    /// Has `hear` called with the tenant after an API key of the tenant or the tenant itself was removed
     /// and every cache has heard of that.
     func onRevocation(_ hear: @escaping @Sendable (TenantName) -> Void) {
         hearers.withLock { $0.revocation = hear }

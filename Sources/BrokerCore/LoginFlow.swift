@@ -128,7 +128,7 @@ package final class LoginFlow: Sendable {
 
     package var isSecure: Bool { WireText(publicBaseURL).starts(with: "https://") }
 
-    package var callbackURI: String { publicBaseURL + "/login/callback" }
+    private var callbackURI: String { publicBaseURL + "/login/callback" }
 
     /// The address of a path of the broker's, as browsers reach it.
     /// - Parameter path: begins with a slash.
@@ -196,7 +196,8 @@ package final class LoginFlow: Sendable {
             throw BrokerError(
                 .illegalArgument,
                 "The login takes more than \(PendingLogin.longest - reserve) bytes. Shorten the redirect_uri, the return_to or the "
-                    + "custom parameters.")
+                    + "custom parameters, or in the tenant's configuration the scopes, the client_secret or the addresses."
+            )
         }
         try await quota.admit(tenant.name)
         do throws(StoreError) {

@@ -64,14 +64,7 @@ final class PendingLoginQuota: Sendable {
         case .failure(let error)?: throw BrokerError(error)
         case nil: throw BrokerError(.retryableError, "The request ended before the login was begun.", retryAfter: 1)
         }
-        counts.withLock { counts in
-            if counts.count >= Self.capacity { counts = counts.filter { isInUse($0.value, at: count.checked) } }
-            if counts.count >= Self.capacity { counts.removeAll(keepingCapacity: true) }
-            // A caller that asked at the same time may have put its count here, and its login on it.
-            if let other = counts[tenant], isInUse(other, at: count.checked), other.pending >= count.pending { return }
-            counts[tenant] = count
-        }
-        guard begin(tenant, limit) ?? (count.pending < limit) else { throw quota.exceeded(retryAfter: Self.retryAfter) }
+        guard begin(tenant, limit, with: count) else { throw quota.exceeded(retryAfter: Self.retryAfter) }
     }
 
     /// Suspends until nothing is being counted.
@@ -88,6 +81,23 @@ final class PendingLoginQuota: Sendable {
             count.pending += 1
             counts[tenant] = count
             return true
+        }
+    }
+
+    /// Counts one more on what the store has just counted, however long that took. False where that is too many.
+    private func begin(_ tenant: TenantName, _ limit: Int, with counted: Count) -> Bool {
+        counts.withLock { counts in
+            if counts.count >= Self.capacity { counts = counts.filter { isInUse($0.value, at: counted.checked) } }
+            if counts.count >= Self.capacity { counts.removeAll(keepingCapacity: true) }
+            var count = counted
+            // Callers that waited for the same count have put it here, and their logins on it.
+            if let other = counts[tenant], isInUse(other, at: counted.checked), other.pending > count.pending {
+                count = other
+            }
+            let isAdmitted = count.pending < limit
+            if isAdmitted { count.pending += 1 }
+            counts[tenant] = count
+            return isAdmitted
         }
     }
 

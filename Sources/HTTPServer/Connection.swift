@@ -141,7 +141,7 @@ final class Connection {
     private(set) var readDeadline = MonotonicInstant.distantFuture
     private(set) var writeDeadline = MonotonicInstant.distantFuture
     /// When the client was found not to read what `writeDeadline` is for.
-    private var stallBegan = MonotonicInstant.distantFuture
+    private(set) var stallBegan = MonotonicInstant.distantFuture
     /// How many of the unsent bytes must leave before `writeDeadline`.
     private var writeMark = 0
 
@@ -180,6 +180,8 @@ final class Connection {
     private(set) var contentBegan = MonotonicInstant.distantFuture
 
     var unsentBytes: Int { output.count - outputStart }
+    /// What the worker's sum has of the bytes that the client has not read.
+    var accountedAnswerBytes = 0
     var unreadBytes: Int { input.count - inputStart }
 
     /// No part of a request has come and nothing is owed.

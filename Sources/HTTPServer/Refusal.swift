@@ -11,6 +11,9 @@ package enum Refusal: Int, Sendable, CaseIterable {
     case displacement
     /// A request whose content, with those of the same loop's other requests, is more than that may hold. Answered 503.
     case contents
+    /// A connection that was reset because the answers which clients of the same loop do not read are more than that may
+    /// hold, and its client had not read for longest.
+    case answers
 
     /// As metrics and the log call it.
     package var name: StaticString {
@@ -20,6 +23,7 @@ package enum Refusal: Int, Sendable, CaseIterable {
         case .source: "source"
         case .displacement: "displacement"
         case .contents: "contents"
+        case .answers: "answers"
         }
     }
 
@@ -30,6 +34,7 @@ package enum Refusal: Int, Sendable, CaseIterable {
         case .connections: "The server has too many connections."
         case .source, .displacement: "The server has too many connections from your address."
         case .contents: "The server holds too much content of requests. Ask again."
+        case .answers: "The server holds too many answers that are not read. Ask again."
         }
     }
 }

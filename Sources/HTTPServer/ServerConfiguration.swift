@@ -38,12 +38,16 @@ package struct ServerConfiguration: Sendable {
     /// Default 1 s: one whose client is about to use it again is not taken from it.
     package var idleGrace: Duration
     /// Unsent bytes of answers from which on a connection's further requests are not read and a stream's writer waits;
-    /// requests are not read on a connection whose socket is full, either. Default 64 KiB. One answer, and one write to a stream, may exceed it.
+    /// requests are not read on a connection whose socket is full, either. Default 64 KiB. One answer, and one write to a
+    /// stream, may exceed it.
     package var unsentBytes: Int
     /// Bytes of contents that the requests of one loop may hold together, from their first to the end of the answer.
     /// Default 64 MiB. What would exceed it is answered 503: the oldest contents that are sent without a known caller, then
     /// the request itself.
     package var contentBytes: Int
+    /// Bytes of answers that the clients of one loop may leave unread together, beyond what the kernel holds for them.
+    /// Default 64 MiB. Beyond it the connection whose client has not read for longest is reset.
+    package var answerBytes = 64 << 20
     /// For `Retry-After` in a 503 to a refused connection or request. Default 1 s.
     package var retryAfterSeconds: Int
     /// How long a request may have waited for its turn on a loop that has been busy without a pause for `overloadTime`.

@@ -19,8 +19,6 @@ package struct TrustedProxies: Sendable {
         self.ranges = ranges
     }
 
-    package var isEmpty: Bool { ranges.isEmpty }
-
     package func contains(_ address: NetworkAddress) -> Bool {
         ranges.contains { $0.contains(address) }
     }

@@ -24,13 +24,17 @@ actor Worker {
     private var lastSerial: UInt64 = 0
     private var heldContentBytes = 0
     private var liveConnections = 0
+    private var heldAnswerBytes = 0
     /// The slots that have had a connection, by a time before which theirs was not idle: it is looked at when that is the
     /// earliest.
     private var idleSince = TimeHeap()
     private var isListed: [Bool] = []
     /// The slots that have had content without a known caller, by a time before which that of theirs had not begun.
-    private var openContents = TimeHeap()
-    private var isListedWithContent: [Bool] = []
+    private var openContents = SlotQueue()
+    /// The slots that have had answers which their clients did not read, by a time before which that had not begun.
+    private var unreadAnswers = SlotQueue()
+    /// The slot at which the next search among the connections of some sources goes on.
+    private var nextSearched = 0
     private var refusedConnections = 0
     private var isSweeping = false
     /// The slot at which the sweep goes on.
@@ -172,7 +176,6 @@ actor Worker {
         if slot == connections.count {
             connections.append(connection)
             isListed.append(false)
-            isListedWithContent.append(false)
         } else {
             connections[slot] = connection
         }
@@ -201,7 +204,7 @@ actor Worker {
 
     /// Closes the source's connection that has waited for longest. False where none has for the time of grace.
     private func makeRoomAmongThose(of source: NetworkSource?) -> Bool {
-        guard let waiting = search(grace: configuration.idleGrace, { $0.source == source }).waiting else {
+        guard let waiting = search(grace: configuration.idleGrace, among: { $0 == source }).waiting else {
             return false
         }
         evict(waiting)
@@ -214,7 +217,7 @@ actor Worker {
         let sources = connectionCount.sourcesOverShare
         var inUse: Connection?
         if !sources.isEmpty {
-            let found = search(grace: .zero) { connection in connection.source.map(sources.contains) ?? false }
+            let found = search(grace: .zero) { sources.contains($0) }
             if let waiting = found.waiting {
                 evict(waiting)
                 return true
@@ -242,14 +245,9 @@ actor Worker {
     /// No call looks at more than a few: a client that makes connections without end would otherwise have each attempt
     /// looked at as many times as there are connections. Behind more than that which are in use, a waiting one is found
     /// some attempts later.
-    /// - Parameter isEligible: whether a connection is looked for at all.
-    private func search(
-        grace: Duration, _ isEligible: (Connection) -> Bool = { _ in true }
-    ) -> (waiting: Connection?, inUse: Connection?) {
+    private func search(grace: Duration) -> (waiting: Connection?, inUse: Connection?) {
         let now = MonotonicInstant.now
         var inUse: Connection?
-        var passedOver: [TimeHeap.Entry] = []
-        defer { for entry in passedOver { idleSince.insert(entry.time, entry.number) } }
         for _ in 0..<Self.looksPerAttempt {
             guard let first = idleSince.first, first.time < now, first.time.advanced(by: grace) <= now else { break }
             idleSince.removeFirst()
@@ -258,25 +256,54 @@ actor Worker {
                 isListed[slot] = false
                 continue
             }
-            guard !connection.isRefused, isEligible(connection) else {
-                passedOver.append(first)
-                continue
-            }
             var since = now
-            if connection.givesWay {
-                noteAnswers(of: connection)
-                since = connection.waitsSince
-                // A client that waits for its turn has asked for something: that is with the kernel yet.
-                if since == first.time, connection.isStalled || !Kernel.hasInput(connection.descriptor) {
+            if !connection.isRefused, let begin = beginOfWait(connection) {
+                since = begin
+                if since == first.time, mayGo(connection) {
                     idleSince.insert(since, first.number)
                     return (connection, nil)
                 }
             }
-            if inUse == nil { inUse = connection }
+            if inUse == nil, !connection.isRefused { inUse = connection }
             // Not before it was: a client that waits for its turn is not looked at again for the time of grace.
             idleSince.insert(since == first.time ? now : since, first.number)
         }
         return (nil, inUse)
+    }
+
+    /// The same among the connections of some sources. Looks at as many slots as `search(grace:)` does, and the next call
+    /// at those behind them, so that each connection is reached however many others there are.
+    private func search(
+        grace: Duration, among isEligible: (NetworkSource) -> Bool
+    ) -> (waiting: Connection?, inUse: Connection?) {
+        let now = MonotonicInstant.now
+        var (waiting, inUse) = (Connection?.none, Connection?.none)
+        var earliest = now
+        for _ in 0..<min(Self.looksPerAttempt, connections.count) {
+            let slot = nextSearched < connections.count ? nextSearched : 0
+            nextSearched = slot + 1
+            guard let connection = connections[slot], !connection.isRefused,
+                let source = connection.source, isEligible(source)
+            else { continue }
+            if let since = beginOfWait(connection), since.advanced(by: grace) <= now {
+                if since < earliest, mayGo(connection) { (waiting, earliest) = (connection, since) }
+            } else if inUse == nil {
+                inUse = connection
+            }
+        }
+        return (waiting, inUse)
+    }
+
+    /// Since when the connection has waited for its client; nil where it does not give way.
+    private func beginOfWait(_ connection: Connection) -> MonotonicInstant? {
+        guard connection.givesWay else { return nil }
+        noteAnswers(of: connection)
+        return connection.waitsSince
+    }
+
+    /// Whether nothing has come that its client waits to have answered: that would be with the kernel yet.
+    private func mayGo(_ connection: Connection) -> Bool {
+        connection.isStalled || !Kernel.hasInput(connection.descriptor)
     }
 
     // MARK: Serving
@@ -316,7 +343,9 @@ actor Worker {
             connection.output.append(copying: lane.output, from: rest.sent)
             connection.mayWrite = false
             connection.stalled(configuration.writeTimeout)
+            accountAnswers(of: connection)
         }
+        if connection.phase == .closed { return false }
         if rest.closes {
             // Its client asked for the close, so only what it has sent already could be lost to a reset.
             connection.phase = .closing
@@ -429,18 +458,11 @@ actor Worker {
 
     /// The connection whose content began first of those that are sent without a known caller.
     private func oldestOpenContent() -> Connection? {
-        while let first = openContents.first {
-            let slot = Int(first.number)
-            if let connection = connections[slot], connection.hasOpenContent, connection.unfinishedContentBytes > 0 {
-                if connection.contentBegan == first.time { return connection }
-                openContents.removeFirst()
-                openContents.insert(connection.contentBegan, first.number)
-            } else {
-                openContents.removeFirst()
-                isListedWithContent[slot] = false
-            }
-        }
-        return nil
+        openContents.first { slot in
+            guard let connection = connections[slot], connection.hasOpenContent, connection.unfinishedContentBytes > 0
+            else { return nil }
+            return connection.contentBegan
+        }.flatMap { connections[$0] }
     }
 
     private func refuseContent(_ connection: Connection) {
@@ -453,10 +475,29 @@ actor Worker {
     private func account(_ connection: Connection) {
         heldContentBytes += connection.unfinishedContentBytes - connection.accountedContentBytes
         connection.accountedContentBytes = connection.unfinishedContentBytes
-        if connection.hasOpenContent, connection.unfinishedContentBytes > 0, !isListedWithContent[connection.id.slot] {
-            isListedWithContent[connection.id.slot] = true
-            openContents.insert(connection.contentBegan, UInt64(connection.id.slot))
+        if connection.hasOpenContent, connection.unfinishedContentBytes > 0 {
+            openContents.insert(connection.contentBegan, connection.id.slot)
         }
+    }
+
+    /// Keeps the sum of what this loop's connections have not sent because their clients do not read. Where that is too
+    /// much, resets the connection whose client has not read for longest, then the next one.
+    private func accountAnswers(of connection: Connection) {
+        heldAnswerBytes += connection.unsentBytes - connection.accountedAnswerBytes
+        connection.accountedAnswerBytes = connection.unsentBytes
+        if connection.unsentBytes > 0 { unreadAnswers.insert(connection.stallBegan, connection.id.slot) }
+        while heldAnswerBytes > configuration.answerBytes, let unread = longestUnread() {
+            note(.answers)
+            abort(unread)
+        }
+    }
+
+    /// The connection whose client has not read for longest what it has asked for.
+    private func longestUnread() -> Connection? {
+        unreadAnswers.first { slot in
+            guard let connection = connections[slot], connection.accountedAnswerBytes > 0 else { return nil }
+            return connection.stallBegan
+        }.flatMap { connections[$0] }
     }
 
     private func serveLater(_ connection: Connection) {
@@ -873,6 +914,7 @@ actor Worker {
             }
         }
         if connection.unsentBytes > 0 { connection.stalled(configuration.writeTimeout) }
+        if connection.unsentBytes > 0 || connection.accountedAnswerBytes > 0 { accountAnswers(of: connection) }
         if let stream = connection.stream, connection.unsentBytes < configuration.unsentBytes { stream.wakeWriters() }
     }
 
@@ -965,6 +1007,8 @@ actor Worker {
         connection.dropInput()
         account(connection)
         connection.closeDescriptor()
+        heldAnswerBytes -= connection.accountedAnswerBytes
+        connection.accountedAnswerBytes = 0
         connection.stream?.wakeWriters()
         connection.stream = nil
         connections[connection.id.slot] = nil

@@ -14,6 +14,7 @@ final class WorkerCounters: Sendable {
     private let source = Atomic<Int>(0)
     private let displacement = Atomic<Int>(0)
     private let contents = Atomic<Int>(0)
+    private let answers = Atomic<Int>(0)
     private let faults = Mutex<[Status: Int]>([:])
 
     func countFault(_ status: Status) {
@@ -27,6 +28,7 @@ final class WorkerCounters: Sendable {
         case .source: source.add(1, ordering: .relaxed)
         case .displacement: displacement.add(1, ordering: .relaxed)
         case .contents: contents.add(1, ordering: .relaxed)
+        case .answers: answers.add(1, ordering: .relaxed)
         }
     }
 
@@ -37,7 +39,7 @@ final class WorkerCounters: Sendable {
         statistics.refusals = [
             .overload: overload.load(ordering: .relaxed), .connections: connections.load(ordering: .relaxed),
             .source: source.load(ordering: .relaxed), .displacement: displacement.load(ordering: .relaxed),
-            .contents: contents.load(ordering: .relaxed),
+            .contents: contents.load(ordering: .relaxed), .answers: answers.load(ordering: .relaxed),
         ]
         statistics.connectionsEvicted = evicted.load(ordering: .relaxed)
         statistics.connectionsStalled = stalled.load(ordering: .relaxed)

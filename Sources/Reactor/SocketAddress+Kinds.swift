@@ -22,7 +22,11 @@ extension SocketAddress.IP {
     package var isMetadataService: Bool {
         guard case .v6(let bytes, _) = unmapped else { return Self.metadataServices.contains(unmapped) }
         if bytes.starts(with: [0, 0x64, 0xff, 0x9b]) {
-            return Self.metadataServices.contains(.v4(Array(bytes[12...])))
+            // How long the prefix is decides where the IPv4 address stands, and in a network's own part the network does
+            // (RFC 6052 §2.2): octet 8 is never part of it.
+            return [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]].contains { places in
+                Self.metadataServices.contains(.v4(places.map { bytes[$0] }))
+            }
         }
         if bytes.starts(with: [0x20, 0x02]) { return Self.metadataServices.contains(.v4(Array(bytes[2..<6]))) }
         // Without the interface, which does not make it another address.

@@ -56,7 +56,7 @@ enum LoginPage {
                 )
             case .invalidRequest:
                 ("This address is not complete", "Something is missing in it or was changed. Please begin again.")
-            case .retryableError, .networkError, .storageUnavailable, .tooManyRequests:
+            case .retryableError, .networkError, .storageUnavailable:
                 ("The login could not be finished now", "A service did not answer. Please begin again in a moment.")
             default:
                 ("The login could not be finished", "The login service's answer was not usable. Please begin again.")

@@ -116,8 +116,12 @@ struct OperationRoutes {
                     [Refusal.overload, .contents].map { (#"reason="\#($0.name)""#, server.refusals[$0] ?? 0) }
                 ),
                 (
-                    "http_connections_stalled_total", "counter", "Connections reset because their peer did not read.",
-                    [("", server.connectionsStalled)]
+                    "http_connections_stalled_total", "counter",
+                    "Connections reset because their peer did not read, by what was used up.",
+                    [
+                        (#"reason="time""#, server.connectionsStalled),
+                        (#"reason="answers""#, server.refusals[.answers] ?? 0),
+                    ]
                 ),
             ]
         }

@@ -238,6 +238,7 @@ private func full(_ connections: Int, loops: Int = 1, _ adjust: (inout ServerCon
             $0.maximumConnections = 10
             $0.loopCount = 1
             $0.idleGrace = .milliseconds(10)
+            $0.answerBytes = 1 << 30
         }
         try await withServer(configuration, answering: LargeHandler()) { server in
             var silent: [HTTPRawClient] = []
@@ -256,6 +257,67 @@ private func full(_ connections: Int, loops: Int = 1, _ adjust: (inout ServerCon
             }
             #expect(status == .ok)
             #expect(server.statistics.connectionsEvicted > 0)
+        }
+    }
+
+    @Test func `has its longest waiting connection found behind many of other sources`() async throws {
+        let handler = HoldingHandler()
+        // More than one search looks at.
+        let configuration = full(700) {
+            $0.maximumConnectionsPerSource = 600
+            $0.idleGrace = .zero
+        }
+        try await withServer(configuration, answering: handler) { server in
+            defer { handler.release.open() }
+            var holding: [HTTPRawClient] = []
+            for _ in 0..<599 {
+                let one = try client(server, from: 1)
+                try await one.send(get("/hold"))
+                holding.append(one)
+            }
+            await eventually { server.statistics.requests == 599 }
+            let idle = try client(server, from: 1)
+            try await idle.send(get("/"))
+            #expect(try await idle.response().status == .ok)
+            var attempts = 0
+            var status: Status?
+            while status != .ok, attempts < 4 {
+                let next = try client(server, from: 1)
+                attempts += 1
+                do {
+                    try await next.send(get("/"))
+                    status = try await next.response().status
+                } catch {}
+            }
+            #expect(status == .ok)
+            #expect(try await idle.rest() == "")
+        }
+    }
+}
+
+@Suite(.timeLimit(.minutes(1))) struct `Answers that clients do not read` {
+    @Test(arguments: [(3, 0), (4, 0), (5, 1), (8, 4)])
+    func `are held up to a limit, beyond which the oldest goes`(clients: Int, reset: Int) async throws {
+        let answer = [UInt8](repeating: 0x61, count: 16 << 20)
+        let configuration = configured {
+            // What the kernel takes of an answer is not held: four are less than this, and five are more.
+            $0.answerBytes = 4 * answer.count
+        }
+        try await withServer(configuration, answering: HTTPClosureHandler { _ in Response(.ok, body: answer) }) {
+            server in
+            var silent: [HTTPRawClient] = []
+            for number in 1...clients {
+                let one = try HTTPRawClient(server.address)
+                try await one.send(get("/"))
+                await eventually { server.statistics.requests == number }
+                silent.append(one)
+            }
+            await eventually { server.statistics.refusals[.answers] == reset }
+            await eventually { server.statistics.connectionsOpen == clients - reset }
+            for client in silent[reset...] {
+                #expect(try await client.receive(through: "\r\n\r\n").hasPrefix("HTTP/1.1 200 "))
+            }
+            #expect(server.statistics.refusals[.answers] == reset)
         }
     }
 }

@@ -13,7 +13,9 @@ import Testing
     @Test(arguments: [
         ("169.254.169.254", true), ("169.254.169.253", false), ("168.63.129.16", true), ("100.100.100.200", true),
         ("192.0.0.192", true), ("fd00:ec2::254", true), ("fd00:ec2::253", false), ("::ffff:169.254.169.254", true),
-        ("64:ff9b::a9fe:a9fe", true), ("64:ff9b:1::a9fe:a9fe", true), ("2002:a9fe:a9fe::1", true),
+        ("64:ff9b::a9fe:a9fe", true), ("64:ff9b:1::a9fe:a9fe", true),
+        ("64:ff9b:1:a9fe:a9:fe00::", true), ("64:ff9b:1:a9fe:a9:fd00::", false), ("64:ff9b:1:a9:fe:a9fe::", true),
+        ("64:ff9b:1:0:a9:fea9:fe00:0", true), ("2002:a9fe:a9fe::1", true),
         ("64:ff9b::a9fe:a9fd", false),
     ])
     func `knows where clouds give out credentials`(address: String, isMetadataService: Bool) throws {

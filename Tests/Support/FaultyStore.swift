@@ -1,4 +1,5 @@
 package import CredentialStore
+package import OAuth
 internal import Synchronization
 
 /// A store that fails where a test says so, and counts what it is asked.
@@ -21,6 +22,7 @@ package final class FaultyStore: ForwardingStore {
         var isDown = false
         var steps: [RecordKind: [CommitStep]] = [:]
         var heldReads: [RecordKind: Gate] = [:]
+        var heldCount: Gate?
         var check: CommitStep = .pass
         var checks = 0
         var reads = 0
@@ -50,6 +52,21 @@ package final class FaultyStore: ForwardingStore {
 
     /// The next read of a record of that kind is made, and its answer waits for the gate.
     package func holdNextRead(of kind: RecordKind, _ gate: Gate) { state.withLock { $0.heldReads[kind] = gate } }
+
+    /// The next count of due records is made, and its answer waits for the gate.
+    package func holdNextCount(_ gate: Gate) { state.withLock { $0.heldCount = gate } }
+
+    package func countDue(
+        _ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int
+    ) async throws(StoreError) -> Int {
+        try admit()
+        let count = try await inner.countDue(kind, tenant: tenant, after: now, limit: limit)
+        if let gate = state.withLock({ $0.heldCount.take() }) {
+            gate.arrive()
+            await gate.opened()
+        }
+        return count
+    }
 
     /// What becomes of checks.
     package func onCheck(_ step: CommitStep) { state.withLock { $0.check = step } }

@@ -180,7 +180,8 @@ internal import TokenBroker
             statistics.connectionsOpen = 3
             statistics.connectionsAccepted = 5
             statistics.connectionsEvicted = 4
-            statistics.refusals = [.connections: 2, .source: 6, .displacement: 8, .overload: 7]
+            statistics.refusals = [.connections: 2, .source: 6, .displacement: 8, .overload: 7, .answers: 9]
+            statistics.connectionsStalled = 10
             return statistics
         }
         let lines = await Self.metrics(broker)
@@ -191,6 +192,8 @@ internal import TokenBroker
         #expect(lines.contains(#"token_broker_http_connections_evicted_total{state="waiting"} 4"#))
         #expect(lines.contains(#"token_broker_http_connections_evicted_total{state="in_use"} 8"#))
         #expect(!lines.contains { $0.hasPrefix("token_broker_operations_connections_refused_total ") })
+        #expect(lines.contains(#"token_broker_http_connections_stalled_total{reason="time"} 10"#))
+        #expect(lines.contains(#"token_broker_http_connections_stalled_total{reason="answers"} 9"#))
         #expect(lines.contains(#"token_broker_http_requests_refused_total{reason="overload"} 7"#))
         #expect(lines.contains(#"token_broker_http_requests_refused_total{reason="contents"} 0"#))
     }

@@ -133,6 +133,25 @@ internal import TokenBroker
         #expect(await Self.begin(two, key: key).status == 201)
     }
 
+    @Test func `callers that wait for a slow count are held to the limit together`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.broker(store: store) { $0.pendingLogins = 3 }
+        let gate = Gate()
+        store.holdNextCount(gate)
+        let calls = (0..<10).map { _ in
+            // Each runs until it waits for the count before the next one begins.
+            Task.immediate { await broker.call(.post, "/login/initialize", tenant: "t1").status }
+        }
+        await gate.arrivals()
+        // Longer than a count is used.
+        broker.time.advance(by: .seconds(3))
+        gate.open()
+        var statuses: [Int] = []
+        for call in calls { statuses.append(await call.value) }
+        #expect(statuses.count { $0 == 201 } == 3)
+        #expect(statuses.count { $0 == 429 } == 7)
+    }
+
     @Test func `a login that has ended is not pending, whatever came of it`() async throws {
         let broker = try await Self.broker { $0.pendingLogins = 2 }
         let (first, second) = (await broker.beginLogin(), await broker.beginLogin())
