@@ -48,6 +48,9 @@ let package = Package(
         library("HTTPCodec", ["ExternalText"]),
         library("OAuth", ["Cryptography", "ExternalText", "HTTPCodec", "JSON"]),
 
+        // What several replicas may do to one record, without a store, a clock or a network.
+        library("Renewal", []),
+
         // Bytes in and out.
         library("Reactor", ["CLinux"]),
         library("HTTPServer", ["Reactor", "HTTPCodec", "CLinux"]),
@@ -111,6 +114,10 @@ let package = Package(
         tests("HTTPCodecTests", ["HTTPCodec"]),
         tests("JSONTests", ["JSON"]),
         tests("OAuthTests", ["OAuth", "JSON", "Cryptography", "HTTPCodec"]),
+        // It looks at millions of states, so it is compiled with optimisation whatever the rest is.
+        .testTarget(
+            name: "RenewalTests", dependencies: ["Renewal"], path: "Tests/RenewalTests",
+            swiftSettings: strict + [.unsafeFlags(["-O"])]),
         tests("HTTPServerTests", ["HTTPServer", "HTTPCodec", "Reactor"]),
         tests("HTTPSClientTests", ["HTTPSClient", "HTTPCodec", "Reactor"]),
         tests("PostgresTests", ["Postgres", "Reactor"]),

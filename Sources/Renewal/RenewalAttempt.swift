@@ -1,0 +1,334 @@
+/// One attempt to renew one set of credentials: what it does next, as a function of what came of what it did last. It has
+/// no store, clock or network; a driver carries the steps out.
+///
+/// Every moment is a length of time by the driver's monotonic clock.
+package struct RenewalAttempt: Sendable, Hashable {
+    /// What the driver is to do.
+    package enum Step: Sendable, Hashable {
+        /// Read the record and its lease.
+        case read
+        /// Wait until the record changes, at most so long.
+        case wait(Duration)
+        /// Take the lease on exactly this version, from the holder named where there is one; or extend it.
+        /// - Parameter isOpen: what the row is to say; see `StandingLease.isOpen`.
+        case claim(version: Int64, over: String?, isOpen: Bool)
+        /// Call the provider, unless that moment has passed: what held when the step was decided need not hold after it.
+        /// The driver extends the lease meanwhile, every `RenewalRules.extensionInterval`.
+        /// - Parameter limit: how long to wait for the answer.
+        case ask(notAfter: Duration, limit: Duration)
+        /// Wait between two calls, and extend the lease meanwhile.
+        case pause(Duration)
+        /// Store what was granted, in place of exactly this version.
+        /// - Parameter heedsLease: whether another attempt's lease stands in the way.
+        case publish(over: Int64, heedsLease: Bool)
+        /// Keep what was granted in the journal, and serve it.
+        case keep
+        /// Store that the provider has ended the session, in place of exactly this version.
+        case publishEnd(over: Int64)
+        /// Give the lease back.
+        case release(version: Int64, Release)
+        case finish(Result)
+    }
+
+    /// What an attempt knows that gives its lease back.
+    package enum Release: Sendable, Hashable {
+        /// The refresh token is not spent: nothing stays of the lease.
+        case settled
+        /// The token may be spent, and no process has what it was exchanged for.
+        case unknown
+        /// The token may be spent, and the holder before may have what it was exchanged for. The lease ends at once, as if
+        /// this holder had died.
+        case open
+    }
+
+    package enum Result: Sendable, Hashable {
+        /// What was granted is stored.
+        case stored
+        /// The session's end is stored.
+        case ended
+        /// Another change came first, or there is nothing to do.
+        case overtaken
+        /// The provider gave nothing.
+        case failed
+        /// The store could not be asked, and nothing was done.
+        case storeAway
+        /// Another attempt is under way, and this one was not to wait for it.
+        case busy
+    }
+
+    /// What came of a step.
+    package enum Outcome: Sendable, Hashable {
+        case begun
+        /// The record stands so.
+        case stands(Standing)
+        /// The store did not answer. What it was told may have been done.
+        case storeAway
+        /// The wait is over.
+        case waited
+        /// The lease is taken.
+        case claimed
+        /// The record is another one, or another attempt has the lease.
+        case refused
+        /// The provider granted new credentials.
+        case granted
+        /// The provider says that the session has ended.
+        case sessionEnded
+        /// The provider refused, and has not spent the refresh token.
+        case denied
+        /// No answer, or none that tells: the refresh token may have been spent.
+        case unknown
+        /// The call did not reach the provider, which may be asked again.
+        case notAsked
+        /// The moment had passed; nothing was sent.
+        case tooLate
+        /// It is stored.
+        case stored
+        /// Something else stands in the way.
+        case conflict(Conflict)
+        /// It is in the journal.
+        case kept
+        /// There is no journal, or it does not take it.
+        case notKept
+    }
+
+    /// What a reader finds.
+    package struct Standing: Sendable, Hashable {
+        package var version: Int64
+        /// Whether the credentials are to be renewed.
+        package var isDue: Bool
+        package var lease: StandingLease?
+
+        package init(version: Int64, isDue: Bool, lease: StandingLease?) {
+            self.version = version
+            self.isDue = isDue
+            self.lease = lease
+        }
+    }
+
+    /// What stands where the grant is to be stored.
+    package enum Conflict: Sendable, Hashable {
+        /// The grant itself: an earlier try has arrived.
+        case same
+        /// A login, a logout, or credentials that another attempt was granted.
+        case other
+        /// What the grant was exchanged for, or the mark that its refresh token was refused.
+        /// - Parameter lease: another attempt's.
+        case spent(version: Int64, lease: StandingLease?)
+    }
+
+    private enum Phase: Sendable, Hashable {
+        case beginning, reading, waiting, claiming, asking, pausing, publishing, keeping, waitingToPublish
+        case publishingEnd
+        case releasing(Result)
+        case finished
+    }
+
+    package let rules: RenewalRules
+    /// Whether it waits for another attempt.
+    private let waits: Bool
+    private var phase = Phase.beginning
+    /// What the attempt replaces.
+    private(set) package var version: Int64
+    /// When the refresh token may have been presented first, by any attempt.
+    private var firstUse: Duration?
+    /// Whether the refresh token may have been spent by a call whose answer no process that lives may have.
+    private(set) package var isUncertain = false
+    private var calls = 0
+    private var looks = 0
+    /// Whether what was granted is in the journal.
+    private var isKept = false
+    /// Whether the holder before may have what the refresh token was exchanged for, and has not had its turn to store it.
+    private var mayOtherHaveGrant = false
+
+    /// An attempt that has nothing yet.
+    /// - Parameter waits: whether it waits for another attempt, as for a caller, or leaves it alone.
+    package init(rules: RenewalRules, waits: Bool) {
+        self.rules = rules
+        self.waits = waits
+        version = 0
+    }
+
+    /// An attempt that goes on with what an earlier process was granted and left in the journal.
+    /// - Parameter version: what the grant was exchanged for.
+    package init(rules: RenewalRules, keptOver version: Int64) {
+        self.rules = rules
+        self.version = version
+        waits = true
+        phase = .keeping
+        isKept = true
+    }
+
+    /// The next step.
+    /// - Parameters:
+    ///   - outcome: of the last step; `begun` at first.
+    ///   - now: by the driver's monotonic clock.
+    ///   - asked: when the last step began, by that clock.
+    ///   - storeReachableFor: for how long this process has reached the store without a failure.
+    package mutating func next(
+        _ outcome: Outcome, now: Duration, asked: Duration, storeReachableFor: Duration
+    ) -> Step {
+        switch (phase, outcome) {
+        case (.beginning, .begun), (.waiting, .waited):
+            phase = .reading
+            return .read
+        case (.reading, .stands(let standing)):
+            return begin(standing, readAt: asked, storeReachableFor)
+        case (.reading, .storeAway):
+            return finish(.storeAway)
+
+        case (.claiming, .claimed):
+            firstUse = firstUse ?? asked
+            return ask(until: asked + rules.leaseSpan, now)
+        case (.claiming, .refused):
+            // The record is another one, or another attempt has the lease: that decides what happens next.
+            return calls > 0 ? finish(.overtaken) : readAgain()
+        case (.claiming, .storeAway):
+            if calls == 0 { return finish(.storeAway) }
+            // The token may be spent, and the store is away just now: within the grace it is presented all the same.
+            if let firstUse, rules.isWithinGrace(now - firstUse) {
+                return ask(until: firstUse + rules.grace, now)
+            }
+            return release(.failed)
+
+        case (.asking, .granted):
+            phase = .publishing
+            return .publish(over: version, heedsLease: true)
+        case (.asking, .sessionEnded):
+            phase = .publishingEnd
+            return .publishEnd(over: version)
+        case (.asking, .denied):
+            return release(.failed)
+        case (.asking, .unknown):
+            isUncertain = true
+            return pauseBeforeNextCall(now)
+        case (.asking, .notAsked):
+            return pauseBeforeNextCall(now)
+        case (.pausing, .waited):
+            return claim(over: nil)
+        case (.asking, .tooLate):
+            calls -= 1
+            return claim(over: nil)
+
+        case (.publishing, .stored):
+            return finish(.stored)
+        case (.publishing, .conflict(let conflict)):
+            return meet(conflict)
+        case (.publishing, .storeAway):
+            if isKept { return waitToPublish() }
+            phase = .keeping
+            return .keep
+        case (.keeping, .begun):
+            // What a predecessor left comes before everything else.
+            phase = .publishing
+            return .publish(over: version, heedsLease: true)
+        case (.keeping, .kept):
+            isKept = true
+            return waitToPublish()
+        case (.keeping, .notKept):
+            return waitToPublish()
+        case (.waitingToPublish, .waited):
+            phase = .publishing
+            return .publish(over: version, heedsLease: true)
+
+        case (.publishingEnd, .stored):
+            return finish(.ended)
+        case (.publishingEnd, .conflict), (.publishingEnd, .storeAway):
+            // What stands decides, or the next attempt finds the session ended once more.
+            return finish(outcome == .storeAway ? .storeAway : .overtaken)
+
+        case (.releasing(let result), _):
+            return finish(result)
+        default:
+            preconditionFailure("\(outcome) after \(phase)")
+        }
+    }
+
+    private mutating func begin(
+        _ standing: Standing, readAt: Duration, _ storeReachableFor: Duration
+    ) -> Step {
+        version = standing.version
+        (firstUse, isUncertain, mayOtherHaveGrant) = (nil, false, false)
+        guard let lease = standing.lease else {
+            return standing.isDue ? claim(over: nil) : finish(.overtaken)
+        }
+        guard standing.isDue || !lease.stands else { return finish(.overtaken) }
+        let wait = rules.waitBeforeTakingOver(lease, storeReachableFor: storeReachableFor)
+        if wait > .zero {
+            if !waits { return finish(.busy) }
+            phase = .waiting
+            return .wait(wait)
+        }
+        isUncertain = true
+        firstUse = lease.sinceFirstUse.map { readAt - $0 }
+        mayOtherHaveGrant = lease.mayBeHeld && (lease.sinceFirstUse.map(rules.isWithinGrace) ?? false)
+        return claim(over: lease.holder)
+    }
+
+    private mutating func readAgain() -> Step {
+        looks += 1
+        if looks >= 16 { return finish(.overtaken) }
+        phase = .reading
+        return .read
+    }
+
+    private mutating func claim(over holder: String?) -> Step {
+        phase = .claiming
+        return .claim(version: version, over: holder, isOpen: mayOtherHaveGrant)
+    }
+
+    /// - Parameter end: until when no other attempt has the right to present the token.
+    private mutating func ask(until end: Duration, _ now: Duration) -> Step {
+        var end = end
+        if isUncertain, mayOtherHaveGrant, let firstUse {
+            // Later than the grace, only the holder before could still save the session.
+            guard rules.isWithinGrace(now - firstUse) else { return release(.failed) }
+            end = min(end, firstUse + rules.grace - rules.transit)
+        }
+        calls += 1
+        phase = .asking
+        return .ask(notAfter: end, limit: rules.limit(ofCallBegunAfter: firstUse.map { now - $0 } ?? .zero))
+    }
+
+    private mutating func pauseBeforeNextCall(_ now: Duration) -> Step {
+        guard calls <= rules.waits.count else { return release(.failed) }
+        phase = .pausing
+        var wait = rules.waits[calls - 1]
+        if isUncertain, let firstUse {
+            // Better the last call within the grace than later.
+            let left = rules.grace - rules.transit - (now - firstUse)
+            if left >= .zero { wait = min(wait, left) }
+        }
+        return .pause(wait)
+    }
+
+    private mutating func release(_ result: Result) -> Step {
+        phase = .releasing(result)
+        return .release(version: version, isUncertain ? mayOtherHaveGrant ? .open : .unknown : .settled)
+    }
+
+    private mutating func waitToPublish() -> Step {
+        phase = .waitingToPublish
+        return .wait(.seconds(1))
+    }
+
+    private mutating func meet(_ conflict: Conflict) -> Step {
+        switch conflict {
+        case .same: return finish(.stored)
+        case .other: return finish(.overtaken)
+        case .spent(let standing, let lease):
+            version = standing
+            if let lease, lease.stands, lease.sinceFirstUse.map(rules.isWithinGrace) ?? true {
+                // It presents the token that this attempt has exchanged, and what it is granted is the newer one.
+                phase = .waitingToPublish
+                return .wait(lease.remaining)
+            }
+            // Later than the grace it is granted nothing.
+            return .publish(over: standing, heedsLease: false)
+        }
+    }
+
+    private mutating func finish(_ result: Result) -> Step {
+        phase = .finished
+        return .finish(result)
+    }
+}
