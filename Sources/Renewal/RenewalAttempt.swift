@@ -123,6 +123,9 @@ package struct RenewalAttempt: Sendable, Hashable {
         case finished
     }
 
+    /// How long it waits before it tries again to store what it was granted.
+    private static let retryInterval: Duration = .seconds(1)
+
     package let rules: RenewalRules
     /// Whether it waits for another attempt.
     private let waits: Bool
@@ -308,7 +311,7 @@ package struct RenewalAttempt: Sendable, Hashable {
 
     private mutating func waitToPublish() -> Step {
         phase = .waitingToPublish
-        return .wait(.seconds(1))
+        return .wait(Self.retryInterval)
     }
 
     private mutating func meet(_ conflict: Conflict) -> Step {
@@ -320,7 +323,7 @@ package struct RenewalAttempt: Sendable, Hashable {
             if let lease, lease.stands, lease.sinceFirstUse.map(rules.isWithinGrace) ?? true {
                 // It presents the token that this attempt has exchanged, and what it is granted is the newer one.
                 phase = .waitingToPublish
-                return .wait(lease.remaining)
+                return .wait(min(lease.remaining, Self.retryInterval))
             }
             // Later than the grace it is granted nothing.
             return .publish(over: standing, heedsLease: false)

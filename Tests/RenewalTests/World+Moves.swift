@@ -289,8 +289,12 @@ extension World {
             storeReachableFor: .seconds(now - replica.failedAt))
         replicas[index].asked = now
         replicas[index].attempt = attempt
+        replicas[index].isWaiting = false
         switch step {
-        case .wait(let duration), .pause(let duration):
+        case .wait(let duration):
+            replicas[index].call = .at(now + max(1, duration.ticks), .waited)
+            replicas[index].isWaiting = true
+        case .pause(let duration):
             replicas[index].call = .at(now + max(1, duration.ticks), .waited)
         case .finish(let result):
             replicas[index].attempt = nil
@@ -352,6 +356,10 @@ extension World {
                 case .open:
                     let end = min(row.lease?.end ?? now, now)
                     row.lease?.end = end
+                }
+                // The store tells those that wait for it.
+                for other in replicas.indices where replicas[other].isWaiting {
+                    replicas[other].call = .at(now, .waited)
                 }
             }
             outcome = .stored

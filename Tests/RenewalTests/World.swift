@@ -103,6 +103,8 @@ struct World: Hashable {
         var attempts: Int8 = 0
         var attempt: RenewalAttempt?
         var call = Call.none
+        /// Whether it waits for news of the record.
+        var isWaiting = false
         var asked = 0
         /// What the attempt presents, and what it was granted for it.
         var presents: Int8 = -1
