@@ -268,7 +268,7 @@ extension Auth: CredentialsProvider {
 
     public func isUserLoggedIn() async throws(AuthError) -> Bool {
         try await run { opened, tenant throws(BrokerError) in
-            let held = try await opened.broker.credentials.stored(self.id(of: tenant)).record.held
+            let held = try await opened.broker.credentials.lastKnown(self.id(of: tenant)).record.held
             return held?.isLoggedIn(at: opened.broker.time.now) ?? false
         }
     }

@@ -145,7 +145,8 @@ public struct DeviceAuthorizationResponse: Sendable, Equatable {
 public protocol CredentialsProvider: Sendable {
     /// The best credentials that the configuration allows, good for at least 60 more seconds.
     ///
-    /// Does not wait while good ones are in memory. Otherwise one request to the provider serves everybody who asks.
+    /// Does not wait while good ones are in memory. Otherwise one request to the provider serves everybody who asks. While
+    /// the store does not answer, a user's token that is in memory and good is served, and nothing of a lower level.
     /// - Parameters:
     ///   - apiErrorSubStatus: the `subStatus` with which an API refused a token; `11003`, `6001`, `11001`, `11002` and
     ///     `11101` cause a refresh, any other changes nothing.
@@ -158,6 +159,8 @@ public protocol CredentialsProvider: Sendable {
 
     /// Whether a user is logged in, as far as is known here: there is a refresh token, or a token that has not expired.
     /// Does not ask the provider.
+    /// - Throws: `storageUnavailable` where the store does not answer and no user's token that is still good is in memory;
+    ///   `storageUnusable`, `illegalArgument`.
     func isUserLoggedIn() async throws(AuthError) -> Bool
 
     /// A stream of every change from now on, in order, whoever makes it. Each call gives a stream of its own, which

@@ -86,6 +86,9 @@ package final class CredentialsProvider: Sendable {
 
     /// The best credentials that the configuration allows and the query takes.
     ///
+    /// Where the store does not answer, a user's token that is in memory and good for the query is served, however long ago
+    /// it was read. Whatever else was read then is no answer: a user may have logged in since.
+    ///
     /// Does not suspend while good ones are in memory. A renewal that this call starts or joins goes on when the
     /// caller stops waiting.
     /// - Parameter patience: how long the caller waits for a renewal; nil as long as it takes.
@@ -98,9 +101,15 @@ package final class CredentialsProvider: Sendable {
         var (renewsEarly, mayAskAgain) = (true, true)
         // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
         for _ in 0..<16 {
-            let snapshot = try await records.snapshot(id)
+            let reading = try await records.reading(id) { known in
+                policy.serves(
+                    outdated: known.record.held, version: known.version, terms: tenant.terms, query: query,
+                    now: time.now)
+            }
+            let snapshot = reading.snapshot
             if query.renewedPast == nil { query.renewedPast = snapshot.version }
-            let decision = decide(snapshot, tenant, query, id, renewsEarly: renewsEarly)
+            let decision =
+                reading.isCurrent ? decide(snapshot, tenant, query, id, renewsEarly: renewsEarly) : .serve
             switch decision {
             case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
                 return try answer(decision, snapshot, tenant, outcome)
@@ -170,9 +179,19 @@ package final class CredentialsProvider: Sendable {
         return { _ = try? await self.time.sleep(for: max(.zero, self.time.monotonic.duration(to: deadline))) }
     }
 
-    /// What is stored, whatever its age. Never calls the provider.
+    /// What is stored, expired or not. Never calls the provider.
+    /// - Throws: `storage_unavailable` where the store does not answer.
     package func stored(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
-        try await records.snapshot(id)
+        try await records.reading(id) { _ in false }.snapshot
+    }
+
+    /// The same for somebody who wants to know whether a user is logged in: where the store does not answer, a user's token
+    /// that is in memory and still good shows it.
+    /// - Throws: `storage_unavailable` where the store does not answer and there is none.
+    package func lastKnown(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
+        try await records.reading(id) { known in
+            known.record.held.map { $0.level == .user && $0.expires > time.now } ?? false
+        }.snapshot
     }
 
     /// Renews credentials that nobody asks for, if they still have that version. Joins a renewal that is under way; it

@@ -57,15 +57,30 @@ final class CredentialsRecords: Sendable {
 
     // MARK: Reading
 
+    /// What is stored, as far as it can be known.
+    struct Reading {
+        let snapshot: CredentialsSnapshot
+        /// False where the store did not answer, and this is what it had some time ago.
+        let isCurrent: Bool
+    }
+
     /// What is stored. Does not suspend while what is in memory may be believed.
-    func snapshot(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
-        if unpublishedCount.load(ordering: .acquiring) > 0, let snapshot = unpublished(id) { return snapshot }
-        if let snapshot = cache.fresh(id, now: time.monotonic) { return snapshot }
+    /// - Parameter suffices: asked where the store does not answer, of what is in memory and too old to be believed. It may
+    ///   have been replaced or ended at another replica: nothing is to be concluded from it, and nothing done about it.
+    /// - Throws: `storage_unavailable` where the store does not answer and what is in memory does not suffice.
+    func reading(
+        _ id: CredentialsID, whileAway suffices: (CredentialsSnapshot) -> Bool
+    ) async throws(BrokerError) -> Reading {
+        if unpublishedCount.load(ordering: .acquiring) > 0, let snapshot = unpublished(id) {
+            return Reading(snapshot: snapshot, isCurrent: true)
+        }
+        if let snapshot = cache.fresh(id, now: time.monotonic) { return Reading(snapshot: snapshot, isCurrent: true) }
         do throws(StoreError) {
-            return try await reread(id)
+            return Reading(snapshot: try await reread(id), isCurrent: true)
         } catch {
-            // What is in memory was true when it was read; a token of it that is still good is better than none.
-            if error == .unavailable, let known = cache.any(id) { return known }
+            if error == .unavailable, let known = cache.any(id), suffices(known) {
+                return Reading(snapshot: known, isCurrent: false)
+            }
             report(error, id)
             throw BrokerError(error)
         }

@@ -149,6 +149,20 @@ package struct CredentialsPolicy: Sendable {
         return held.expires > now ? .serve : .expiredOnArrival
     }
 
+    /// Whether what was held some time ago is the answer as it is, while nobody can say what is held now. Only a user's
+    /// token is that is good for all that is asked: in place of anything else there may be a user's session by now.
+    package func serves(
+        outdated held: HeldCredentials?, version: Int64, terms: Terms, query: CredentialsQuery, now: Timestamp
+    ) -> Bool {
+        guard let held, held.level == .user, isSatisfied(query, by: held, version: version, now: now) else {
+            return false
+        }
+        var terms = terms
+        // Nothing is renewed before its time, either.
+        terms.leadTime = .zero
+        return decide(held, version: version, terms: terms, query: query, now: now) == .serve
+    }
+
     /// At the instant of its expiry a token is over, even for a caller who is content with nought seconds.
     private func isValid(_ held: HeldCredentials, _ query: CredentialsQuery, _ now: Timestamp) -> Bool {
         held.expires > now && held.expires >= now.advanced(by: query.minimumLifetime)

@@ -175,7 +175,7 @@ struct CredentialsRoutes {
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
-        let held = try await broker.credentials.stored(id).record.held
+        let held = try await broker.credentials.lastKnown(id).record.held
         let differences = held?.obtainedWith.differences(from: tenant.configuration.client.fingerprint) ?? []
         return .json(.ok) { json in
             json.member("logged_in", held?.isLoggedIn(at: broker.time.now) ?? false)

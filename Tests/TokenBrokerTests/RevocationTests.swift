@@ -148,6 +148,7 @@ internal import TokenBroker
     ) async throws {
         let pair = try await Pair()
         let key = try await pair.makeKey()
+        await pair.one.set("a1", refresh: "r1")
         #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == 200)
         // Vouched for by the feed, though it was read long ago.
         pair.pass(50)
