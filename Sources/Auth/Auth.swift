@@ -186,7 +186,8 @@ public final class Auth: Sendable {
             let credentials = GivenCredentials(&reader)
             try reader.finish()
             let held = try credentials.held(
-                refreshToken: refreshToken.map(SecretBytes.init(utf8:)), for: tenant, now: opened.broker.time.now)
+                refreshToken: refreshToken.map(SecretBytes.init(utf8:)), for: tenant,
+                of: opened.broker.credentials.providers(of: tenant).present, now: opened.broker.time.now)
             _ = try await opened.broker.credentials.set(self.id(of: tenant), to: held)
         }
     }

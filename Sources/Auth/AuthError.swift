@@ -18,7 +18,8 @@ public enum AuthError: Error, Sendable, Equatable {
     case retryableError(String, errorCode: String?, retryAfter: Duration)
     /// The provider could not be reached or did not answer. Retrying may help.
     case networkError(String, retryAfter: Duration)
-    /// The provider does not give this client credentials. Only another configuration helps.
+    /// The provider does not give this client credentials, or it is another one than the user's credentials are for. Only
+    /// another configuration helps, or for the latter a new login or a logout.
     case illegalConfiguration(String, errorCode: String?)
     /// A parameter cannot be used, or what is asked for is not under way. Only another call helps.
     case illegalArgument(String)

@@ -126,9 +126,12 @@ extension CredentialsProvider {
     /// Takes away the lease of a holder that died over something that nothing needs to be done about any more.
     private func settleAbandoned(_ lease: Lease?, _ renewal: Renewal) async {
         guard let lease, lease.hasRunOut, !lease.wasGivenUp else { return }
+        // Where another provider is configured meanwhile, what became of the refresh token is found out once the one that
+        // granted it is again.
+        let granted = renewal.current.record.held?.grantedBy
         let change = VaultChange.release(
             CredentialsRecords.recordID(renewal.id), version: renewal.current.version, holder: lease.holder,
-            isSettled: true)
+            isSettled: providers(of: renewal.tenant).difference(from: granted) == nil)
         do throws(StoreError) {
             try await records.commit([change])
         } catch {
@@ -145,7 +148,7 @@ extension CredentialsProvider {
         let outcome: Metrics.Renewal
         do throws(BrokerError) {
             switch decision {
-            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
+            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival, .keptForOtherProvider:
                 return .success(.overtaken)
             case .refresh:
                 (result, outcome) = (.success(try await refresh(renewal)), .succeeded)
@@ -174,7 +177,7 @@ extension CredentialsProvider {
         case .refresh: .refreshToken
         case .upgrade: .upgrade
         case .obtainClientCredentials: .clientCredentials
-        case .serve, .serveBasic, .retire, .expiredOnArrival, .missing, .levelNotAvailable: nil
+        case .serve, .serveBasic, .retire, .expiredOnArrival, .missing, .levelNotAvailable, .keptForOtherProvider: nil
         }
     }
 
@@ -238,7 +241,8 @@ extension CredentialsProvider {
     private func refresh(_ renewal: Renewal) async throws(BrokerError) -> Renewed {
         let client = renewal.tenant.configuration.client
         guard let held = renewal.current.record.held, let refreshToken = held.refreshToken else { return .overtaken }
-        let server = try await servers.server(for: renewal.tenant)
+        // Only its metadata may have shown that the provider is another one; the next decision knows it.
+        guard let server = try await server(for: renewal.tenant, holding: held) else { return .overtaken }
         let response: TokenResponse
         switch try await ask(renewal, .refresh(refreshToken), at: server) {
         case nil, .failure(.overtaken)?: return .overtaken
@@ -249,8 +253,7 @@ extension CredentialsProvider {
         case .failure(.sessionEnded(let answer))?: return try await end(renewal, held, answer)
         }
         var renewed = HeldCredentials(
-            granted: response, level: .user, to: client, replacing: held,
-            defaultLifetime: server.preset.defaultLifetime, now: time.now)
+            granted: response, level: .user, to: client, by: server, replacing: held, now: time.now)
         renewed.obtainedWith = held.obtainedWith.refreshed(by: client.fingerprint)
         let result = try await publish(
             renewal, CredentialRecord(held: renewed), events: granted(renewal, renewed, .refresh))
@@ -273,7 +276,8 @@ extension CredentialsProvider {
         let server: AuthorizationServer
         let answer: Result<TokenResponse, TokenEndpoint.Failure>?
         do throws(BrokerError) {
-            server = try await servers.server(for: renewal.tenant)
+            guard let present = try await self.server(for: renewal.tenant, holding: held) else { return .overtaken }
+            server = present
             answer = try await ask(
                 renewal, .upgrade(refreshToken, grantType: grantType), at: server, retriesEveryFailure: true)
         } catch {
@@ -289,8 +293,7 @@ extension CredentialsProvider {
             throw reason
         }
         let upgraded = HeldCredentials(
-            granted: response, level: .user, to: client, replacing: held,
-            defaultLifetime: server.preset.defaultLifetime, now: time.now)
+            granted: response, level: .user, to: client, by: server, replacing: held, now: time.now)
         return try await publish(
             renewal, CredentialRecord(held: upgraded), events: granted(renewal, upgraded, .upgrade))
     }
@@ -315,9 +318,8 @@ extension CredentialsProvider {
             throw isUpgrade ? error.asFailedUpgrade : error
         }
         let obtained = HeldCredentials(
-            granted: response, level: .client, to: client,
-            requested: server.preset.scopesClientCredentials ? client.scopes : .empty,
-            defaultLifetime: server.preset.defaultLifetime, now: time.now)
+            granted: response, level: .client, to: client, by: server,
+            requested: server.preset.scopesClientCredentials ? client.scopes : .empty, now: time.now)
         let now = time.now
         return try await publish(
             renewal, CredentialRecord(held: obtained, ended: renewal.current.record.ended)

@@ -127,10 +127,15 @@ extension CredentialsProvider {
         return try outcome.get()
     }
 
-    /// Tells the provider that a token is no longer wanted.
+    /// Tells the provider that a token is no longer wanted. Only the one that granted it: to another one it is not sent.
     package func revoke(_ held: HeldCredentials, of tenant: Tenant) async -> Revocation {
-        guard let server = try? await servers.server(for: tenant) else { return .failed }
-        if server.revocationEndpoint == nil { return .unsupported }
+        let server: AuthorizationServer?
+        do throws(BrokerError) {
+            server = try await self.server(for: tenant, holding: held)
+        } catch {
+            return .failed
+        }
+        guard let server, server.revocationEndpoint != nil else { return .unsupported }
         let isRevoked = await endpoint.revoke(held, for: tenant.configuration.client, at: server)
         return isRevoked ? .revoked : .failed
     }

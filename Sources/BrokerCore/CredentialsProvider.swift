@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 package import OAuth
 internal import Reactor
@@ -111,7 +112,7 @@ package final class CredentialsProvider: Sendable {
             let decision =
                 reading.isCurrent ? decide(snapshot, tenant, query, id, renewsEarly: renewsEarly) : .serve
             switch decision {
-            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival:
+            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival, .keptForOtherProvider:
                 return try answer(decision, snapshot, tenant, outcome)
             case .refresh, .upgrade, .obtainClientCredentials, .retire:
                 let isEarly = decision == .refresh(isEarly: true)
@@ -213,6 +214,10 @@ package final class CredentialsProvider: Sendable {
     ) -> CredentialsDecision {
         var terms = tenant.terms
         if terms.leadTime > .zero, !renewsEarly || isPaused(id, snapshot.version) { terms.leadTime = .zero }
+        // Where the configuration has an issuer alone, and the credentials none to compare with it.
+        if terms.providers.tokenEndpoint == nil, let granted = snapshot.record.held?.grantedBy, granted.issuer == nil {
+            terms.providers = providers(of: tenant)
+        }
         return policy.decide(
             snapshot.record.held, version: snapshot.version, terms: terms, query: query, now: time.now)
     }
@@ -248,10 +253,45 @@ package final class CredentialsProvider: Sendable {
             throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.")
         case .expiredOnArrival:
             throw BrokerError(.tokenResponseError, "The provider's new token has expired already.")
+        case .keptForOtherProvider:
+            throw BrokerError(
+                .illegalConfiguration,
+                "The user's credentials belong to another provider address than the one that is configured, and are kept "
+                    + "for it. Configure that address again; or, if it is the same provider's, name it in "
+                    + "previous_issuers or previous_token_endpoints; or have the user log in anew, or out.")
         case .levelNotAvailable, .refresh, .upgrade, .obtainClientCredentials, .retire:
             throw BrokerError(
                 .levelNotAvailable, "The best credentials under this storage key are of a lower level than asked for.")
         }
+    }
+
+    // MARK: Providers
+
+    /// Whose refresh tokens the tenant's provider is sent, as far as that is known without asking it.
+    package func providers(of tenant: Tenant) -> AcceptedProviders {
+        var providers = tenant.terms.providers
+        if providers.tokenEndpoint == nil {
+            providers.tokenEndpoint = servers.tokenEndpoint(inMetadataFor: tenant.configuration)
+        }
+        return providers
+    }
+
+    /// The names of what is otherwise in the tenant's configuration than it was when these credentials were granted.
+    package func differences(of held: HeldCredentials, from tenant: Tenant) -> [String] {
+        var names = held.obtainedWith.differences(from: tenant.terms.client).map(\.rawValue)
+        if let difference = providers(of: tenant).difference(from: held.grantedBy) { names.append(difference.rawValue) }
+        return names
+    }
+
+    /// The tenant's provider where what is held may be shown to it; nil where another one granted it.
+    func server(
+        for tenant: Tenant, holding held: HeldCredentials
+    ) async throws(BrokerError) -> AuthorizationServer? {
+        var providers = providers(of: tenant)
+        if providers.difference(from: held.grantedBy) != nil { return nil }
+        let server = try await servers.server(for: tenant)
+        providers.tokenEndpoint = WireText(server.tokenEndpoint)
+        return providers.difference(from: held.grantedBy) == nil ? server : nil
     }
 
     // MARK: Living on

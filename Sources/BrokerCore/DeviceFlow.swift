@@ -98,7 +98,7 @@ package final class DeviceFlow: Sendable {
         let login = PendingDeviceLogin(
             id: id, tenant: tenant.name, storageKey: storageKey, expires: time.now.advanced(by: answer.expiresIn),
             request: .init(
-                configuration: tenant.configuration.withoutAllowedURIs, server: server, deviceCode: answer.deviceCode),
+                configuration: tenant.configuration.withoutListedURIs, server: server, deviceCode: answer.deviceCode),
             polling: DevicePolling(interval: answer.interval), wait: answer.interval)
         let record = login.record(version: versions.first(at: time.now), handleDigest: Self.digest(handle))
         do throws(StoreError) {
@@ -375,8 +375,7 @@ package final class DeviceFlow: Sendable {
     ) async {
         let client = request.configuration.client
         let held = HeldCredentials(
-            granted: response, level: .user, to: client, defaultLifetime: request.server.preset.defaultLifetime,
-            now: time.now)
+            granted: response, level: .user, to: client, by: request.server, now: time.now)
         var completed = login
         completed.status = .completed
         completed.request = nil

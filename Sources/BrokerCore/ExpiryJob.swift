@@ -175,7 +175,8 @@ package final class ExpiryJob: Sendable {
             return nil
         }
         if held.canBeRefreshed, schedule.isWorthRenewing(held, now: time.now), let tenant = try await tenant(id),
-            tenant.configuration.proactiveRefresh != nil, held.obtainedWith.clientID == tenant.terms.client.clientID
+            tenant.configuration.proactiveRefresh != nil, held.obtainedWith.clientID == tenant.terms.client.clientID,
+            credentials.providers(of: tenant).difference(from: held.grantedBy) == nil
         {
             return Candidate(due: due, id: id, held: held, mark: mark, tenant: tenant)
         }

@@ -38,9 +38,10 @@ package struct GivenCredentials: Sendable {
         body.strings(name) { ScopeSet([$0]) == nil ? "must be one scope" : nil }.flatMap(ScopeSet.init)
     }
 
+    /// - Parameter provider: whose they are.
     /// - Throws: `illegal_argument` for what does not fit the tenant.
     package func held(
-        refreshToken: SecretBytes?, for tenant: Tenant, now: Timestamp
+        refreshToken: SecretBytes?, for tenant: Tenant, of provider: GrantingProvider?, now: Timestamp
     ) throws(BrokerError) -> HeldCredentials {
         let client = tenant.configuration.client
         if clientID != client.clientID {
@@ -67,6 +68,7 @@ package struct GivenCredentials: Sendable {
             userID: level == .user ? userID : nil,
             obtainedWith: ClientFingerprint(
                 clientID: clientID, scopes: requestedScopes ?? client.scopes, clientUniqueKey: clientUniqueKey,
-                clientSecretDigest: client.fingerprint.clientSecretDigest))
+                clientSecretDigest: client.fingerprint.clientSecretDigest),
+            grantedBy: provider)
     }
 }

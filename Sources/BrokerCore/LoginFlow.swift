@@ -187,7 +187,7 @@ package final class LoginFlow: Sendable {
             expires: time.now.advanced(by: PendingLogin.validity),
             secrets: .init(
                 redirectURI: redirectURI.text, returnTo: parameters.returnTo?.text,
-                configuration: configuration.withoutAllowedURIs, server: server, loginURI: loginURI,
+                configuration: configuration.withoutListedURIs, server: server, loginURI: loginURI,
                 codeVerifier: pkce.codeVerifier, binding: binding),
             isBound: mustStartHere)
         let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
@@ -560,8 +560,7 @@ package final class LoginFlow: Sendable {
                 throw error.reason
             }
             let held = HeldCredentials(
-                granted: response, level: .user, to: client,
-                defaultLifetime: secrets.server.preset.defaultLifetime, now: time.now)
+                granted: response, level: .user, to: client, by: secrets.server, now: time.now)
             try await store(held, of: login, over: record)
             return end(login, secrets, .success(held))
         } catch {

@@ -56,6 +56,15 @@ package final class ProviderServers: Sendable {
         return server
     }
 
+    /// The token endpoint that the metadata of the tenant's issuer names; nil where that is not known, or is to be looked
+    /// up anew.
+    func tokenEndpoint(inMetadataFor configuration: TenantConfiguration) -> WireText? {
+        guard let issuer = configuration.issuer else { return nil }
+        let source = Source(issuer: issuer, pins: configuration.effectivePins)
+        guard let held = known.withLock({ $0[source] }), held.until > time.monotonic else { return nil }
+        return WireText(held.metadata.tokenEndpoint)
+    }
+
     /// Gives up the requests for metadata that are under way.
     package func cutShort() {
         fetches.cancelAll()

@@ -33,6 +33,7 @@ extension CredentialsSnapshot {
             sum += Footprint.secret(held.refreshToken)
             sum += Footprint.texts(held.grantedScopes.values) + Footprint.text(held.userID?.text)
             sum += Footprint.client(held.obtainedWith)
+            sum += Footprint.text(held.grantedBy?.issuer?.text) + Footprint.text(held.grantedBy?.tokenEndpoint?.text)
         }
         return sum
     }

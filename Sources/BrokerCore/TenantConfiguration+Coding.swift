@@ -50,6 +50,8 @@ extension TenantConfiguration {
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
                 return endpoints
             } ?? Endpoints()
+        previousIssuers = Self.providerURIs(&reader, "previous_issuers", rules, isBase: true)
+        previousTokenEndpoints = Self.providerURIs(&reader, "previous_token_endpoints", rules)
         if issuer != nil, refusesUnusedIssuer, usesPresetAddresses {
             // The client secret would go to the preset's provider, and not to the issuer.
             reader.note(
@@ -118,20 +120,34 @@ extension TenantConfiguration {
     private static func providerURI(
         _ reader: inout ObjectReader, _ name: WireText, _ rules: TargetPolicy, isBase: Bool = false
     ) -> String? {
-        guard let text = reader.string(name) else { return nil }
-        guard let url = URLTarget(text.text) else {
-            reader.note(name, "must be an absolute https URL without user information and fragment")
-            return nil
-        }
-        if url.scheme == .http, !rules.allowsHTTP {
-            reader.note(name, "must be an https URL")
-            return nil
-        }
-        if isBase, text.contains("?") {
-            reader.note(name, "must not have a query")
+        guard let text = reader.string(name, limit: providerURILimit) else { return nil }
+        if let fault = providerURIFault(text, rules, isBase: isBase) {
+            reader.note(name, fault)
             return nil
         }
         return text.text
+    }
+
+    /// Addresses at which a provider was before.
+    private static func providerURIs(
+        _ reader: inout ObjectReader, _ name: WireText, _ rules: TargetPolicy, isBase: Bool = false
+    ) -> [String] {
+        let texts = reader.strings(name, atMost: 10) { text in
+            text.count > providerURILimit
+                ? "must not be longer than \(providerURILimit) bytes" : providerURIFault(text, rules, isBase: isBase)
+        }
+        return texts?.map(\.text) ?? []
+    }
+
+    /// In bytes.
+    private static let providerURILimit = 2048
+
+    private static func providerURIFault(_ text: WireText, _ rules: TargetPolicy, isBase: Bool) -> String? {
+        guard let url = URLTarget(text.text) else {
+            return "must be an absolute https URL without user information and fragment"
+        }
+        if url.scheme == .http, !rules.allowsHTTP { return "must be an https URL" }
+        return isBase && text.contains("?") ? "must not have a query" : nil
     }
 
     /// A redirect URI can have an application's own scheme; it is compared as text and never called.
@@ -185,6 +201,8 @@ extension TenantConfiguration {
         json.member("allowed_return_uris", allowedReturnURIs)
         json.member("browser_binding", browserBinding.rawValue)
         // Builds before these members refuse a record that has them, so a default is not written.
+        if !previousIssuers.isEmpty { json.member("previous_issuers", previousIssuers) }
+        if !previousTokenEndpoints.isEmpty { json.member("previous_token_endpoints", previousTokenEndpoints) }
         if callbackURI != .shared { json.member("callback_uri", callbackURI.rawValue) }
         json.memberIfPresent("display_name", displayName)
         if !sessionEndingAnswers.isEmpty {

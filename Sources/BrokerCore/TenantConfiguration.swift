@@ -40,6 +40,10 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var pinnedCertificates: [String]?
     package var issuer: String?
     package var endpoints = Endpoints()
+    /// Earlier issuers of the same provider: what they granted is refreshed at the present one. At most 10.
+    package var previousIssuers: [String] = []
+    /// Likewise earlier token endpoints, at most 10.
+    package var previousTokenEndpoints: [String] = []
     package var clientAuthentication: ProviderPreset.ClientAuthentication?
     package var allowedRedirectURIs: [String] = []
     package var allowedReturnURIs: [String] = []
@@ -82,12 +86,22 @@ package struct TenantConfiguration: Sendable, Equatable {
         return presetKnowsThem && !(namesLogin && namesTokens)
     }
 
-    /// The same registration as one that allows no addresses: a login that has begun needs those no more, and they can be
+    /// The same registration without the lists of addresses: a login that has begun needs those no more, and they can be
     /// long.
-    var withoutAllowedURIs: TenantConfiguration {
+    var withoutListedURIs: TenantConfiguration {
         var copy = self
         (copy.allowedRedirectURIs, copy.allowedReturnURIs) = ([], [])
+        (copy.previousIssuers, copy.previousTokenEndpoints) = ([], [])
         return copy
+    }
+
+    /// Whose refresh tokens the provider is sent, as far as that is known without its metadata.
+    var acceptedProviders: AcceptedProviders {
+        AcceptedProviders(
+            issuer: issuer.map { WireText($0) },
+            tokenEndpoint: (configuredServer?.tokenEndpoint ?? endpoints.token).map { WireText($0) },
+            previousIssuers: previousIssuers.map { WireText($0) },
+            previousTokenEndpoints: previousTokenEndpoints.map { WireText($0) })
     }
 
     /// What the endpoints are without asking the provider; nil where its metadata is needed.

@@ -18,7 +18,8 @@ package final class Tenant: Cacheable, Equatable {
         terms = CredentialsPolicy.Terms(
             client: configuration.client.fingerprint,
             canObtainClientCredentials: configuration.client.clientSecret != nil,
-            canUpgrade: configuration.preset.upgradeGrant != nil, leadTime: configuration.effectiveRefreshLeadTime)
+            canUpgrade: configuration.preset.upgradeGrant != nil, leadTime: configuration.effectiveRefreshLeadTime,
+            providers: configuration.acceptedProviders)
     }
 
     /// What the object takes of memory without what its fields refer to.

@@ -70,6 +70,8 @@ extension HeldCredentials {
             json.member("requested_scopes", obtainedWith.scopes.values)
             json.memberIfPresent("client_unique_key", obtainedWith.clientUniqueKey?.text)
             json.memberIfPresent("client_secret_digest", obtainedWith.clientSecretDigest.map(Base64URL.encode))
+            json.memberIfPresent("issuer", grantedBy?.issuer?.text)
+            json.memberIfPresent("token_endpoint", grantedBy?.tokenEndpoint?.text)
         }
     }
 
@@ -81,8 +83,12 @@ extension HeldCredentials {
             let clientID = json["client_id"]?.string,
             let requested = Self.scopes(json["requested_scopes"])
         else { return nil }
-        // Present but of another type is no older writer's record: to read on would lose a refresh token in silence.
-        for name: WireText in ["refresh_token", "user_id", "client_unique_key", "client_secret_digest"] {
+        // Present but of another type is no older writer's record: to read on would lose a refresh token in silence, or
+        // what provider it is for.
+        let optional: [WireText] = [
+            "refresh_token", "user_id", "client_unique_key", "client_secret_digest", "issuer", "token_endpoint",
+        ]
+        for name in optional {
             if let member = json[name], member.string == nil { return nil }
         }
         var digest: [UInt8]?
@@ -96,7 +102,8 @@ extension HeldCredentials {
             expires: Timestamp(milliseconds: expires), grantedScopes: granted, userID: json["user_id"]?.string,
             obtainedWith: ClientFingerprint(
                 clientID: clientID, scopes: requested, clientUniqueKey: json["client_unique_key"]?.string,
-                clientSecretDigest: digest))
+                clientSecretDigest: digest),
+            grantedBy: GrantingProvider(issuer: json["issuer"]?.string, tokenEndpoint: json["token_endpoint"]?.string))
     }
 
     private static func scopes(_ json: JSONValue?) -> ScopeSet? {

@@ -59,6 +59,9 @@ package enum CredentialsDecision: Sendable, Equatable {
     case obtainClientCredentials(isUpgrade: Bool)
     /// The credentials are over: expired or refused, and nothing to renew them with. Put them away and decide again.
     case retire
+    /// The user's credentials are over for as long as another provider is configured than the one that granted them.
+    /// They are kept for that one, and the client's could be stored only in their place.
+    case keptForOtherProvider
     /// What the provider has just granted is over already.
     case expiredOnArrival
     /// `policy=local…` with nothing stored.
@@ -82,11 +85,15 @@ package struct CredentialsPolicy: Sendable {
         package var canUpgrade: Bool
         /// How long before its expiry a user's token is to be refreshed already. Not negative.
         package var leadTime: Duration
+        /// Whose refresh tokens may be sent to the provider.
+        package var providers: AcceptedProviders
 
         package init(
-            client: ClientFingerprint, canObtainClientCredentials: Bool, canUpgrade: Bool, leadTime: Duration
+            client: ClientFingerprint, canObtainClientCredentials: Bool, canUpgrade: Bool, leadTime: Duration,
+            providers: AcceptedProviders
         ) {
             self.client = client
+            self.providers = providers
             self.canObtainClientCredentials = canObtainClientCredentials
             self.canUpgrade = canUpgrade
             self.leadTime = leadTime
@@ -110,8 +117,17 @@ package struct CredentialsPolicy: Sendable {
 
         let isAnotherRegistration = held.obtainedWith != terms.client
         let isSatisfied = isSatisfied(query, by: held, version: version, now: now)
+        // Forcing cannot make a refresh token. A refusal by the API says that the token is dead all the same. A caller
+        // who wants more time than is left gets what there is: nobody loses a live token for that.
+        var least = query
+        least.minimumLifetime = min(query.minimumLifetime, CredentialsQuery.defaultMinimumLifetime)
+        let servesWithoutRenewal = isSatisfied || isValid(held, least, now) && !query.refusedByAPI
         switch held.level {
         case .user:
+            // A refresh token is for the provider that granted it. It is kept for when that one is configured again.
+            if held.refreshToken != nil, terms.providers.difference(from: held.grantedBy) != nil {
+                return servesWithoutRenewal ? .serve : nextLevelBesideUser(terms, query)
+            }
             if isAnotherRegistration, held.refreshToken != nil, terms.canUpgrade { return .upgrade }
             // A refresh token is bound to the client that it was issued to (RFC 6749 §6). For that client a refresh
             // stays one when its secret, its scopes or its unique key change: that logs nobody out.
@@ -124,11 +140,7 @@ package struct CredentialsPolicy: Sendable {
                 return .obtainClientCredentials(isUpgrade: isAnotherRegistration)
             }
         }
-        // Forcing cannot make a refresh token. A refusal by the API says that the token is dead all the same. A caller
-        // who wants more time than is left gets what there is: nobody loses a live token for that.
-        var least = query
-        least.minimumLifetime = min(query.minimumLifetime, CredentialsQuery.defaultMinimumLifetime)
-        return isSatisfied || isValid(held, least, now) && !query.refusedByAPI ? .serve : .retire
+        return servesWithoutRenewal ? .serve : .retire
     }
 
     /// Whether what is held may be the answer without being renewed first: of the level asked for, alive for long
@@ -172,6 +184,12 @@ package struct CredentialsPolicy: Sendable {
         let best: CredentialsLevel = terms.canObtainClientCredentials ? .client : .basic
         if query.lowestLevel > best { return .levelNotAvailable }
         return best == .client ? .obtainClientCredentials(isUpgrade: false) : .serveBasic
+    }
+
+    /// The same while the user's credentials stay stored.
+    private func nextLevelBesideUser(_ terms: Terms, _ query: CredentialsQuery) -> CredentialsDecision {
+        let next = nextLevelBelowUser(terms, query)
+        return next == .obtainClientCredentials(isUpgrade: false) ? .keptForOtherProvider : next
     }
 }
 

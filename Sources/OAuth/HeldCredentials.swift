@@ -11,6 +11,8 @@ package struct HeldCredentials: Sendable, Equatable {
     package var grantedScopes: ScopeSet
     package var userID: WireText?
     package var obtainedWith: ClientFingerprint
+    /// Nil for credentials that an earlier build stored: they belong to the provider that is configured.
+    package var grantedBy: GrantingProvider?
 
     /// Whether a user is logged in by these, as far as is known without asking the provider: without a refresh token
     /// for as long as the token lives.
@@ -20,7 +22,7 @@ package struct HeldCredentials: Sendable, Equatable {
 
     package init(
         level: CredentialsLevel, accessToken: SecretBytes, refreshToken: SecretBytes?, expires: Timestamp,
-        grantedScopes: ScopeSet, userID: WireText?, obtainedWith: ClientFingerprint
+        grantedScopes: ScopeSet, userID: WireText?, obtainedWith: ClientFingerprint, grantedBy: GrantingProvider?
     ) {
         precondition(level != .basic, "basic credentials hold no token")
         self.level = level
@@ -30,6 +32,7 @@ package struct HeldCredentials: Sendable, Equatable {
         self.grantedScopes = grantedScopes
         self.userID = userID
         self.obtainedWith = obtainedWith
+        self.grantedBy = grantedBy
     }
 
     /// Makes credentials of a new grant: a login, a refresh, an upgrade, or the client's.
@@ -37,20 +40,22 @@ package struct HeldCredentials: Sendable, Equatable {
     /// What the answer leaves out is taken from what it replaces: the refresh token stays good (RFC 6749 §6), the
     /// user is the same, the scopes are those granted before. Scopes that nobody ever named are the requested ones
     /// (RFC 6749 §5.1: absent means identical). Nothing passes between a user's credentials and the client's.
-    /// - Parameter requested: the scopes that the request named; nil for the client's.
+    /// - Parameters:
+    ///   - server: where they were granted.
+    ///   - requested: the scopes that the request named; nil for the client's.
     package init(
         granted response: TokenResponse, level: CredentialsLevel, to client: ClientConfiguration,
-        requested: ScopeSet? = nil, replacing previous: HeldCredentials? = nil, defaultLifetime: Duration,
+        by server: AuthorizationServer, requested: ScopeSet? = nil, replacing previous: HeldCredentials? = nil,
         now: Timestamp
     ) {
         let previous = previous?.level == level ? previous : nil
         self.init(
             level: level, accessToken: response.accessToken,
             refreshToken: level == .user ? response.refreshToken ?? previous?.refreshToken : nil,
-            expires: response.expires ?? now.advanced(by: defaultLifetime),
+            expires: response.expires ?? now.advanced(by: server.preset.defaultLifetime),
             grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? client.scopes,
             userID: level == .user ? response.userID ?? previous?.userID : nil,
-            obtainedWith: client.fingerprint)
+            obtainedWith: client.fingerprint, grantedBy: GrantingProvider(server))
     }
 }
 

@@ -115,7 +115,9 @@ struct CredentialsRoutes {
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
         try broker.rateLimits.spend(.writes, call.caller)
-        let held = try given!.held(refreshToken: refreshToken, for: tenant, now: broker.time.now)
+        let held = try given!.held(
+            refreshToken: refreshToken, for: tenant, of: broker.credentials.providers(of: tenant).present,
+            now: broker.time.now)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let snapshot = try await broker.credentials.set(id, to: held)
         broker.log.info("credentials_set", LogField.credentials(id) + [.level(held.level), .version(snapshot.version)])
@@ -176,14 +178,15 @@ struct CredentialsRoutes {
         try call.authorize(storageKey)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let held = try await broker.credentials.lastKnown(id).record.held
-        let differences = held?.obtainedWith.differences(from: tenant.configuration.client.fingerprint) ?? []
+        let differences = held.map { broker.credentials.differences(of: $0, from: tenant) } ?? []
         return .json(.ok) { json in
             json.member("logged_in", held?.isLoggedIn(at: broker.time.now) ?? false)
             json.member("level", (held?.level ?? .basic).rawValue)
             json.memberOrNull("expires", held?.expires.description)
             json.member("refreshable", held?.refreshToken != nil)
-            // What an upgrade would level out, or what stays as it is where the provider has no such grant.
-            if !differences.isEmpty { json.member("configuration_differences", differences.map(\.rawValue)) }
+            // What an upgrade would level out, or what stays as it is where the provider has no such grant or is another
+            // one.
+            if !differences.isEmpty { json.member("configuration_differences", differences) }
         }
     }
 

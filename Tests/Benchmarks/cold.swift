@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import Glibc
 internal import OAuth
 internal import Postgres
@@ -59,7 +60,7 @@ func fill(_ vault: Vault) async throws {
             grantedScopes: ScopeSet(["r_usr", "w_usr"])!, userID: "12345678",
             obtainedWith: ClientFingerprint(
                 clientID: "client", scopes: ScopeSet(["r_usr", "w_usr"])!, clientUniqueKey: nil, clientSecretDigest: nil
-            )))
+            ), grantedBy: GrantingProvider(issuer: nil, tokenEndpoint: "https://auth.example.com/oauth2/token")))
     for start in stride(from: 0, to: keyCount, by: 500) {
         try await vault.commit(
             (start..<start + 500).map {

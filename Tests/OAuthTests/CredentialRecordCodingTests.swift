@@ -14,10 +14,21 @@ import Testing
         .client, refreshToken: nil, expires: Timestamp(milliseconds: -1), scopes: [], userID: nil,
         obtainedWith: Sample.client(secret: nil, uniqueKey: nil, scopes: []).fingerprint)
 
+    /// The same with what tells the provider that granted them.
+    static let providers: [HeldCredentials] = [
+        (nil, "https://p.example/token"), ("https://p.example", nil), ("https://p.example/ä\u{0}", "t\"\\"),
+    ].map { (issuer: WireText?, endpoint: WireText?) in
+        var held = full
+        held.grantedBy = GrantingProvider(issuer: issuer, tokenEndpoint: endpoint)
+        return held
+    }
+
     @Test(arguments: [
         CredentialRecord(held: nil), CredentialRecord(held: full), CredentialRecord(held: bare),
         CredentialRecord(held: nil, ended: SHA256.digest(Array("r".utf8))),
         CredentialRecord(held: bare, ended: [UInt8](repeating: 0xff, count: 32)),
+        CredentialRecord(held: providers[0]), CredentialRecord(held: providers[1]),
+        CredentialRecord(held: providers[2]),
     ])
     func `what was written is read again`(record: CredentialRecord) {
         #expect(CredentialRecord(decoding: record.encoded) == record)
@@ -33,6 +44,19 @@ import Testing
             json["held"]?.object?.keys.sorted() == [
                 "access_token", "client_id", "expires", "granted_scopes", "level", "requested_scopes",
             ])
+    }
+
+    @Test func `the provider stands beside what earlier builds read, and takes nothing from it`() throws {
+        let before = try #require(try JSONValue(parsing: CredentialRecord(held: Self.full).encoded)["held"]?.object)
+        for held in Self.providers {
+            var now = try #require(try JSONValue(parsing: CredentialRecord(held: held).encoded)["held"]?.object)
+            #expect(now["issuer"]?.string == held.grantedBy?.issuer)
+            #expect(now["token_endpoint"]?.string == held.grantedBy?.tokenEndpoint)
+            now["issuer"] = nil
+            now["token_endpoint"] = nil
+            #expect(now == before)
+        }
+        #expect(Set(Self.providers.map { $0.grantedBy?.issuer }).count == 3)
     }
 
     @Test func `the client secret is not in it`() {
@@ -87,7 +111,8 @@ import Testing
             ("granted_scopes", .array([.integer(1)])), ("requested_scopes", .array([.null])),
             ("refresh_token", .integer(1)), ("refresh_token", .null), ("user_id", .integer(1)),
             ("client_unique_key", .bool(false)), ("client_secret_digest", .string("*")),
-            ("client_secret_digest", .integer(1)),
+            ("client_secret_digest", .integer(1)), ("issuer", .integer(1)), ("issuer", .null),
+            ("token_endpoint", .array([])), ("token_endpoint", .null),
         ] as [(WireText, JSONValue)])
     func `a member with a value that no writer wrote spoils the record`(name: WireText, value: JSONValue) {
         var held = Self.members
@@ -143,7 +168,9 @@ import Testing
 }
 
 @Suite struct `Quarantined credentials coding` {
-    @Test(arguments: [`Credential record coding`.full, `Credential record coding`.bare])
+    @Test(
+        arguments: [`Credential record coding`.full, `Credential record coding`.bare]
+            + `Credential record coding`.providers)
     func `what was written is read again`(credentials: HeldCredentials) {
         for until in [Timestamp(milliseconds: -1), Sample.now, .latest] {
             let quarantined = QuarantinedCredentials(credentials: credentials, until: until)

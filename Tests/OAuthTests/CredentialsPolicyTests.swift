@@ -1,3 +1,4 @@
+import ExternalText
 import OAuth
 import Testing
 
@@ -6,11 +7,12 @@ import Testing
 
     private func terms(
         secret: Bool = false, canUpgrade: Bool = false, leadTime: Duration = .zero,
-        client: ClientConfiguration = Sample.client()
+        client: ClientConfiguration = Sample.client(),
+        providers: AcceptedProviders = AcceptedProviders(issuer: nil, tokenEndpoint: "https://p.example/token")
     ) -> CredentialsPolicy.Terms {
         CredentialsPolicy.Terms(
             client: client.fingerprint, canObtainClientCredentials: secret, canUpgrade: canUpgrade,
-            leadTime: leadTime)
+            leadTime: leadTime, providers: providers)
     }
 
     private func decide(
@@ -28,11 +30,12 @@ import Testing
     }
 
     private func user(
-        left: Duration = .seconds(3600), refreshToken: String? = "r", by client: ClientConfiguration = Sample.client()
+        left: Duration = .seconds(3600), refreshToken: String? = "r", by client: ClientConfiguration = Sample.client(),
+        grantedBy provider: GrantingProvider? = nil
     ) -> HeldCredentials {
         Sample.held(
             .user, refreshToken: refreshToken, expires: Sample.now.advanced(by: left),
-            obtainedWith: client.fingerprint)
+            obtainedWith: client.fingerprint, grantedBy: provider)
     }
 
     private func client(
@@ -362,6 +365,89 @@ import Testing
         #expect(decide(client(by: new), terms) == .serve)
     }
 
+    // MARK: Another provider
+
+    static let own = AcceptedProviders(issuer: "https://own.example", tokenEndpoint: "https://own.example/token")
+    static let other = GrantingProvider(issuer: nil, tokenEndpoint: "https://other.example/token")
+
+    /// What a query comes to while another provider is configured than the one that granted what is held.
+    struct Elsewhere: Sendable {
+        var policy = Policy.localValid
+        var left: Duration = .seconds(3600)
+        var isRefused = false
+        var lowest = CredentialsLevel.basic
+        let withoutSecret: CredentialsDecision
+        let withSecret: CredentialsDecision
+    }
+
+    static let elsewhere: [Elsewhere] =
+        [Policy.localValid, .localForceRefresh, .createIfNeeded].flatMap { policy in
+            [.seconds(3600), .seconds(60)].map { (left: Duration) in
+                Elsewhere(policy: policy, left: left, withoutSecret: .serve, withSecret: .serve)
+            }
+                + [.milliseconds(59_999), .zero, .seconds(-86_400)].map { (left: Duration) in
+                    Elsewhere(
+                        policy: policy, left: left, withoutSecret: .serveBasic, withSecret: .keptForOtherProvider)
+                } + [
+                    Elsewhere(
+                        policy: policy, isRefused: true, withoutSecret: .serveBasic, withSecret: .keptForOtherProvider),
+                    Elsewhere(
+                        policy: policy, left: .zero, lowest: .client, withoutSecret: .levelNotAvailable,
+                        withSecret: .keptForOtherProvider),
+                    Elsewhere(
+                        policy: policy, left: .zero, lowest: .user, withoutSecret: .levelNotAvailable,
+                        withSecret: .levelNotAvailable),
+                    Elsewhere(policy: policy, lowest: .user, withoutSecret: .serve, withSecret: .serve),
+                ]
+        }
+        + [.seconds(3600), .zero, .seconds(-86_400)].map { (left: Duration) in
+            Elsewhere(policy: .local, left: left, isRefused: true, withoutSecret: .serve, withSecret: .serve)
+        }
+
+    @Test(arguments: elsewhere)
+    func `a session of another provider is served while its token lives, and never renewed or put away`(
+        row: Elsewhere
+    ) {
+        let query = CredentialsQuery(policy: row.policy, lowestLevel: row.lowest, refusedByAPI: row.isRefused)
+        for client in [Sample.client()] + Self.changes.map(\.client) {
+            for canUpgrade in [false, true] {
+                for leadTime in [Duration.zero, .seconds(86_400)] {
+                    for secret in [false, true] {
+                        let terms = terms(
+                            secret: secret, canUpgrade: canUpgrade, leadTime: leadTime, client: client,
+                            providers: Self.own)
+                        let decision = decide(user(left: row.left, grantedBy: Self.other), terms, query)
+                        #expect(decision == (secret ? row.withSecret : row.withoutSecret))
+                    }
+                }
+            }
+        }
+    }
+
+    @Test func `a token is served to the end where the caller is content with that`() {
+        let held = user(left: .milliseconds(1), grantedBy: Self.other)
+        #expect(decide(held, terms(providers: Self.own), .init(minimumLifetime: .zero)) == .serve)
+    }
+
+    @Test func `a session of a provider that is accepted is renewed as ever`() {
+        var providers = Self.own
+        providers.previousTokenEndpoints = ["https://other.example/token"]
+        let held = user(left: .zero, grantedBy: Self.other)
+        #expect(decide(held, terms(providers: providers)) == .refresh(isEarly: false))
+        let moved = terms(canUpgrade: true, client: Sample.client(id: "client-2"), providers: providers)
+        #expect(decide(held, moved) == .upgrade)
+        #expect(decide(user(left: .zero), terms(providers: Self.own)) == .refresh(isEarly: false))
+    }
+
+    @Test func `what has no refresh token is nothing to come back to, and the client's is obtained anew`() {
+        let held = user(left: .zero, refreshToken: nil, grantedBy: Self.other)
+        #expect(decide(held, terms(secret: true, providers: Self.own)) == .retire)
+        var clients = client(left: .zero)
+        clients.grantedBy = Self.other
+        let decision = decide(clients, terms(secret: true, providers: Self.own))
+        #expect(decision == .obtainClientCredentials(isUpgrade: false))
+    }
+
     // MARK: Ahead of the expiry
 
     @Test(
@@ -423,7 +509,10 @@ import Testing
     @Test func `the laws hold for every combination`() {
         let lives: [Duration] = [.seconds(61), .seconds(60), .milliseconds(59_999), .zero, .seconds(-1)]
         var all: [HeldCredentials?] = [nil]
-        for left in lives { all += [user(left: left), user(left: left, refreshToken: nil), client(left: left)] }
+        for left in lives {
+            all += [user(left: left), user(left: left, refreshToken: nil), client(left: left)]
+            all.append(user(left: left, grantedBy: Self.other))
+        }
         var everyTerms: [CredentialsPolicy.Terms] = []
         for secret in [false, true] {
             for canUpgrade in [false, true] {
@@ -444,7 +533,7 @@ import Testing
                 }
             }
         }
-        #expect(count == 36_864)
+        #expect(count == 48_384)
     }
 
     static let everyQuery: [CredentialsQuery] = Policy.allCases.flatMap { policy in
@@ -477,6 +566,8 @@ import Testing
         let isChanged = held.map { $0.obtainedWith != terms.client } ?? false
         let isOurs = held?.obtainedWith.clientID == terms.client.clientID
         let isPlain = !query.refusedByAPI && query.policy != .localForceRefresh
+        let isElsewhere = held?.grantedBy == Self.other
+        let next: CredentialsLevel = secret ? .client : .basic
         if query.policy == .local, ![.serve, .missing, .levelNotAvailable].contains(decision) { return false }
         // What is good is served, unless there is something to better and the means to do it.
         if let held, isValid, isPlain, held.level >= query.lowestLevel, !isChanged || !terms.canUpgrade && !secret,
@@ -486,22 +577,24 @@ import Testing
         }
         switch decision {
         case .serve: return held.map { $0.level >= query.lowestLevel } == true && (isValid || query.policy == .local)
-        case .serveBasic: return held == nil && !secret && query.lowestLevel == .basic
+        case .serveBasic: return (held == nil || isElsewhere) && !secret && query.lowestLevel == .basic
         case .refresh(let isEarly):
             return held?.refreshToken != nil && held?.level == .user && isOurs && !(isChanged && terms.canUpgrade)
-                && (!isEarly || isValid && terms.leadTime > .zero)
+                && (!isEarly || isValid && terms.leadTime > .zero) && !isElsewhere
         case .upgrade:
-            return held?.refreshToken != nil && held?.level == .user && isChanged && terms.canUpgrade
+            return held?.refreshToken != nil && held?.level == .user && isChanged && terms.canUpgrade && !isElsewhere
+        case .keptForOtherProvider:
+            return isElsewhere && secret && query.lowestLevel <= .client && (!isValid || query.refusedByAPI)
         case .obtainClientCredentials(let isUpgrade):
             return secret && query.lowestLevel <= .client && held?.level != .user && isUpgrade == isChanged
         case .retire:
             // One step further there is an end.
-            return held != nil && (held?.refreshToken == nil || !isOurs && !terms.canUpgrade)
+            return held != nil && (held?.refreshToken == nil || !isOurs && !terms.canUpgrade) && !isElsewhere
                 && decide(nil, terms, query) != .retire
         case .missing: return held == nil && (query.policy == .local || query.policy == .localForceRefresh)
         // Only what a renewal brought can be over on arrival.
         case .expiredOnArrival: return false
-        case .levelNotAvailable: return (held?.level ?? (secret ? .client : .basic)) < query.lowestLevel
+        case .levelNotAvailable: return (isElsewhere ? next : held?.level ?? next) < query.lowestLevel
         }
     }
 }

@@ -13,8 +13,8 @@ import Testing
         replacing previous: HeldCredentials? = nil
     ) -> HeldCredentials {
         HeldCredentials(
-            granted: response(members), level: level, to: client, replacing: previous,
-            defaultLifetime: .seconds(3600), now: Sample.now)
+            granted: response(members), level: level, to: client, by: Sample.tidal, replacing: previous,
+            now: Sample.now)
     }
 
     @Test func `a grant's own words hold`() {
@@ -25,7 +25,23 @@ import Testing
                 == HeldCredentials(
                     level: .user, accessToken: SecretBytes(utf8: "at-2"), refreshToken: SecretBytes(utf8: "rt-2"),
                     expires: Sample.now.advanced(by: .seconds(60)), grantedScopes: ScopeSet(["x"])!, userID: "7",
-                    obtainedWith: Sample.client().fingerprint))
+                    obtainedWith: Sample.client().fingerprint, grantedBy: GrantingProvider(Sample.tidal)))
+    }
+
+    @Test func `the provider of the grant is remembered, not that of before`() throws {
+        var server = Sample.oidc
+        let earlier = try #require(GrantingProvider(issuer: "https://old.example", tokenEndpoint: "https://old.example/t"))
+        for issuer in [nil, "https://new.example"] {
+            server.issuer = issuer
+            let held = HeldCredentials(
+                granted: response(), level: .user, to: Sample.client(), by: server,
+                replacing: Sample.held(grantedBy: earlier), now: Sample.now)
+            #expect(held.refreshToken?.revealedText == "refresh-1")
+            #expect(
+                held.grantedBy
+                    == GrantingProvider(
+                        issuer: issuer.map { WireText($0) }, tokenEndpoint: "https://auth.example/v1/oauth2/token"))
+        }
     }
 
     // T45

@@ -56,7 +56,9 @@ import Testing
                 grantedScopes: scopes(), userID: maybe { WireText($0.text()) },
                 obtainedWith: ClientFingerprint(
                     clientID: WireText(text()), scopes: scopes(), clientUniqueKey: maybe { WireText($0.text()) },
-                    clientSecretDigest: maybe { $0.bytes(32) }))
+                    clientSecretDigest: maybe { $0.bytes(32) }),
+                grantedBy: GrantingProvider(
+                    issuer: maybe { WireText($0.text()) }, tokenEndpoint: maybe { WireText($0.text()) }))
         }
     }
 

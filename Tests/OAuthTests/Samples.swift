@@ -34,13 +34,13 @@ enum Sample {
     static func held(
         _ level: CredentialsLevel = .user, token: String = "access-1", refreshToken: String? = "refresh-1",
         expires: Timestamp = now.advanced(by: .seconds(3600)), scopes: [String] = ["a"], userID: String? = "42",
-        obtainedWith: ClientFingerprint = client().fingerprint
+        obtainedWith: ClientFingerprint = client().fingerprint, grantedBy: GrantingProvider? = nil
     ) -> HeldCredentials {
         HeldCredentials(
             level: level, accessToken: SecretBytes(utf8: token),
             refreshToken: refreshToken.map(SecretBytes.init(utf8:)),
             expires: expires, grantedScopes: ScopeSet(scopes)!, userID: userID.map { WireText($0) },
-            obtainedWith: obtainedWith)
+            obtainedWith: obtainedWith, grantedBy: grantedBy)
     }
 
     /// A JWT of which only the payload means anything.

@@ -16,7 +16,9 @@ extension CredentialsSnapshot {
         let held = HeldCredentials(
             level: .user, accessToken: SecretBytes(utf8: token), refreshToken: SecretBytes(utf8: "refresh"),
             expires: Timestamp(milliseconds: 1_800_000_000_000), grantedScopes: scopes, userID: "42",
-            obtainedWith: client.fingerprint)
+            obtainedWith: client.fingerprint,
+            grantedBy: GrantingProvider(
+                issuer: "https://login.example.com", tokenEndpoint: "https://login.example.com/oauth2/token"))
         return CredentialsSnapshot(CredentialRecord(held: held), of: id, version: version)
     }
 }

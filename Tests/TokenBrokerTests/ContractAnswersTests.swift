@@ -184,6 +184,8 @@ internal import TokenBroker
                  "endpoints": {"authorization": "https://a.example/", "token": "https://t.example/",
                                "device_authorization": "https://d.example/", "revocation": "https://r.example/",
                                "jwks": "https://j.example/"},
+                 "previous_issuers": ["https://old.example"],
+                 "previous_token_endpoints": ["https://old.example/t"],
                  "token_endpoint_auth_method": "client_secret_basic",
                  "allowed_redirect_uris": ["app:/callback", "https://app.example/callback"],
                  "allowed_return_uris": ["https://app.example/done"], "browser_binding": "confirm",
@@ -201,7 +203,7 @@ internal import TokenBroker
                  "token_endpoint_auth_method": null, "allowed_redirect_uris": null, "allowed_return_uris": null,
                  "browser_binding": null, "callback_uri": null, "display_name": null,
                  "session_ending_answers": null, "refresh_lead_time": null,
-                 "proactive_refresh": null}
+                 "proactive_refresh": null, "previous_issuers": null, "previous_token_endpoints": null}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t2",
@@ -622,6 +624,19 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, BrokerHarness.token("client")))
         let client = await recorder.call(broker, .get, "/credentials", tenant: "t2")
         #expect(client.json["level"]?.string == "client")
+
+        // Another address is configured than the one that the user logged in at.
+        await broker.makeTenant(
+            "t1",
+            #"""
+            {"client_id": "c1", "client_secret": "s", "auth_service_base_uri": "https://auth.example",
+             "certificate_pinning": false}
+            """#)
+        let status = await recorder.call(broker, .get, "/credentials/status", tenant: "t1")
+        #expect(status.differences?.last == "token_endpoint")
+        broker.time.advance(by: .seconds(3600))
+        let kept = await recorder.call(broker, .get, "/credentials", tenant: "t1")
+        #expect(kept.code == "illegal_configuration")
     }
 
     private func failingRenewals() async throws {

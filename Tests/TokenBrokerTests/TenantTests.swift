@@ -10,6 +10,11 @@ internal import OAuth
 internal import Testing
 internal import TokenBroker
 
+/// A JSON list of so many equal texts.
+private func list(_ text: String, count: Int) -> String {
+    "[" + Array(repeating: "\"\(text)\"", count: count).joined(separator: ",") + "]"
+}
+
 @Suite struct `Tenants` {
     private static let pin = "sha256/AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 
@@ -195,6 +200,22 @@ internal import TokenBroker
             "[" + Array(repeating: #"{"status": 400}"#, count: 33).joined(separator: ",") + "]",
             "/session_ending_answers"
         ),
+        ("previous_issuers", #""https://a.example""#, "/previous_issuers"),
+        ("previous_issuers", #"["https://a.example", 5]"#, "/previous_issuers/1"),
+        ("previous_issuers", #"["https://a.example/?q"]"#, "/previous_issuers/0"),
+        ("previous_issuers", #"["http://a.example"]"#, "/previous_issuers/0"),
+        ("previous_issuers", #"[""]"#, "/previous_issuers/0"),
+        ("previous_issuers", list("https://a.example", count: 11), "/previous_issuers"),
+        ("previous_token_endpoints", "{}", "/previous_token_endpoints"),
+        ("previous_token_endpoints", #"["http://a.example/t"]"#, "/previous_token_endpoints/0"),
+        ("previous_token_endpoints", #"["https://u@a.example/t"]"#, "/previous_token_endpoints/0"),
+        ("previous_token_endpoints", #"["https://a.example/t#f"]"#, "/previous_token_endpoints/0"),
+        ("previous_token_endpoints", #"["https://a.example/t\u0000"]"#, "/previous_token_endpoints/0"),
+        (
+            "previous_token_endpoints", #"["https://a.example/\#(String(repeating: "t", count: 2048))"]"#,
+            "/previous_token_endpoints/0"
+        ),
+        ("previous_token_endpoints", list("https://a.example/t", count: 11), "/previous_token_endpoints"),
         ("refresh_lead_time", "-1", "/refresh_lead_time"), ("refresh_lead_time", "86401", "/refresh_lead_time"),
         ("refresh_lead_time", "1.5", "/refresh_lead_time"), ("refresh_lead_time", #""60""#, "/refresh_lead_time"),
         ("proactive_refresh", "59", "/proactive_refresh"), ("proactive_refresh", "86401", "/proactive_refresh"),
@@ -225,6 +246,10 @@ internal import TokenBroker
                 #""session_ending_answers": [{"status": 400, "error": null}]"#,
                 #""session_ending_answers": [{"status": 400}]"#
             ),
+            (#""previous_issuers": ["https://a.example", "https://a.example/b/"]"#, nil),
+            (#""previous_issuers": \#(list("https://a.example", count: 10))"#, nil),
+            (#""previous_token_endpoints": ["https://a.example/t?tenant=7"]"#, nil),
+            (#""previous_issuers": [], "previous_token_endpoints": null"#, ""),
             (#""session_ending_answers": []"#, ""), (#""session_ending_answers": null"#, ""),
             (#""refresh_lead_time": null"#, ""), (#""proactive_refresh": null"#, ""),
         ] as [(String, String?)])
@@ -240,6 +265,8 @@ internal import TokenBroker
         #expect(expected.isEmpty)
         if shown == "" {
             #expect(get.json["session_ending_answers"] == nil)
+            #expect(get.json["previous_issuers"] == nil)
+            #expect(get.json["previous_token_endpoints"] == nil)
             #expect(get.json["refresh_lead_time"] == nil)
             #expect(get.json["proactive_refresh"] == nil)
         }
@@ -249,6 +276,7 @@ internal import TokenBroker
         // What is left out is unset.
         await broker.makeTenant()
         #expect(await broker.call(.get, "/tenants/t1").json["session_ending_answers"] == nil)
+        #expect(await broker.call(.get, "/tenants/t1").json["previous_issuers"] == nil)
         #expect(await broker.call(.get, "/tenants/t1").json["refresh_lead_time"] == nil)
         #expect(await broker.call(.get, "/tenants/t1").json["proactive_refresh"] == nil)
     }
