@@ -131,7 +131,7 @@ let package = Package(
                 "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
                 "HTTPCodec", "OAuth", "Cryptography", "Postgres", "Reactor", "JSON",
             ]),
-        tests("AuthTests", ["Auth", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"]),
+        tests("AuthTests", ["Auth", "BrokerCore", "OAuth", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"]),
         tests(
             "IntegrationTests",
             ["DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"]),
