@@ -80,11 +80,15 @@ package final class CredentialsBroker: Sendable {
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant,
             maximumPerKey: settings.listenersPerKey, span: settings.eventSpan)
-        tenants = TenantDirectory(vault: vault, bus: bus, time: time)
         let schedule = ExpirySchedule(notice: settings.expiryNotice)
         servers = ProviderServers(
             transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         budget = ProviderBudget(limits: settings.providerBudget, time: time)
+        tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [servers, pauses = budget.pauses] tenant in
+            // Whoever puts a tenant may have mended what its provider could not bear.
+            guard let server = servers.knownServer(for: tenant.configuration) else { return }
+            pauses.lift(ProviderPauses.Key(tenant.configuration.client, at: server))
+        }
         let endpoint = TokenEndpoint(
             transport: transport, budget: budget, time: time, metrics: metrics, log: log)
         credentials = CredentialsProvider(

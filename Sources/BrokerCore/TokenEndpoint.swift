@@ -313,7 +313,9 @@ package struct TokenEndpoint: Sendable {
         let answer = await InputReading.run(bytes: response.body.count) { TokenErrorResponse(body: response.body) }
         return Refusal(
             status: response.status.code, answer: answer,
-            retryAfter: response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) },
+            retryAfter: response.fields["Retry-After"].flatMap {
+                RetryAfter.parse($0, status: response.status.code, now: time.now)
+            },
             fields: [.refresh(id), .provider(server.preset), .status(response.status)]
                 + [LogField.providerError(answer)].compactMap { $0 })
     }
