@@ -70,6 +70,8 @@ int clinux_forbid_core_dumps(void) {
 
 int clinux_reserve_room(int descriptor, long count) { return fallocate(descriptor, FALLOC_FL_KEEP_SIZE, 0, count); }
 
+int clinux_synchronize_file_system(int descriptor) { return syncfs(descriptor); }
+
 int clinux_set_thread_name(unsigned long thread, const char *name) { return pthread_setname_np(thread, name); }
 
 char **clinux_environment(void) { return environ; }

@@ -9,6 +9,9 @@ enum Command: Equatable {
     case generateKey(id: String)
     /// Asks the broker on this machine whether it lives: for a container's health check.
     case healthCheck
+    /// Says what of a data directory, or of a journal's, is whole.
+    /// - Parameter repair: where what is whole is to be written as a new one.
+    case examineStore(repair: String?)
 
     /// Nil for anything that is not understood.
     init?(arguments: [String]) {
@@ -20,7 +23,12 @@ enum Command: Equatable {
         case ["config", "check"]: self = .checkConfiguration
         case ["keys", "generate"]: self = .generateKey(id: "k1")
         case ["healthcheck"]: self = .healthCheck
+        case ["doctor", "store"]: self = .examineStore(repair: nil)
         default:
+            if arguments.count == 4, arguments.prefix(3) == ["doctor", "store", "--repair"], !arguments[3].isEmpty {
+                self = .examineStore(repair: arguments[3])
+                return
+            }
             guard arguments.count == 3, arguments.prefix(2) == ["keys", "generate"] else { return nil }
             self = .generateKey(id: arguments[2])
         }
@@ -39,12 +47,18 @@ enum Command: Equatable {
           config check        check the configuration, say everything that is wrong with it, and end
           keys generate [ID]  print a new entry for TOKEN_BROKER_MASTER_KEYS (ID: k1 unless given)
           healthcheck         ask the service on this machine for /livez; exit 0 when it answers
+          doctor store [--repair DIRECTORY]
+                              say of each file in TOKEN_BROKER_DATA_DIR, or with a database in TOKEN_BROKER_JOURNAL_DIR,
+                              whether it is whole, and what it costs where it is damaged; changes nothing there, and
+                              needs the service to be stopped. --repair writes what is whole to DIRECTORY, which must
+                              not exist yet, as a new data directory or journal
           --help, --version
 
         exit status
           0    done
           1    it cannot be done now: a sentence on standard error says why
           64   there is no such command
+          65   doctor store: something is damaged, repaired elsewhere or not
           71   the system refuses what every process may do
           78   the configuration is wrong: standard error says all that is
           130  ended by a signal before it was done

@@ -60,7 +60,7 @@ struct Configuration: Sendable {
     var unknownVariables: [String]
 
     /// - Parameter command: what the configuration is for. `migrate` needs a database and no keys: whoever changes the
-    ///   schema need not be able to open what is stored.
+    ///   schema need not be able to open what is stored. `examineStore` needs no admin key, and with a database a journal.
     init(environment: [String: String], for command: Command) throws(Faults) {
         var reader = EnvironmentReader(environment)
         let listen =
@@ -126,7 +126,13 @@ struct Configuration: Sendable {
             if masterKeys == nil, command != .migrate {
                 reader.fault("MASTER_KEYS", "is required with DATABASE_URL; token-broker keys generate makes one")
             }
-            if adminKey == nil, command != .migrate { reader.fault("ADMIN_KEY", "is required with DATABASE_URL") }
+            if case .examineStore = command {
+                if journalDirectory == nil {
+                    reader.fault("JOURNAL_DIR", "is required with DATABASE_URL: a database is not examined")
+                }
+            } else if adminKey == nil, command != .migrate {
+                reader.fault("ADMIN_KEY", "is required with DATABASE_URL")
+            }
         } else {
             store = .files(directory: directory ?? "/var/lib/token-broker")
             if journalDirectory != nil {

@@ -61,7 +61,7 @@ struct RunningService {
             }
         } catch {
             await vault.close()
-            throw StartFailure(text: (error as? StartFailure)?.text ?? "\(error)")
+            throw StartFailure(text: (error as? StartFailure)?.text ?? text(of: error))
         }
 
         var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKeys: adminKeys)
@@ -260,7 +260,7 @@ struct RunningService {
             } catch let failure as StartFailure {
                 throw failure
             } catch {
-                throw StartFailure(text: "\(error)")
+                throw StartFailure(text: text(of: error))
             }
         case .postgres:
             guard let keys = configuration.masterKeys, let adminKeys = configuration.adminKeys,
@@ -287,8 +287,18 @@ struct RunningService {
             }
             return Journal(vault: vault)
         } catch {
-            throw StartFailure(text: "TOKEN_BROKER_JOURNAL_DIR: \(error)")
+            throw StartFailure(text: "TOKEN_BROKER_JOURNAL_DIR: \(text(of: error))")
         }
+    }
+
+    /// Why files cannot be used, and where they are damaged, what to do about it.
+    private static func text(of error: any Error) -> String {
+        let isDamage =
+            switch error {
+            case FileStoreError.damaged, VaultError.store(.damaged): true
+            default: false
+            }
+        return isDamage ? "\(error); token-broker doctor store says what can be saved" : "\(error)"
     }
 
     /// A database that starts at the same time as we do is waited for.

@@ -28,6 +28,7 @@ case .generateKey(let id):
 case .healthCheck: runHealthCheck()
 case .migrate: runMigration()
 case .serve: runService()
+case .examineStore(let target): examineStore(repair: target)
 }
 
 /// Ends the process when something is wrong with the configuration, after telling all of it.

@@ -45,6 +45,16 @@ internal import Testing
         }
     }
 
+    private func damage(_ name: String, _ flaw: FileFlaw) -> FileStoreError { .damaged(path, name, flaw) }
+
+    private func isDamage(_ error: FileStoreError?, of name: String) -> Bool {
+        if case .damaged(let text) = error { text.hasPrefix("\(path)/\(name) is damaged: ") } else { false }
+    }
+
+    private func isDamage(_ error: StoreError?, of name: String) -> Bool {
+        if case .damaged(let text) = error { text.hasPrefix("\(path)/\(name) is damaged: ") } else { false }
+    }
+
     @Test(arguments: StoreConformance.checks + StoreConformance.durableChecks)
     func `keeps the contract`(check: StoreConformance) async throws {
         try await check.run { try await FileRecordStore(directory: path) }
@@ -154,7 +164,7 @@ internal import Testing
         await store.close()
     }
 
-    @Test func `a start reads no record but those with a look-up digest, an expiry or a due mark`() async throws {
+    @Test func `a start reads every record once`() async throws {
         try await fill()
         let due = StoredRecord(id: RecordID(.device, Self.alpha), version: 1, sealed: [1], due: Timestamp(seconds: 4))
         let first = try await FileRecordStore(directory: path)
@@ -163,10 +173,9 @@ internal import Testing
         let disk = StandInDisk()
         let store = try await FileRecordStore(directory: path, fault: disk.fault)
         let read = disk.steps.filter { $0.call == .read }.map(\.path)
-        #expect(read.contains(indexedName))
-        #expect(read.contains(RecordPath(.indexed, due.id).text))
-        #expect(!read.contains { $0.hasPrefix("plain/") })
-        #expect(!disk.steps.contains { $0.path == RecordPath(.plain, plain.id).directory && $0.call == .list })
+        for name in [plainName, indexedName, RecordPath(.indexed, due.id).text] {
+            #expect(read.count { $0 == name } == 1, "\(name)")
+        }
         await store.close()
     }
 
@@ -182,9 +191,8 @@ internal import Testing
             altered[index] ^= 0x20
             for bytes in [altered, Array(good.prefix(index))] {
                 try overwrite(plainName, bytes)
-                await #expect(throws: StoreError.damaged("\(path)/\(plainName) is damaged")) {
-                    try await store.read(plain.id)
-                }
+                let error = await #expect(throws: StoreError.self) { try await store.read(plain.id) }
+                #expect(isDamage(error, of: plainName))
             }
         }
         try overwrite(plainName, good + [0])
@@ -206,7 +214,7 @@ internal import Testing
             var altered = good
             altered[index] ^= 1
             try overwrite(indexedName, altered)
-            #expect(await refusal() == .damaged("\(path)/\(indexedName) is damaged"))
+            #expect(isDamage(await refusal(), of: indexedName))
         }
         try overwrite(indexedName, good)
         #expect(await refusal() == nil)
@@ -215,8 +223,8 @@ internal import Testing
     @Test func `a record in another's place is damage`() async throws {
         try await fill()
         let other = RecordID(.credentials, TenantName("alpha")!, key: "k")
-        try overwrite(RecordPath(.plain, other).text, try bytes(plainName))
         let store = try await FileRecordStore(directory: path)
+        try overwrite(RecordPath(.plain, other).text, try bytes(plainName))
         await #expect(throws: StoreError.self) { try await store.read(other) }
         #expect(try await store.read(plain.id) == plain)
         await store.close()
@@ -226,13 +234,15 @@ internal import Testing
     func `a name that no record has is damage`(name: String) async throws {
         try await fill()
         let odd = RecordPath(.plain, plain.id).directory + "/" + name
-        try overwrite(odd, [1])
         let store = try await FileRecordStore(directory: path)
+        try overwrite(odd, [1])
         #expect(try await store.read(plain.id) == plain)
-        await #expect(throws: StoreError.damaged("\(path)/\(odd) is damaged")) {
+        let error = await #expect(throws: StoreError.self) {
             try await store.list(.credentials, tenant: nil, after: nil, limit: 1)
         }
+        #expect(isDamage(error, of: odd))
         await store.close()
+        #expect(await refusal() == damage(odd, .unknownName))
     }
 
     @Test func `a record that vanished while the store was open is damage, not absence`() async throws {
@@ -245,16 +255,18 @@ internal import Testing
     }
 
     @Test(arguments: [
-        ("token-broker records 3\n", true), ("token-broker records 10\n", true), ("token-broker records 2", false),
+        ("token-broker records 4\n", true), ("token-broker records 10\n", true), ("token-broker records 3", false),
         ("token-broker records 0\n", false), ("token-broker records\n", false), ("", false), ("other 1\n", false),
         (String(repeating: "x", count: 200), false),
     ])
     func `a directory of another format is refused`(text: String, isNewer: Bool) async throws {
         try await fill()
         try overwrite("format", Array(text.utf8))
-        #expect(
-            await refusal() == (isNewer ? .newerFormat(directory: path) : .damaged("\(path)/format is damaged")))
-        try overwrite("format", Array("token-broker records 2\n".utf8))
+        let error = await refusal()
+        #expect(isNewer ? error == .newerFormat(directory: path) : isDamage(error, of: "format"))
+        try overwrite("format", Array("token-broker records 1\n".utf8))
+        #expect(await refusal() == .olderFormat(directory: path))
+        try overwrite("format", Array("token-broker records 3\n".utf8))
         #expect(await refusal() == nil)
     }
 
@@ -269,23 +281,24 @@ internal import Testing
 
     @Test func `a record, commit or log of a newer format is refused as such`() async throws {
         try await fill()
-        try overwrite(plainName, FramedFile.encode(mark: "TBrc", format: 4, [1]))
+        let entry = StoredLogEntry(tenant: Self.alpha, key: "k", version: 1, time: Timestamp(seconds: 1), sealed: [1])
         let store = try await FileRecordStore(directory: path)
-        await #expect(throws: StoreError.damaged("\(path) was written by a later version")) {
-            try await store.read(plain.id)
-        }
+        try await store.commit([.append(entry)])
         await store.close()
-        let commits = try bytes("commits")
-        try overwrite("commits", FramedFile.encodePart(mark: "TBcf", format: 2, [1]))
-        #expect(await refusal() == .newerFormat(directory: path))
-        try overwrite("commits", commits)
-        for name in ["log/state", "log/0000000000000000001"] {
-            let frame = FramedFile.encode(mark: name == "log/state" ? "TBls" : "TBle", format: 2, [1])
-            try overwrite(name, name == "log/state" ? frame : [0, 0, 0, UInt8(frame.count)] + frame)
-            #expect(await refusal() == .newerFormat(directory: path))
-            try FileManager.default.removeItem(atPath: path + "/" + name)
+        for (name, content) in [
+            (plainName, FramedFile.encode(mark: "TBrc", format: 4, [1])),
+            ("commits", FramedFile.encodePart(mark: "TBcf", format: 2, [1])),
+            ("catalog", FramedFile.encodePart(mark: "TBca", format: 2, [1])),
+            ("catalog", FramedFile.encodePart(mark: "TBca", format: 1, [4])),
+            ("log/state", FramedFile.encode(mark: "TBls", format: 2, [1])),
+            ("log/0000000000000000001", FramedFile.encodePart(mark: "TBle", format: 2, [1])),
+        ] {
+            let good = try bytes(name)
+            try overwrite(name, content)
+            #expect(await refusal() == .newerFormat(directory: path), "\(name)")
+            try overwrite(name, good)
+            #expect(await refusal() == nil)
         }
-        #expect(await refusal() == nil)
     }
 
     @Test func `a record is written in the oldest format that holds it`() async throws {
@@ -299,7 +312,7 @@ internal import Testing
     func `a name that no segment of the log has is damage`(name: String) async throws {
         try await fill()
         try overwrite("log/" + name, [])
-        #expect(await refusal() == .damaged("\(path)/log/\(name) is damaged"))
+        #expect(await refusal() == damage("log/" + name, .unknownName))
     }
 
     @Test func `a damaged state of the log stops the start`() async throws {
@@ -313,7 +326,7 @@ internal import Testing
             var altered = good
             altered[index] ^= 1
             try overwrite("log/state", altered)
-            #expect(await refusal() == .damaged("\(path)/log/state is damaged"))
+            #expect(isDamage(await refusal(), of: "log/state"))
         }
         try overwrite("log/state", good)
         #expect(await refusal() == nil)

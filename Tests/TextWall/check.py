@@ -47,7 +47,7 @@ ALLOWED = [
     ("CredentialStore/File/FileRecords.swift", r"ownNames: Set<String>|[kK]nownDirectories|unsynchronized|path == \"\.\"",
      "paths that the store makes itself, of checked names"),
     ("CredentialStore/File/FileRecords.swift", r"text\.last == ", "one character of a text of a few bytes"),
-    ("CredentialStore/File/FileRecords.swift", r"hasPrefix\(Self\.formatPrefix\)", "the format file is 64 bytes at most"),
+    ("CredentialStore/File/StoreFormat.swift", r"hasPrefix\(prefix\)", "the format file is 64 bytes at most"),
     ("CredentialStore/File/StoreDirectory.swift", r"== \"/\"|!= \"/\"", "the configured data directory"),
     ("CredentialStore/File/StoreDirectory.swift", r"name != \"\.\"", "a file name, 255 bytes at most"),
     ("CredentialStore/Keyring.swift", r"Set<String>", "names of keys from the environment"),

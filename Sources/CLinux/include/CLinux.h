@@ -38,6 +38,8 @@ char **clinux_environment(void);
 int clinux_drop_unwritten_pages(void);
 /// Has the file system keep room for the file's octets up to that one, and its size as it is. 0, or -1 with errno.
 int clinux_reserve_room(int descriptor, long count);
+/// Makes everything durable that was written to the file system of what the descriptor is. 0, or -1 with errno.
+int clinux_synchronize_file_system(int descriptor);
 /// Has the processor fetch the cache lines from there on, so many bytes of them, without waiting.
 static inline void clinux_prefetch(const void *start, long count) {
     for (long offset = 0; offset < count; offset += 64) __builtin_prefetch((const char *)start + offset);

@@ -21,6 +21,9 @@ final class CommitLog {
     /// Octets that a frame may have: far more than a commit ever needs, and a bound on what is read into memory.
     private static let frameLimit = 1 << 30
 
+    /// Octets of the file that are read at most.
+    static let countLimit = Int(Int32.max)
+
     private let directory: StoreDirectory
     private var lastNumber: Int64 = 0
     /// Where the next frame goes.
@@ -37,8 +40,13 @@ final class CommitLog {
     /// Makes the file, durable once the store's directory is synchronized.
     func create() throws(SystemError) {
         try directory.remove(Self.name)
+        try directory.write(Self.name, Self.empty)
+    }
+
+    /// The content of the file of a store in which everything is durable.
+    static var empty: [UInt8] {
         let frame = CommitFrame.encode([], number: 1)
-        try directory.write(Self.name, frame + [UInt8](repeating: 0, count: Self.capacity - frame.count))
+        return frame + [UInt8](repeating: 0, count: capacity - frame.count)
     }
 
     /// Whether there is room for a frame of that many octets, or never will be more.
@@ -97,12 +105,13 @@ final class CommitLog {
         let bytes: [UInt8]?
         do throws(SystemError) {
             if mustErase { try erase() }
-            bytes = try directory.read(Self.name, limit: Int(Int32.max))
+            bytes = try directory.read(Self.name, limit: Self.countLimit)
         } catch {
-            throw .system(error)
+            throw error.isOfTheFile ? .flaw(.otherFile) : .system(error)
         }
         guard let bytes else { return nil }
-        let (commits, number, count) = try decode(bytes)
+        let (commits, last, count, flaw) = Self.decode(bytes)
+        guard let number = last, flaw == nil else { throw .flaw(flaw ?? .empty) }
         do throws(SystemError) {
             // Who wrote it may have died before it was durable, or have been told that it is not, while the kernel holds
             // it for written: it is written once more.
@@ -116,13 +125,15 @@ final class CommitLog {
         return commits
     }
 
-    /// The commits with which `bytes` begin, the number of the last frame, and the octets of all of them.
-    private func decode(
+    /// The commits with which `bytes` begin, the number of the last frame (nil where there is none), the octets of all of
+    /// them, and what is wrong behind them.
+    static func decode(
         _ bytes: [UInt8]
-    ) throws(ReadingFailure) -> (commits: [[FileChange]], number: Int64, count: Int) {
+    ) -> (commits: [[FileChange]], number: Int64?, count: Int, flaw: FileFlaw?) {
         var commits: [[FileChange]] = []
         var last: Int64?
         var rest = bytes[...]
+        var flaw: FileFlaw?
         do throws(FramedFile.Failure) {
             while true {
                 let frame = try CommitFrame(decoding: rest)
@@ -132,15 +143,26 @@ final class CommitLog {
                 rest = rest.dropFirst(frame.count)
             }
         } catch {
-            if error == .newerFormat { throw .frame(.newerFormat) }
+            if error == .newerFormat { flaw = .newerFormat }
         }
-        // A frame is written when the one before it is durable: with a later one behind it, it was damaged.
-        guard let last, !CommitFrame.hasFrame(above: last, behind: rest) else { throw .frame(.damaged) }
-        return (commits, last, bytes.count - rest.count)
+        if flaw == nil {
+            if let last {
+                // A frame is written when the one before it is durable: with a later one behind it, it was damaged. And
+                // the file is never shorter than it was made.
+                if bytes.count < capacity {
+                    flaw = .truncated
+                } else if CommitFrame.hasFrame(above: last, behind: rest) {
+                    flaw = .checksum
+                }
+            } else {
+                flaw = bytes.isEmpty ? .empty : .checksum
+            }
+        }
+        return (commits, last, bytes.count - rest.count, flaw)
     }
 
     enum ReadingFailure: Error {
         case system(SystemError)
-        case frame(FramedFile.Failure)
+        case flaw(FileFlaw)
     }
 }

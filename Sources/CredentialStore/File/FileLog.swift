@@ -54,6 +54,9 @@ final class FileLog {
         self.path = path
     }
 
+    /// The first sequence of the last segment; 0 where there is none.
+    var lastSegment: Int64 { segments.last ?? 0 }
+
     var bounds: LogBounds { LogBounds(trimmed: state.trimmed, last: last) }
 
     // MARK: Writing
@@ -186,9 +189,9 @@ final class FileLog {
         do throws(SystemError) {
             bytes = try directory.read(name, from: offset, limit: RecordFile.countLimit)
         } catch {
-            throw error.number == EFBIG ? damage(name) : .system(path: path, error)
+            throw error.isOfTheFile ? damage(name, .otherFile) : .system(path: path, error)
         }
-        guard let bytes else { throw damage(name) }
+        guard let bytes else { throw damage(name, .missing) }
         return bytes
     }
 
@@ -196,7 +199,7 @@ final class FileLog {
         do throws(FramedFile.Failure) {
             return try LogFrame(decoding: bytes)
         } catch {
-            throw failure(error, Self.path(of: segment))
+            throw damage(Self.path(of: segment), FramedFile.flaw(error, ofPart: bytes))
         }
     }
 
@@ -209,33 +212,54 @@ final class FileLog {
 
     /// Finds out where the log begins and ends, and clears away what does not count. What `commits` names has been written
     /// by then.
-    func recover() throws(FileStoreError) {
-        state = try readState()
+    /// - Parameter segment: the first sequence of the last segment by the catalog; nil where there is none yet.
+    func recover(endingWith segment: Int64?) throws(FileStoreError) {
+        state = try readState(mayBeMissing: segment == nil)
         segments = try readSegments()
         places = [:]
         reserved = ("", 0)
         end = 0
-        last = max(state.trimmed, (segments.last ?? 1) - 1)
+        last = state.trimmed
+        if let segment, segment != lastSegment {
+            throw segment > lastSegment
+                ? damage(Self.path(of: segment), .missing) : damage(Self.path(of: lastSegment), .uncatalogued)
+        }
         if let segment = segments.last {
-            let size: Int
-            (end, size) = try readEnd(of: segment)
-            if end < size { throw damage(Self.path(of: segment)) }
+            let frames = try readFrames(of: segment)
+            (last, end) = (max(last, frames.last), frames.count)
         }
         try onDisk { () throws(SystemError) in try didWrite(state) }
     }
 
-    private func readState() throws(FileStoreError) -> LogState {
+    /// Reads all segments, of which `recover` has read the last.
+    func verify() throws(FileStoreError) {
+        var next: Int64?
+        for (index, segment) in segments.enumerated() {
+            if let next {
+                if segment != next { throw damage(Self.path(of: next), .missing) }
+            } else if segment > state.trimmed + 1 {
+                // Those before it may go only when all that they have was trimmed.
+                throw state.trimmed == 0 ? damage(Self.path(of: 1), .missing) : damage(Self.path(of: segment), .gap)
+            }
+            if index + 1 < segments.count { next = try readFrames(of: segment).last + 1 }
+        }
+    }
+
+    private func readState(mayBeMissing: Bool) throws(FileStoreError) -> LogState {
         let bytes: [UInt8]?
         do throws(SystemError) {
             bytes = try directory.read(Self.statePath, limit: RecordFile.countLimit)
         } catch {
-            throw error.number == EFBIG ? damage(Self.statePath) : .system(path: path, error)
+            throw error.isOfTheFile ? damage(Self.statePath, .otherFile) : .system(path: path, error)
         }
-        guard let bytes else { return LogState() }
+        guard let bytes else {
+            if mayBeMissing { return LogState() }
+            throw damage(Self.statePath, .missing)
+        }
         do throws(FramedFile.Failure) {
             return try LogState(decoding: bytes)
         } catch {
-            throw failure(error, Self.statePath)
+            throw damage(Self.statePath, LogState.flaw(error, of: bytes))
         }
     }
 
@@ -244,57 +268,37 @@ final class FileLog {
         for name in try onDisk({ () throws(SystemError) in try directory.names(in: Self.directoryName) }) {
             let path = "\(Self.directoryName)/\(name)"
             if path == Self.statePath { continue }
-            guard let first = Int64(name), first > 0, Self.path(of: first) == path else { throw damage(path) }
+            guard let first = Self.segment(at: path) else { throw damage(path, .unknownName) }
             segments.append(first)
         }
         return segments.sorted()
     }
 
-    /// Cuts off what a process of the store's first format left of a frame when it died: nobody was told that it had been
-    /// written. What it wrote last becomes durable.
-    func cutTail() throws(FileStoreError) {
-        guard let segment = try readSegments().last else { return }
-        let (end, _) = try readEnd(of: segment)
-        let name = Self.path(of: segment)
-        try onDisk { () throws(SystemError) in try directory.truncate(name, to: end) }
-    }
-
-    /// Reads the last segment's frames, and where they end.
-    private func readEnd(of segment: Int64) throws(FileStoreError) -> (end: Int, size: Int) {
+    /// Reads all of a segment: its last sequence, and how many octets it has.
+    private func readFrames(of segment: Int64) throws(FileStoreError) -> (last: Int64, count: Int) {
         let bytes = try read(segment, from: 0)
-        var rest = bytes[...]
-        while !rest.isEmpty {
-            let frame: LogFrame
-            do throws(FramedFile.Failure) {
-                frame = try LogFrame(decoding: rest)
-            } catch {
-                // A frame begins when the one before it is durable: with another one behind it, it was damaged later.
-                if error == .newerFormat || LogFrame.hasFrame(behind: rest) {
-                    throw failure(error, Self.path(of: segment))
-                }
-                break
-            }
-            if let sequence = frame.entries.last?.sequence { last = max(last, sequence) }
-            rest = rest.dropFirst(frame.count)
-        }
-        return (bytes.count - rest.count, bytes.count)
+        let (frames, flaw) = LogFrame.frames(of: bytes, in: segment)
+        if let flaw { throw damage(Self.path(of: segment), flaw) }
+        guard let last = frames.last?.last else { throw damage(Self.path(of: segment), .empty) }
+        return (last, bytes.count)
     }
 
     // MARK: Names and errors
 
-    private static func path(of segment: Int64) -> String {
+    /// The first sequence of the segment at a path; nil where no segment can be.
+    static func segment(at path: String) -> Int64? {
+        guard let first = Int64(path.split(separator: "/").last ?? ""), first > 0, Self.path(of: first) == path else {
+            return nil
+        }
+        return first
+    }
+
+    static func path(of segment: Int64) -> String {
         let digits = String(segment)
         return directoryName + "/" + String(repeating: "0", count: digitCount - digits.utf8.count) + digits
     }
 
-    private func damage(_ name: String) -> FileStoreError { .damaged("\(path)/\(name) is damaged") }
-
-    private func failure(_ failure: FramedFile.Failure, _ name: String) -> FileStoreError {
-        switch failure {
-        case .damaged: damage(name)
-        case .newerFormat: .newerFormat(directory: path)
-        }
-    }
+    private func damage(_ name: String, _ flaw: FileFlaw) -> FileStoreError { .damaged(path, name, flaw) }
 
     private func onDisk<R>(_ body: () throws(SystemError) -> R) throws(FileStoreError) -> R {
         do throws(SystemError) {

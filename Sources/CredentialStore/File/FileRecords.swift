@@ -6,6 +6,7 @@ internal import Reactor
 ///
 /// - `plain` and `indexed` hold the records, one file each; see `RecordPath`.
 /// - `log` holds the log; see `FileLog`.
+/// - `catalog` says which records there are, so that one that is missing is noticed; see `Catalog`.
 /// - `commits` holds what has been written lately, all of it; see `CommitLog`. A commit takes place when it stands there.
 /// - `new` holds files in the making. They do not count yet; what a dead process left there is removed.
 /// - `master.keys` and `admin.key` are no records; see `StoreSecret`.
@@ -17,37 +18,26 @@ internal import Reactor
 ///
 /// Not Sendable: belongs to one `FileRecordStore` and its thread. Calls block.
 final class FileRecords {
-    private static let formatName = "format"
-    private static let formatPrefix = "token-broker records "
-    /// In the first, the files of each commit were synchronized by themselves, and `commit` held the steps of one.
-    private static let formatNumber = 2
-    private static let lockName = "lock"
-    private static let formerCommitName = "commit"
-    private static let newName = "new"
-    private static let ownNames: Set<String> =
-        Set(
-            [lockName, newName, CommitLog.name, FileLog.directoryName, "lost+found"]
-                + RecordPath.Tree.allCases.map(\.rawValue) + StoreSecret.allCases.map(\.rawValue))
-
-    private let path: String
-    private let directory: StoreDirectory
+    let path: String
+    let directory: StoreDirectory
     private let lock: OwnedDescriptor
     private let report: (FileStoreError) -> Void
-    private let log: FileLog
-    private let commits: CommitLog
-    private var index = RecordIndex()
+    let log: FileLog
+    let commits: CommitLog
+    let catalog: Catalog
+    var index = RecordIndex()
     private var leases = LeaseTimes()
     /// The directories that are known to exist, those of tenants and those above them.
-    private var knownDirectories: Set<String> = []
+    var knownDirectories: Set<String> = []
     /// What was written to that only the steps in `commits` make durable so far.
-    private var unsynchronizedFiles: Set<String> = []
-    private var unsynchronizedDirectories: Set<String> = []
+    var unsynchronizedFiles: Set<String> = []
+    var unsynchronizedDirectories: Set<String> = []
     private var lastNewNumber: UInt64 = 0
     /// Whether the files may differ from what this object knows of them: at the start, and after a call failed at a
     /// point where nobody can say what it did.
-    private var mustRecover = true
+    var mustRecover = true
 
-    /// Opens the directory, makes it where it is missing, and finishes what a process that died has left.
+    /// Opens the directory, makes it where it is missing, finishes what a process that died has left, and reads every file.
     /// - Parameter report: told of each error of the disk that `commit` throws as a `StoreError`, and of those that it could
     ///   make good.
     init(
@@ -62,6 +52,7 @@ final class FileRecords {
         }
         log = FileLog(directory, path: path)
         commits = CommitLog(directory)
+        catalog = Catalog(directory)
         let (access, names): (StoreDirectory.Access, [String])
         do throws(SystemError) {
             (access, names) = (try directory.access(), try directory.names(in: "."))
@@ -70,27 +61,16 @@ final class FileRecords {
         }
         guard access.belongsToThisUser else { throw .foreignOwner(directory: path) }
         guard !access.isShared else { throw .exposed(directory: path) }
-        guard names.contains(Self.formatName) || Self.ownNames.isSuperset(of: names) else {
+        guard names.contains(StoreFormat.name) || StoreFormat.ownNames.isSuperset(of: names) else {
             throw .notAStore(directory: path)
         }
         do throws(SystemError) {
-            lock = try directory.lock(Self.lockName)
+            lock = try directory.lock(StoreFormat.lockName)
         } catch {
             if error.number == EWOULDBLOCK { throw .alreadyOpen(directory: path) }
             throw .system(path: path, error)
         }
-        if try onDisk({ () throws(SystemError) in try directory.exists(Self.formatName) }) {
-            if try format() < Self.formatNumber {
-                try convert()
-            } else {
-                // The process that put it there may have died before this: without the format's file, or with that of the
-                // first, a loss of power would take all commits with it.
-                try onDisk { () throws(SystemError) in try directory.synchronize(".") }
-            }
-        } else {
-            try create()
-        }
-        try recover()
+        try start()
     }
 
     deinit {
@@ -203,7 +183,8 @@ final class FileRecords {
         try recoverIfNeeded()
         let expired = index.expired(before: now, limit: limit)
         try carryOut { () throws(FileStoreError) in
-            expired.map { Step(recorded: .remove(RecordPath(.indexed, $0).text)) }
+            let steps = expired.map { Step(recorded: .remove(RecordPath(.indexed, $0).text)) }
+            return try steps + catalogSteps(removing: expired)
         }
         for id in expired {
             index.remove(id)
@@ -221,7 +202,7 @@ final class FileRecords {
         guard let bytes = try onDisk({ () throws(SystemError) in try directory.read(name, limit: 65_536) }) else {
             return nil
         }
-        guard let text = String(validating: bytes, as: UTF8.self) else { throw damage(name) }
+        guard let text = String(validating: bytes, as: UTF8.self) else { throw damage(name, .noSecret) }
         return String(text.prefix { !$0.isNewline })
     }
 
@@ -238,7 +219,7 @@ final class FileRecords {
     /// Writes a file and removes it.
     func check() throws(FileStoreError) {
         try recoverIfNeeded()
-        _ = try format()
+        _ = try StoreFormat.read(directory, path)
         let path = newPath()
         do throws(FileStoreError) {
             try onDisk { () throws(SystemError) in
@@ -270,8 +251,10 @@ extension FileRecords {
     private func write(_ plan: CommitPlan) throws(FileStoreError) {
         let addition = try log.addition(of: plan.entries)
         let state = log.state(cutting: plan.clearedTenants)
+        if catalog.isLong { try renewCatalog() }
         try carryOut { () throws(FileStoreError) in
-            var steps = try prepare(plan.outcomes)
+            let segment = addition.flatMap { $0.offset == 0 ? $0.first : nil }
+            var steps = try prepare(plan.outcomes, beginning: segment)
             if state != log.state { steps.append(try step(to: FileLog.statePath, state.encode())) }
             if let addition { steps.append(try step(for: addition)) }
             return steps
@@ -288,8 +271,13 @@ extension FileRecords {
     }
 
     /// Writes all of the records that needs space, and gives the steps that remain.
-    private func prepare(_ outcomes: [RecordID: StoredRecord?]) throws(FileStoreError) -> [Step] {
+    /// - Parameter segment: the first sequence of the segment of the log that begins with the commit.
+    private func prepare(
+        _ outcomes: [RecordID: StoredRecord?], beginning segment: Int64?
+    ) throws(FileStoreError) -> [Step] {
         var steps: [Step] = []
+        var added: [RecordID] = []
+        var removed: [RecordID] = []
         for (id, outcome) in outcomes.sorted(by: { $0.key < $1.key }) {
             let current = try location(of: id)
             var target: RecordPath?
@@ -304,8 +292,19 @@ extension FileRecords {
                 target = place
             }
             if let current, current != target { steps.append(Step(recorded: .remove(current.text))) }
+            if current == nil, target != nil { added.append(id) }
+            if current != nil, target == nil { removed.append(id) }
         }
-        return steps
+        return try steps + catalogSteps(adding: added, removing: removed, segment: segment)
+    }
+
+    private func catalogSteps(
+        adding added: [RecordID] = [], removing removed: [RecordID] = [], segment: Int64? = nil
+    ) throws(FileStoreError) -> [Step] {
+        let change = try onDisk { () throws(SystemError) in
+            try catalog.addition(adding: added, removing: removed, segment: segment)
+        }
+        return change.map { [Step(recorded: $0)] } ?? []
     }
 
     private func step(to target: String, _ bytes: [UInt8]) throws(FileStoreError) -> Step {
@@ -365,11 +364,11 @@ extension FileRecords {
         } catch {
             report(.system(path: path, error))
             mustRecover = true
-            try recover()
+            try recoverIfNeeded()
         }
     }
 
-    private func make(_ change: FileChange) throws(SystemError) {
+    func make(_ change: FileChange) throws(SystemError) {
         switch change {
         case .place(let source, let target):
             try directory.rename(source, to: target)
@@ -380,27 +379,32 @@ extension FileRecords {
             try directory.append(target, at: 0, bytes)
             noteWriting(to: target, isNamed: true)
         case .remove(let path):
-            try directory.remove(path)
+            let parent = Self.parent(of: path)
+            var mayComeBack = try directory.remove(path)
             unsynchronizedFiles.remove(path)
-            unsynchronizedDirectories.insert(Self.parent(of: path))
+            // Where it was not there, another process may have removed it, and not durably. Where the directory is missing
+            // as well, nothing can come back; what else was in it is found to be missing later.
+            if !mayComeBack { mayComeBack = try directory.exists(parent) }
+            if mayComeBack { unsynchronizedDirectories.insert(parent) }
         case .append(let path, let offset, let bytes):
             try directory.append(path, at: offset, bytes)
+            if path == Catalog.name { catalog.didWrite(change) }
             // Otherwise the file has its name already.
             noteWriting(to: path, isNamed: offset == 0)
         }
     }
 
-    private func noteWriting(to path: String, isNamed: Bool) {
+    func noteWriting(to path: String, isNamed: Bool) {
         unsynchronizedFiles.insert(path)
         if isNamed { unsynchronizedDirectories.insert(Self.parent(of: path)) }
     }
 
     /// Makes what stands in `commits` durable at its place, and has the file begin again.
-    private func settle() throws(FileStoreError) {
+    func settle() throws(FileStoreError) {
         try onDisk { () throws(SystemError) in try settleOnDisk() }
     }
 
-    private func settleOnDisk() throws(SystemError) {
+    func settleOnDisk() throws(SystemError) {
         if unsynchronizedFiles.isEmpty, unsynchronizedDirectories.isEmpty { return }
         do throws(SystemError) {
             try synchronizeWritten()
@@ -413,7 +417,7 @@ extension FileRecords {
         }
     }
 
-    private func synchronizeWritten() throws(SystemError) {
+    func synchronizeWritten() throws(SystemError) {
         for path in unsynchronizedFiles.sorted() { try directory.synchronizeFile(path) }
         for path in unsynchronizedDirectories.sorted() { try directory.synchronize(path) }
         unsynchronizedFiles = []
@@ -426,7 +430,7 @@ extension FileRecords {
         try log.didWrite(state)
     }
 
-    private func makeDirectory(_ path: String) throws(SystemError) {
+    func makeDirectory(_ path: String) throws(SystemError) {
         if path == "." || knownDirectories.contains(path) { return }
         let parent = Self.parent(of: path)
         try makeDirectory(parent)
@@ -444,12 +448,12 @@ extension FileRecords {
         }
     }
 
-    private func newPath() -> String {
+    func newPath() -> String {
         lastNewNumber += 1
-        return "\(Self.newName)/\(lastNewNumber)"
+        return "\(StoreFormat.newName)/\(lastNewNumber)"
     }
 
-    private static func parent(of path: String) -> String {
+    static func parent(of path: String) -> String {
         guard let slash = path.lastIndex(of: "/") else { return "." }
         return String(path[..<slash])
     }
@@ -491,223 +495,59 @@ extension FileRecords: CommitBasis {
         let isIndexed = index.entries[id] != nil
         let record = try load(RecordPath(isIndexed ? .indexed : .plain, id))
         if isIndexed && record == nil {
-            throw .damaged("\(path): the file of \(id.text) has vanished")
+            throw damage(RecordPath(.indexed, id).text, .missing)
         }
         return record
     }
 
-    private func load(_ place: RecordPath) throws(FileStoreError) -> StoredRecord? {
+    func load(_ place: RecordPath) throws(FileStoreError) -> StoredRecord? {
         let bytes: [UInt8]?
         do throws(SystemError) {
             bytes = try directory.read(place.text, limit: RecordFile.countLimit)
         } catch {
-            if error.number == EFBIG || error.number == ELOOP || error.number == EISDIR { throw damage(place.text) }
+            if error.isOfTheFile { throw damage(place.text, .otherFile) }
             throw .system(path: path, error)
         }
         guard let bytes else { return nil }
+        let record: StoredRecord
         do throws(FramedFile.Failure) {
-            let record = try RecordFile.decode(bytes, id: place.id)
-            guard RecordPath(for: record) == place else { throw .damaged }
-            return leases.timed(record)
+            record = try RecordFile.decode(bytes, id: place.id)
         } catch {
-            throw failure(error, place.text)
+            throw damage(place.text, RecordFile.flaw(error, of: bytes))
         }
+        guard RecordPath(for: record) == place else { throw damage(place.text, .otherFile) }
+        return leases.timed(record)
     }
 
-    private func tenants(_ tree: RecordPath.Tree, _ kind: RecordKind) throws(FileStoreError) -> [TenantName] {
+    func tenants(_ tree: RecordPath.Tree, _ kind: RecordKind) throws(FileStoreError) -> [TenantName] {
         let parent = "\(tree.rawValue)/\(kind.rawValue)"
         var tenants: [TenantName] = []
         for name in try onDisk({ () throws(SystemError) in try directory.names(in: parent) }) {
-            guard let tenant = RecordPath.tenant(named: name) else { throw damage("\(parent)/\(name)") }
+            guard let tenant = RecordPath.tenant(named: name) else { throw damage("\(parent)/\(name)", .unknownName) }
             tenants.append(tenant)
         }
         return tenants
     }
 
-    private func identities(
+    func identities(
         _ tree: RecordPath.Tree, _ kind: RecordKind, _ tenant: TenantName
     ) throws(FileStoreError) -> [RecordID] {
         let parent = RecordPath.directory(tree, kind, tenant)
         var identities: [RecordID] = []
         for name in try onDisk({ () throws(SystemError) in try directory.names(in: parent) }) {
-            guard let key = RecordPath.key(named: name) else { throw damage("\(parent)/\(name)") }
+            guard let key = RecordPath.key(named: name) else { throw damage("\(parent)/\(name)", .unknownName) }
             identities.append(RecordID(kind, tenant, key: key))
         }
         return identities
     }
 }
 
-// MARK: - Starting
-
-extension FileRecords {
-    private func create() throws(FileStoreError) {
-        for name in RecordPath.Tree.allCases.map(\.rawValue) + [FileLog.directoryName]
-        where try !onDisk({ () throws(SystemError) in try directory.names(in: name) }).isEmpty {
-            throw .damaged("\(path) has records, but its file '\(Self.formatName)' is missing")
-        }
-        try onDisk { () throws(SystemError) in
-            for tree in RecordPath.Tree.allCases { try directory.makeDirectory(tree.rawValue) }
-            try directory.makeDirectory(Self.newName)
-            try removeNew()
-            try begin()
-        }
-    }
-
-    /// Makes a store of this format of one of the first, which is changed in nothing but that its last process may have
-    /// left a commit to be finished, and what it did last not durable.
-    private func convert() throws(FileStoreError) {
-        let steps = try formerCommit()
-        try onDisk { () throws(SystemError) in
-            for step in steps { try make(step) }
-            try removeNew()
-            try directory.makeDirectory(FileLog.directoryName)
-            unsynchronizedDirectories.insert(FileLog.directoryName)
-        }
-        try log.cutTail()
-        for tree in RecordPath.Tree.allCases {
-            for kind in RecordKind.allCases {
-                for tenant in try tenants(tree, kind) {
-                    unsynchronizedDirectories.insert(RecordPath.directory(tree, kind, tenant))
-                    unsynchronizedDirectories.insert("\(tree.rawValue)/\(kind.rawValue)")
-                }
-            }
-            unsynchronizedDirectories.insert(tree.rawValue)
-        }
-        try onDisk { () throws(SystemError) in
-            try synchronizeWritten()
-            try directory.remove(Self.formerCommitName)
-            try begin()
-        }
-    }
-
-    /// With the format's file the store is complete.
-    private func begin() throws(SystemError) {
-        try directory.makeDirectory(FileLog.directoryName)
-        try commits.create()
-        try directory.synchronize(".")
-        try place(Array((Self.formatPrefix + String(Self.formatNumber) + "\n").utf8), at: Self.formatName)
-    }
-
-    /// Puts a file in the store's directory, whole and durable, or not at all.
-    private func place(_ bytes: [UInt8], at name: String) throws(SystemError) {
-        let path = newPath()
-        try directory.write(path, bytes)
-        try directory.rename(path, to: name)
-        try directory.synchronize(".")
-    }
-
-    private func format() throws(FileStoreError) -> Int {
-        let bytes: [UInt8]?
-        do throws(SystemError) {
-            bytes = try directory.read(Self.formatName, limit: 100)
-        } catch {
-            if error.number == EFBIG { throw damage(Self.formatName) }
-            throw .system(path: path, error)
-        }
-        guard let bytes, let text = String(validating: bytes, as: UTF8.self), text.hasPrefix(Self.formatPrefix),
-            text.last == "\n", let number = Int(text.dropFirst(Self.formatPrefix.count).dropLast()), number > 0
-        else { throw damage(Self.formatName) }
-        if number > Self.formatNumber { throw .newerFormat(directory: path) }
-        return number
-    }
-
-    private func recoverIfNeeded() throws(FileStoreError) {
-        if mustRecover { try recover() }
-    }
-
-    /// Makes again what `commits` holds, clears away what does not count, and reads anew what is kept in memory.
-    private func recover() throws(FileStoreError) {
-        unsynchronizedFiles = []
-        unsynchronizedDirectories = []
-        knownDirectories = []
-        let commits = try readCommits()
-        try onDisk { () throws(SystemError) in try removeNew() }
-        for change in commits.joined() { try makeAgain(change) }
-        try settle()
-        try log.recover()
-        index = RecordIndex()
-        for kind in RecordKind.allCases {
-            for tenant in try tenants(.indexed, kind) { try readIndex(kind, tenant) }
-        }
-        mustRecover = false
-    }
-
-    private func makeAgain(_ change: FileChange) throws(FileStoreError) {
-        do throws(SystemError) {
-            try make(change)
-        } catch {
-            // What the log had before was durable when the commit was written down.
-            if case .append(let segment, _, _) = change, error.number == ESPIPE { throw damage(segment) }
-            throw .system(path: path, error)
-        }
-    }
-
-    private func readCommits() throws(FileStoreError) -> [[FileChange]] {
-        do throws(CommitLog.ReadingFailure) {
-            guard let read = try commits.read() else { throw .frame(.damaged) }
-            return read
-        } catch {
-            switch error {
-            case .system(let error): throw .system(path: path, error)
-            case .frame(let failure): throw self.failure(failure, CommitLog.name)
-            }
-        }
-    }
-
-    /// What is left to be done of a commit that a process of the first format was making.
-    private func formerCommit() throws(FileStoreError) -> [FileChange] {
-        guard
-            let bytes = try onDisk({ () throws(SystemError) in
-                try directory.read(Self.formerCommitName, limit: Int(Int32.max))
-            })
-        else { return [] }
-        let steps: [FileChange]
-        do throws(FramedFile.Failure) {
-            steps = try CommitFile.decode(bytes)
-        } catch {
-            throw failure(error, Self.formerCommitName)
-        }
-        var missing: [FileChange] = []
-        for step in steps {
-            if case .place(let source, let target) = step,
-                try !onDisk({ () throws(SystemError) in try directory.exists(source) })
-            {
-                guard try onDisk({ () throws(SystemError) in try directory.exists(target) }) else {
-                    throw damage(target)
-                }
-                noteWriting(to: target, isNamed: true)
-            } else {
-                missing.append(step)
-            }
-        }
-        return missing
-    }
-
-    private func removeNew() throws(SystemError) {
-        for name in try directory.names(in: Self.newName) { try directory.remove("\(Self.newName)/\(name)") }
-    }
-
-    private func readIndex(_ kind: RecordKind, _ tenant: TenantName) throws(FileStoreError) {
-        for id in try identities(.indexed, kind, tenant) {
-            let place = RecordPath(.indexed, id)
-            guard let record = try load(place), index.insert(record) else { throw damage(place.text) }
-        }
-    }
-}
-
 // MARK: - Errors
 
 extension FileRecords {
-    private func damage(_ name: String) -> FileStoreError { .damaged("\(path)/\(name) is damaged") }
+    func damage(_ name: String, _ flaw: FileFlaw) -> FileStoreError { .damaged(path, name, flaw) }
 
-    private func failure(_ failure: FramedFile.Failure, _ name: String) -> FileStoreError {
-        switch failure {
-        case .damaged: damage(name)
-        case .newerFormat: .newerFormat(directory: path)
-        }
-    }
-
-    private func onDisk<R>(_ body: () throws(SystemError) -> R) throws(FileStoreError) -> R {
+    func onDisk<R>(_ body: () throws(SystemError) -> R) throws(FileStoreError) -> R {
         do throws(SystemError) {
             return try body()
         } catch {

@@ -14,6 +14,8 @@ package enum FileStoreError: Error, Equatable, Sendable, CustomStringConvertible
     case notAStore(directory: String)
     /// The directory was written by a later version of this program.
     case newerFormat(directory: String)
+    /// The directory was written by a version so early that this one does not convert it.
+    case olderFormat(directory: String)
     /// A secret's file belongs to another user, or others can write to it: it may not be what was kept.
     case exposedSecret(path: String)
     /// A file is not what was written. Retrying cannot help; an operator must look.
@@ -27,6 +29,7 @@ package enum FileStoreError: Error, Equatable, Sendable, CustomStringConvertible
         case .alreadyOpen(let directory): "\(directory) is in use by another process"
         case .notAStore(let directory): "\(directory) is not empty, and not a store of credentials"
         case .newerFormat(let directory): "\(directory) was written by a later version"
+        case .olderFormat(let directory): "\(directory) was written by a version too early for this one to convert it"
         case .exposedSecret(let path):
             "\(path) belongs to another user or can be written by others; give it to this user and allow its owner only "
                 + "(chmod 600)"
@@ -37,7 +40,7 @@ package enum FileStoreError: Error, Equatable, Sendable, CustomStringConvertible
     var storeError: StoreError {
         switch self {
         case .damaged(let text): .damaged(text)
-        case .newerFormat, .notAStore, .exposedSecret: .damaged(description)
+        case .newerFormat, .olderFormat, .notAStore, .exposedSecret: .damaged(description)
         case .system, .foreignOwner, .exposed, .alreadyOpen: .unavailable
         }
     }

@@ -35,7 +35,29 @@ enum FramedFile {
         return (format, content.dropFirst(markCount + 1))
     }
 
+    /// What is wrong with a file that did not decode.
+    /// - Parameter expected: how many octets the file has by what it says of its fields; nil where that is garbled.
+    static func flaw(_ failure: Failure, of bytes: [UInt8], expected: Int?) -> FileFlaw {
+        if failure == .newerFormat { return .newerFormat }
+        if bytes.isEmpty { return .empty }
+        let (content, digest) = (bytes.dropLast(SHA256.digestCount), bytes.suffix(SHA256.digestCount))
+        if SHA256.digest(Array(content)) == Array(digest) { return .otherFile }
+        let isShort = bytes.count < markCount + 1 + SHA256.digestCount || expected.map { bytes.count < $0 } ?? false
+        return isShort ? .truncated : .checksum
+    }
+
     // MARK: Several in a file
+
+    /// What is wrong with a frame that did not decode, and with which `bytes` begin.
+    static func flaw(_ failure: Failure, ofPart bytes: ArraySlice<UInt8>) -> FileFlaw {
+        if failure == .newerFormat { return .newerFormat }
+        if bytes.isEmpty { return .empty }
+        var fields = FieldReader(bytes)
+        guard let count = fields.integer(UInt32.self), bytes.count >= lengthCount + Int(count) else {
+            return .truncated
+        }
+        return .checksum
+    }
 
     /// One frame of a file that has several: its length (4) in front.
     static func encodePart(mark: String, format: UInt8, _ body: [UInt8]) -> [UInt8] {

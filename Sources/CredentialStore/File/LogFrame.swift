@@ -44,8 +44,31 @@ struct LogFrame {
         self.count = count
     }
 
-    /// Whether a whole frame begins anywhere behind the first octet.
-    static func hasFrame(behind bytes: ArraySlice<UInt8>) -> Bool {
-        FramedFile.hasPart(behind: bytes, mark: mark) { (try? LogFrame(decoding: $0)) != nil }
+    /// A frame's place in a segment.
+    struct Extent: Equatable {
+        let first: Int64
+        let last: Int64
+        let offset: Int
+    }
+
+    /// The frames with which a segment begins, and what is wrong where it has more than those.
+    /// - Parameter segment: the sequence with which it is to begin.
+    static func frames(of bytes: [UInt8], in segment: Int64) -> (frames: [Extent], flaw: FileFlaw?) {
+        var frames: [Extent] = []
+        var rest = bytes[...]
+        var next = segment
+        while !rest.isEmpty {
+            do throws(FramedFile.Failure) {
+                let frame = try LogFrame(decoding: rest)
+                guard let first = frame.entries.first?.sequence, let last = frame.entries.last?.sequence, first == next
+                else { return (frames, .otherFile) }
+                frames.append(Extent(first: first, last: last, offset: rest.startIndex))
+                next = last + 1
+                rest = rest.dropFirst(frame.count)
+            } catch {
+                return (frames, FramedFile.flaw(error, ofPart: rest))
+            }
+        }
+        return (frames, frames.isEmpty ? .empty : nil)
     }
 }

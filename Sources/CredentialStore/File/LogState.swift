@@ -36,6 +36,11 @@ struct LogState: Equatable {
         return FramedFile.encode(mark: Self.mark, format: Self.format, fields.bytes)
     }
 
+    /// What is wrong with a file that did not decode.
+    static func flaw(_ failure: FramedFile.Failure, of bytes: [UInt8]) -> FileFlaw {
+        FramedFile.flaw(failure, of: bytes, expected: nil)
+    }
+
     init(decoding bytes: [UInt8]) throws(FramedFile.Failure) {
         var fields = FieldReader(try FramedFile.decode(bytes, mark: Self.mark, format: Self.format))
         guard let trimmed = fields.integer(Int64.self), trimmed >= 0 else { throw .damaged }

@@ -1,3 +1,4 @@
+internal import Cryptography
 internal import OAuth
 
 /// A record as the content of a file, its identity included: a file that was renamed or moved is noticed.
@@ -32,6 +33,43 @@ enum RecordFile {
         }
         fields.write(record.sealed)
         return FramedFile.encode(mark: mark, format: format, fields.bytes)
+    }
+
+    /// What is wrong with a file that is not the record's, or not whole.
+    static func flaw(_ failure: FramedFile.Failure, of bytes: [UInt8]) -> FileFlaw {
+        FramedFile.flaw(failure, of: bytes, expected: expectedCount(of: bytes))
+    }
+
+    /// How many octets the file has by what its fields say of themselves; nil where they say nothing that can be.
+    private static func expectedCount(of bytes: [UInt8]) -> Int? {
+        guard bytes.count > mark.utf8.count else { return nil }
+        let format = bytes[mark.utf8.count]
+        var rest = bytes.count - mark.utf8.count - 1
+        var fields = FieldReader(bytes.dropFirst(mark.utf8.count + 1))
+        /// False where the file ends before the field does.
+        func read(_ count: Int) -> Bool {
+            rest -= count
+            return fields.bare(count) != nil
+        }
+        func readText() -> Bool {
+            guard let count = fields.integer(UInt32.self) else { return false }
+            rest -= 4
+            return read(Int(count))
+        }
+        func readOptional(_ readValue: () -> Bool) -> Bool {
+            guard let flag = fields.integer(UInt8.self) else { return false }
+            rest -= 1
+            return flag == 0 || readValue()
+        }
+        let readHead = readText() && readText() && readText() && read(8) && readOptional(readText)
+        let readMarks =
+            switch format {
+            case 2: readHead && readOptional { read(8) } && read(8)
+            case 3: readHead && readOptional { read(8) } && readOptional { read(8) } && readText() && read(1)
+            default: readHead && readOptional { read(8) }
+            }
+        guard readMarks, readText() else { return .max }
+        return bytes.count - rest + SHA256.digestCount
     }
 
     /// The record, with a lease that has run out where it has one: only the process that gave it knows better.

@@ -24,6 +24,20 @@ struct RecordPath: Hashable, Sendable {
         self.init(isIndexed ? .indexed : .plain, record.id)
     }
 
+    /// Nil for a path at which no record stands.
+    init?(parsing path: String) {
+        let parts = path.split(separator: "/", omittingEmptySubsequences: false).map(String.init)
+        guard parts.count == 4, let tree = Tree(rawValue: parts[0]), let kind = RecordKind(rawValue: parts[1]),
+            let tenant = Self.tenant(named: parts[2]), let key = Self.key(named: parts[3])
+        else { return nil }
+        self.init(tree, RecordID(kind, tenant, key: key))
+    }
+
+    /// For an operator's eyes: where a record stands of which only the identity is known.
+    static func eitherTree(_ id: RecordID) -> String {
+        "{plain,indexed}/\(id.kind.rawValue)/\(id.tenant)/\(name(forKey: id.key))"
+    }
+
     var directory: String { Self.directory(tree, id.kind, id.tenant) }
 
     var text: String { directory + "/" + Self.name(forKey: id.key) }

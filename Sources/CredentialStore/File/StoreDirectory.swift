@@ -50,6 +50,21 @@ final class StoreDirectory {
         }
     }
 
+    /// Opens a directory that exists, and changes nothing.
+    init(existing path: String, fault: FileFault? = nil) throws(SystemError) {
+        self.fault = fault
+        root = try Self.openDirectory(AT_FDCWD, path)
+    }
+
+    /// Makes a directory for this user alone.
+    /// - Throws: with `EEXIST` where anything stands at the path.
+    init(new path: String, fault: FileFault? = nil) throws(SystemError) {
+        self.fault = fault
+        try Self.step(.makeDirectory, path, fault)
+        try retryingInterrupts("mkdir") { unsafe mkdir(path, 0o700) }
+        root = try Self.openDirectory(AT_FDCWD, path)
+    }
+
     struct Access {
         let belongsToThisUser: Bool
         /// Whether anybody else may do anything with the directory.
@@ -68,6 +83,14 @@ final class StoreDirectory {
     func lock(_ path: String) throws(SystemError) -> OwnedDescriptor {
         let descriptor = try open(path, O_RDWR | O_CREAT)
         try retryingInterrupts("flock") { flock(descriptor.rawValue, LOCK_EX | LOCK_NB) }
+        return descriptor
+    }
+
+    /// A lock that any number of readers hold, and that keeps out who wants it alone; nil where there is no such file.
+    /// - Throws: with `EWOULDBLOCK` when another descriptor holds it alone.
+    func readersLock(_ path: String) throws(SystemError) -> OwnedDescriptor? {
+        guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return nil }
+        try retryingInterrupts("flock") { flock(descriptor.rawValue, LOCK_SH | LOCK_NB) }
         return descriptor
     }
 
@@ -122,11 +145,12 @@ final class StoreDirectory {
     }
 
     /// Writes the end of a file from `offset` on, which `synchronizeFile` makes durable later; what stood there goes. The
-    /// file is made where it is missing. Doing it again changes nothing. A failure may leave a part of it behind.
-    /// - Throws: with `ESPIPE` when the file ends before `offset`.
+    /// file is made where it is missing and `offset` is 0. Doing it again changes nothing. A failure may leave a part of it
+    /// behind.
+    /// - Throws: with `ESPIPE` when the file ends before `offset`; with `ENOENT` where it is missing and should not be.
     func append(_ path: String, at offset: Int, _ bytes: [UInt8]) throws(SystemError) {
         try step(.create, path)
-        let descriptor = try open(path, O_WRONLY | O_CREAT)
+        let descriptor = try open(path, offset == 0 ? O_WRONLY | O_CREAT : O_WRONLY)
         let size = try Self.size(descriptor)
         guard size >= offset else { throw SystemError("append", number: ESPIPE) }
         try write(bytes, to: descriptor, path, at: offset)
@@ -251,6 +275,12 @@ final class StoreDirectory {
         try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
     }
 
+    /// Makes everything durable that was written to the file system on which the directory is.
+    func synchronizeFileSystem() throws(SystemError) {
+        try step(.synchronizeFile, ".")
+        try retryingInterrupts("syncfs") { clinux_synchronize_file_system(root.rawValue) }
+    }
+
     /// What stands in a directory, in no order; nothing where there is none.
     func names(in path: String) throws(SystemError) -> [String] {
         try step(.list, path)
@@ -306,6 +336,16 @@ final class StoreDirectory {
     }
 
     private func step(_ call: FileStep.Call, _ path: String) throws(SystemError) {
+        try Self.step(call, path, fault)
+    }
+
+    static func step(_ call: FileStep.Call, _ path: String, _ fault: FileFault?) throws(SystemError) {
         if let number = fault?(FileStep(call: call, path: path)) { throw SystemError("\(call)", number: number) }
     }
+}
+
+extension SystemError {
+    /// Whether it is the file, and not the disk, that cannot be read: something else stands in its place, or it is larger
+    /// than any file of its kind.
+    var isOfTheFile: Bool { [EFBIG, ELOOP, EISDIR, ENXIO].contains(number) }
 }

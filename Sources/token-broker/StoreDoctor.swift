@@ -1,0 +1,106 @@
+internal import CredentialStore
+internal import Cryptography
+internal import Reactor
+
+/// Reports on the configuration's data directory, or on the journal's where there is a database, and writes what is whole
+/// to `target`, if there is one. Nothing is sent anywhere, and nothing is changed in the directory.
+func examineStore(repair target: String?) -> Never {
+    let configuration = loadConfiguration(for: .examineStore(repair: target))
+    harden()
+    do throws(DoctorFailure) {
+        Console.exit(try StoreDoctor(configuration).run(repair: target) ? 65 : 0)
+    } catch {
+        Console.printError("token-broker: \(error.text)")
+        Console.exit(1)
+    }
+}
+
+/// Why a directory cannot be examined, or not be repaired, in one sentence for the operator.
+struct DoctorFailure: Error {
+    let text: String
+}
+
+private struct StoreDoctor {
+    private let directory: String
+    private let examination: StoreExamination
+    private let keyring: Keyring?
+    private let usesOwnKeys: Bool
+    /// What keeps the keys from being used; nil where they are there.
+    private let keyFault: String?
+
+    init(_ configuration: Configuration) throws(DoctorFailure) {
+        if case .files(let directory) = configuration.store {
+            self.directory = directory
+        } else if let journal = configuration.journalDirectory {
+            directory = journal
+        } else {
+            throw DoctorFailure(text: "there is no directory to examine")
+        }
+        do throws(FileStoreError) {
+            examination = try StoreExamination(directory)
+        } catch {
+            throw DoctorFailure(
+                text: "\(error)" + (error == .alreadyOpen(directory: directory) ? "; stop the service first" : ""))
+        }
+        usesOwnKeys = configuration.masterKeys == nil && configuration.masterKeysFile == nil
+        let text = configuration.masterKeys?.revealedText ?? (usesOwnKeys ? examination.secret(.masterKeys) : nil)
+        guard let text else {
+            keyring = nil
+            keyFault =
+                usesOwnKeys
+                ? "the file \(StoreSecret.masterKeys.rawValue) is missing or empty"
+                : "the file that TOKEN_BROKER_MASTER_KEYS_FILE names is missing"
+            return
+        }
+        do throws(KeyringError) {
+            keyring = try Keyring(parsing: text)
+            keyFault = nil
+        } catch {
+            keyring = nil
+            keyFault = "\(error)"
+        }
+    }
+
+    /// Whether anything is damaged.
+    func run(repair target: String?) throws(DoctorFailure) -> Bool {
+        examination.examine(with: keyring, usesOwnKeys: usesOwnKeys)
+        for file in examination.files {
+            let path = Self.printable(file.path)
+            if let flaw = file.flaw {
+                Console.print("damaged  \(path): \(flaw.text) (\(file.subject)); lost: \(file.loss ?? "nothing")")
+            } else {
+                Console.print("whole    \(path) (\(file.subject))")
+            }
+        }
+        if let keyFault {
+            Console.print("damaged  the master keys: \(keyFault); whether the records open was not looked at")
+        }
+        let count = examination.files.count { $0.flaw != nil }
+        Console.print(
+            "\(directory): \(count) of \(examination.files.count) files are damaged; "
+                + "\(examination.savableCount) records can be saved")
+        if let target { try repair(target) }
+        return examination.isDamaged || keyFault != nil
+    }
+
+    /// On one line, whatever name an unknown file has.
+    private static func printable(_ path: String) -> String {
+        String(decoding: path.utf8.map { $0 < 0x20 || $0 == 0x7F ? UInt8(ascii: "?") : $0 }, as: UTF8.self)
+    }
+
+    private func repair(_ target: String) throws(DoctorFailure) {
+        if let keyFault {
+            throw DoctorFailure(
+                text: "without the master keys nothing is repaired (\(keyFault)); put them back and try again")
+        }
+        if examination.savableCount == 0, examination.files.contains(where: { $0.flaw?.isUnknownKey ?? false }) {
+            throw DoctorFailure(text: "nothing is repaired: no record opens with the configured master keys")
+        }
+        do throws(RepairError) {
+            try examination.repair(into: target)
+        } catch {
+            throw DoctorFailure(text: "\(error)")
+        }
+        Console.print("\(target): written, with all that is whole; \(directory) is as it was")
+    }
+}
