@@ -287,7 +287,8 @@ final class FileLog {
 
     /// The first sequence of the segment at a path; nil where no segment can be.
     static func segment(at path: String) -> Int64? {
-        guard let first = Int64(path.split(separator: "/").last ?? ""), first > 0, Self.path(of: first) == path else {
+        let digits = String(decoding: path.utf8.dropFirst(directoryName.utf8.count + 1), as: UTF8.self)
+        guard let first = Int64(digits), first > 0, Self.path(of: first).utf8.elementsEqual(path.utf8) else {
             return nil
         }
         return first

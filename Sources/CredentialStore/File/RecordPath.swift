@@ -26,7 +26,8 @@ struct RecordPath: Hashable, Sendable {
 
     /// Nil for a path at which no record stands.
     init?(parsing path: String) {
-        let parts = path.split(separator: "/", omittingEmptySubsequences: false).map(String.init)
+        let parts = path.utf8.split(separator: UInt8(ascii: "/"), omittingEmptySubsequences: false)
+            .map { String(decoding: $0, as: UTF8.self) }
         guard parts.count == 4, let tree = Tree(rawValue: parts[0]), let kind = RecordKind(rawValue: parts[1]),
             let tenant = Self.tenant(named: parts[2]), let key = Self.key(named: parts[3])
         else { return nil }

@@ -67,8 +67,8 @@ extension StoreExamination {
         func put(_ name: String, _ bytes: [UInt8]) throws(RepairError) {
             do throws(SystemError) {
                 var parent = ""
-                for part in name.split(separator: "/").dropLast() {
-                    parent += parent.isEmpty ? String(part) : "/\(part)"
+                for part in name.utf8.split(separator: UInt8(ascii: "/")).dropLast() {
+                    parent += (parent.isEmpty ? "" : "/") + String(decoding: part, as: UTF8.self)
                     if made.insert(parent).inserted { try directory.makeDirectory(parent) }
                 }
                 try directory.writeForNow(name, bytes)

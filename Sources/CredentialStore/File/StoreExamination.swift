@@ -212,7 +212,7 @@ package final class StoreExamination {
     /// Takes back that a record can be saved.
     private func remove(_ place: RecordPath) {
         records.removeAll { $0 == place }
-        for (index, file) in files.enumerated() where file.path == place.text {
+        for (index, file) in files.enumerated() where file.path.utf8.elementsEqual(place.text.utf8) {
             files[index] = ExaminedFile(
                 path: file.path, subject: file.subject, flaw: .duplicate, loss: Self.copyLoss)
         }
