@@ -358,6 +358,8 @@ struct AuthorizationServer: Sendable {
         return token
     }
 
+    func record(ofAccessToken token: String) -> AccessTokenRecord? { accessTokens[Secrets.digest(token)] }
+
     /// What a resource server would accept; nil for anything expired, revoked or unknown.
     func introspect(accessToken: String, now: Int64) -> AccessTokenRecord? {
         guard let token = accessTokens[Secrets.digest(accessToken)], now < token.expiresAt else { return nil }

@@ -75,9 +75,11 @@ struct ClientAuthentication: Sendable {
         }
         if let secret {
             // Digests have one length, so the comparison tells nothing about the secret's.
-            let equal = ConstantTime.equal(
-                SHA256.digest(Array(secret.utf8)), SHA256.digest(Array(expected.utf8)))
-            guard equal else { throw OAuthError(.invalidClient, "Client secret is wrong") }
+            let given = SHA256.digest(Array(secret.utf8))
+            let isRight = ([expected] + client.formerSecrets).contains {
+                ConstantTime.equal(given, SHA256.digest(Array($0.utf8)))
+            }
+            guard isRight else { throw OAuthError(.invalidClient, "Client secret is wrong") }
         } else if provesItself {
             throw OAuthError(.invalidClient, "Client secret is missing")
         }

@@ -160,6 +160,12 @@ package final class DevelopmentProvider: RequestHandler {
         state.withLock { $0.server.introspect(accessToken: accessToken, now: now($0)) }
     }
 
+    /// What the token was issued for, also where it has expired or its family was revoked; nil for one that was never
+    /// issued, or that was forgotten.
+    package func record(ofAccessToken token: String) -> AccessTokenRecord? {
+        state.withLock { $0.server.record(ofAccessToken: token) }
+    }
+
     /// Forgets sessions, requests and faults. The configuration and the time stay.
     package func reset() {
         state.withLock { state in

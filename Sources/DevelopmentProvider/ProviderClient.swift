@@ -3,6 +3,8 @@ package struct ProviderClient: Sendable, Equatable {
     package var id: String
     /// Nil makes a public client (RFC 6749 §2.1).
     package var secret: String?
+    /// Taken beside `secret`, as a provider does for a while when a secret is changed.
+    package var formerSecrets: [String] = []
     /// Answered as `clientName` with the tidal profile, and shown on the login page.
     package var name: String
     /// The scopes that it may ask for, and gets when it asks for none; nil allows any.

@@ -9,7 +9,8 @@ package struct RandomFaults: Sendable, Equatable {
     /// Disturbs requests with this `grant_type` only; nil disturbs any request at the endpoint.
     package var grant: GrantType?
     /// How many of a thousand requests are disturbed in each way. `answer` is 503 without the work, `answer_after_work`
-    /// 500 with it.
+    /// 500 with it; `malformed` is 200 with the first half of the right content, or with none, an empty object, or a
+    /// page.
     package var perMille: [Fault.Mode: Int]
     /// How many of a thousand requests wait before the work is done, and how many between the work and the answer.
     package var delayedPerMille: Int
@@ -46,12 +47,25 @@ package struct RandomFaults: Sendable, Equatable {
         for mode in Fault.Mode.allCases {
             let share = perMille[mode] ?? 0
             if lot < share {
-                return Fault(endpoint, grant: grant, mode: mode, status: mode == .answer ? .serviceUnavailable : nil)
+                var fault = Fault(endpoint, grant: grant, mode: mode)
+                if mode == .answer { fault.status = .serviceUnavailable }
+                if mode == .malformed { fault.body = Self.content(delay) }
+                return fault
             }
             lot -= share
         }
         if lot < delayedPerMille { return Fault(endpoint, grant: grant, delay: delay) }
         lot -= delayedPerMille
         return lot < answerDelayedPerMille ? Fault(endpoint, grant: grant, answerDelay: delay) : nil
+    }
+
+    /// What a malformed answer holds; nil for the first half of the right content.
+    private static func content(_ lot: Duration) -> [UInt8]? {
+        switch lot.milliseconds % 4 {
+        case 0: nil
+        case 1: []
+        case 2: Array("{}".utf8)
+        default: Array("<html><body>Bad gateway</body></html>".utf8)
+        }
     }
 }

@@ -6,36 +6,38 @@ import FoundationEssentials
 import HTTPCodec
 import JSON
 import Reactor
+import Synchronization
 
 /// Three replicas as processes, their database, their provider, and what stands between them.
 struct ChaosCluster {
     /// The longest a call to the provider may take, by the brokers' configuration.
     static let providerTimeoutSeconds = 2
-    /// How long the provider takes a refresh token that was used already.
-    static let grace: Duration = .seconds(10)
-
     let settings: ChaosSettings
     let postgres: PostgresServer
-    /// In transaction mode, before the database of the replica in the middle.
+    /// In transaction mode, before the database of the replicas that `ChaosSettings.pooling` says.
     private let pooler: PgBouncerServer
     let provider: RunningProvider
     let replicas: [ChaosReplica]
     /// By replica.
     let relays: [ChaosRelay]
     let listenRelays: [ChaosRelay]
+    /// Between all replicas and the provider.
+    let providerRelay: ChaosRelay
     let records = ChaosRecords()
+    let listeners: [ChaosListener]
     /// Minutes that a replica's clock is off.
     let offsets: [Int: Int]
+    let changes = ChaosChanges()
     /// The replicas that hear of nothing, and look for changes themselves.
     let polling: Set<Int>
+    /// What tenants know of the provider.
+    private let providerURL: String
     private let directories: StoreFixtureDirectory
     private let loop: EventLoop
 
     struct Failure: Error, CustomStringConvertible {
         let description: String
     }
-
-    private static let fakeTime = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
     /// Starts everything, runs `body`, and ends everything.
     /// - Parameter lifetime: of access tokens.
@@ -44,16 +46,33 @@ struct ChaosCluster {
     ) async throws {
         let cluster = try await ChaosCluster(settings, lifetime: lifetime)
         let result: Result<Void, any Error>
+        var listening: [Task<Void, Never>] = []
         do {
-            for relay in cluster.relays + cluster.listenRelays { await relay.start() }
+            for relay in cluster.allRelays { await relay.start() }
             try await cluster.startReplicas()
-            try await cluster.makeTenants()
+            for tenant in 0..<cluster.tenantCount { try await cluster.putTenant(tenant, until: .after(.seconds(60))) }
+            listening = await cluster.startListeners()
             result = .success(try await body(cluster))
         } catch {
             result = .failure(error)
         }
+        for listener in cluster.listeners { listener.close() }
         await cluster.close()
+        for task in listening { await task.value }
         try result.get()
+    }
+
+    private var allRelays: [ChaosRelay] { relays + listenRelays + [providerRelay] }
+
+    /// Returns once all of them hear of what happens.
+    private func startListeners() async -> [Task<Void, Never>] {
+        var tasks: [Task<Void, Never>] = []
+        for listener in listeners {
+            let (begun, hasBegun) = AsyncStream.makeStream(of: Void.self)
+            tasks.append(Task { await listener.run { hasBegun.finish() } })
+            for await _ in begun {}
+        }
+        return tasks
     }
 
     private init(_ settings: ChaosSettings, lifetime: Duration) async throws {
@@ -61,9 +80,14 @@ struct ChaosCluster {
         postgres = try PostgresServer()
         let database = try await postgres.makeDatabase()
         pooler = try await PgBouncerServer.start(before: postgres)
+        let scopes = ["r_usr", "w_usr"]
         var configuration = ProviderConfiguration(
-            profile: .tidal, clients: [ProviderClient("app", secret: nil, scopes: ["r_usr"])])
-        configuration.rotation = .rotate(grace: Self.grace)
+            profile: .tidal,
+            clients: [
+                ProviderClient(ChaosChanges.publicClient, secret: nil, scopes: scopes),
+                ProviderClient(ChaosChanges.secretClient, secret: changes.secret, scopes: scopes),
+            ])
+        configuration.rotation = .rotate(grace: .seconds(settings.graceSeconds))
         configuration.accessTokenLifetime = lifetime
         configuration.capacity = 2_000_000
         provider = try RunningProvider(configuration)
@@ -75,16 +99,20 @@ struct ChaosCluster {
         // Behind a pooler there may be no other way to the database, and no notifications then.
         polling = Int.random(in: 0..<4, using: &generator) == 0 ? [1] : []
         offsets = settings.faults.contains(.clock) ? [ChaosSettings.replicas - 1: minutes] : [:]
-        if !offsets.isEmpty, !FileManager.default.fileExists(atPath: Self.fakeTime) {
-            throw Failure(description: "\(Self.fakeTime) is missing (Debian: faketime, which Deploy/test installs)")
+        let clocks = settings.faults.contains(.step) ? Set(0..<ChaosSettings.replicas) : Set(offsets.keys)
+        if !clocks.isEmpty, !ChaosReplica.Clock.isThere {
+            throw Failure(description: "libfaketime is missing (Debian: faketime, which Deploy/test installs)")
         }
+        providerRelay = try ChaosRelay(to: provider.address.port, on: loop)
+        providerURL =
+            settings.faults.contains(.link) ? "http://127.0.0.1:\(providerRelay.port)" : provider.baseURL
         var relays: [ChaosRelay] = []
         var listenRelays: [ChaosRelay] = []
         var replicas: [ChaosReplica] = []
         // Each byte through a relay costs this process time, which a measurement is not to pay for nothing.
-        let needsRelays = !settings.faults.isDisjoint(with: [.cut, .listen])
+        let needsRelays = !settings.faults.isDisjoint(with: [.cut, .listen, .oneway, .late])
         for index in 0..<ChaosSettings.replicas {
-            let isPooled = index == 1
+            let isPooled = settings.pooling == .all || settings.pooling == .one && index == 1
             let relay = try ChaosRelay(to: isPooled ? pooler.port : postgres.port, on: loop)
             let listenRelay = try ChaosRelay(to: postgres.port, on: loop)
             relays.append(relay)
@@ -96,26 +124,25 @@ struct ChaosCluster {
             let listenURL = postgres.uri(database: database, port: needsRelays ? listenRelay.port : nil)
             let variables = [
                 "LISTEN": "127.0.0.1:\(port)", "ADMIN_KEY": BrokerHarness.adminKey,
-                "MASTER_KEYS": BrokerHarness.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true",
+                "MASTER_KEYS": changes.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true",
                 "DATABASE_URL": postgres.uri(
                     database: database, port: needsRelays ? relay.port : isPooled ? pooler.port : nil),
                 "DATABASE_POOLER": "\(isPooled)", "DATABASE_LISTEN_URL": polling.contains(index) ? "" : listenURL,
                 "DATABASE_CONNECTIONS": "8", "JOURNAL_DIR": journal, "SHUTDOWN_GRACE": "5",
                 "PROVIDER_TIMEOUT": "\(Self.providerTimeoutSeconds)", "EVENT_LOOPS": "2",
             ]
-            var preload: [String: String] = [:]
-            if let minutes = offsets[index] {
-                // The monotonic clock stays: timeouts and leases are not what is tried here.
-                preload = [
-                    "LD_PRELOAD": Self.fakeTime, "FAKETIME": "\(minutes < 0 ? "" : "+")\(minutes)m",
-                    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                ]
+            var clock: ChaosReplica.Clock?
+            if clocks.contains(index) {
+                clock = ChaosReplica.Clock(
+                    file: directories.path + "/clock-\(index)", offset: (offsets[index] ?? 0) * 60)
             }
-            replicas.append(try ChaosReplica(index: index, port: port, variables: variables, preload: preload))
+            replicas.append(try ChaosReplica(index: index, port: port, variables: variables, clock: clock))
         }
         self.relays = relays
         self.listenRelays = listenRelays
         self.replicas = replicas
+        let records = records
+        listeners = [0, 2].map { ChaosListener($0, ports: replicas.map(\.port), records: records) }
     }
 
     private func startReplicas() async throws {
@@ -125,21 +152,18 @@ struct ChaosCluster {
         try await waitUntilReady(within: .seconds(60))
     }
 
-    private func makeTenants() async throws {
-        for tenant in 0..<tenantCount {
-            let answer = try await replicas[0].client.call(
-                .put, "/tenants/\(Self.tenantName(tenant))",
-                body: #"""
-                    {"client_id": "app", "scopes": ["r_usr"], "login_service_base_uri": "\#(provider.baseURL)",
-                     "auth_service_base_uri": "\#(provider.baseURL)/v1"}
-                    """#)
-            guard answer.status < 300 else { throw Failure(description: answer.text) }
+    /// Stores the tenant's configuration as `changes` has it.
+    func putTenant(_ tenant: Int, first: Int = 0, until deadline: MonotonicInstant) async throws {
+        try await retry(first: first, until: deadline, what: "configuration of tenant \(tenant)") { replica in
+            try await replicas[replica].client.call(
+                .put, "/tenants/\(Self.tenantName(tenant))", body: changes.configuration(of: tenant, at: providerURL))
         }
     }
 
     func close() async {
+        postgres.resume()
         for replica in replicas { await replica.close() }
-        for relay in relays + listenRelays { await relay.close() }
+        for relay in allRelays { await relay.close() }
         await pooler.stop()
         await provider.close()
         loop.shutDown()
@@ -153,6 +177,11 @@ struct ChaosCluster {
     static func storageKey(_ user: Int) -> String { "user-\(user)" }
     static func userName(_ user: Int) -> String { "chaos-user-\(user)" }
 
+    /// The user whose key it is.
+    static func user(ofStorageKey key: String) -> Int? {
+        key.hasPrefix("user-") ? Int(key.dropFirst("user-".count)) : nil
+    }
+
     /// What stands for a user in the brokers' logs.
     static func digest(_ user: Int) -> String {
         Hex.encode(Array(SHA256.digest(Array(storageKey(user).utf8)).prefix(6)))
@@ -160,13 +189,21 @@ struct ChaosCluster {
 
     // MARK: Calls
 
+    /// Whether readers take this user's token until it is nearly over.
+    static func isPatient(_ user: Int) -> Bool { user % 10 == 9 }
+
     /// Asks that replica for the user's token and writes down what came of it.
     @discardableResult
-    func read(_ user: Int, at replica: Int) async -> Read {
+    func read(_ user: Int, at replica: Int, isForced: Bool = false) async -> Read {
         var read = Read(user: user, replica: replica, begun: rightNow())
+        var target = "/credentials?storage_key=\(Self.storageKey(user))"
+        if isForced { target += "&policy=local_force_refresh" }
+        if Self.isPatient(user) {
+            read.wanted = 2000
+            target += "&min_ttl=2"
+        }
         do {
-            let answer = try await replicas[replica].client.call(
-                .get, "/credentials?storage_key=\(Self.storageKey(user))", tenant: tenant(of: user))
+            let answer = try await replicas[replica].client.call(.get, target, tenant: tenant(of: user))
             read.ended = rightNow()
             fill(&read, answer)
         } catch {
@@ -190,9 +227,12 @@ struct ChaosCluster {
         read.version = Self.version(answer) ?? 0
         read.expiresIn = json["expires_in"]?.integer
         read.token = token.hashValue
-        if let record = provider.provider.introspect(accessToken: token) {
+        if let record = provider.provider.record(ofAccessToken: token) {
             read.family = record.family
             read.expiresAt = record.expiresAt
+            read.isForeign = record.user?.name != Self.userName(read.user)
+            read.isRevoked =
+                provider.provider.introspect(accessToken: token) == nil && rightNow() < record.expiresAt
         }
     }
 
@@ -205,7 +245,9 @@ struct ChaosCluster {
     func logIn(_ user: Int, isExpired: Bool = false, first: Int, until deadline: MonotonicInstant) async throws {
         let place = records.begin(Write(user: user, kind: .login, begun: rightNow()))
         try await retry(first: first, until: deadline, what: "login of user \(user)") { replica in
-            guard let session = provider.provider.openSessions(users: [Self.userName(user)])?.first,
+            let clientID = ChaosChanges.clientID(of: user % tenantCount)
+            let session = provider.provider.openSessions(users: [Self.userName(user)], clientID: clientID)?.first
+            guard let session,
                 let refreshToken = session.refreshToken,
                 let family = provider.provider.introspect(accessToken: session.accessToken)?.family
             else { throw Failure(description: "no session") }
@@ -215,7 +257,7 @@ struct ChaosCluster {
                 .put, "/credentials", tenant: tenant(of: user),
                 body: #"""
                     {"storage_key": "\#(Self.storageKey(user))", "refresh_token": "\#(refreshToken)",
-                     "credentials": {"client_id": "app", "user_id": "\#(session.user.id)", "granted_scopes": ["r_usr"],
+                     "credentials": {"client_id": "\#(clientID)", "user_id": "\#(session.user.id)", "granted_scopes": ["r_usr"],
                      "expires": "\#(expires.formatted(.iso8601))", "token": "\#(session.accessToken)"}}
                     """#)
             if answer.status == 200 {
@@ -270,6 +312,32 @@ struct ChaosCluster {
 
     // MARK: States
 
+    /// Reads until the user's token comes, for so long at most, and writes down how long after `moment` that was.
+    func recover(_ user: Int, at replica: Int, from moment: Moment, _ kinds: [FaultKind], within time: Duration) async {
+        let deadline = MonotonicInstant.after(time)
+        var recovery = Recovery(kinds: kinds, user: user, replica: replica, from: moment)
+        while recovery.took == nil, MonotonicInstant.now < deadline {
+            let read = await read(user, at: replica)
+            if read.outcome == .user {
+                recovery.took = read.ended - moment
+            } else {
+                try? await Task.sleep(for: .milliseconds(25))
+            }
+        }
+        records.add(recovery)
+    }
+
+    /// Lets every probe be read at every replica until there is a token again.
+    func recover(from moment: Moment, _ kinds: [FaultKind]) async {
+        await withTaskGroup(of: Void.self) { group in
+            for user in (settings.users - settings.probes)..<settings.users {
+                for replica in 0..<replicas.count {
+                    group.addTask { await recover(user, at: replica, from: moment, kinds, within: .seconds(20)) }
+                }
+            }
+        }
+    }
+
     /// Returns once every replica says that it is ready.
     func waitUntilReady(within time: Duration) async throws {
         let deadline = MonotonicInstant.after(time)
@@ -278,7 +346,7 @@ struct ChaosCluster {
                 guard MonotonicInstant.now < deadline else {
                     throw Failure(
                         description: "replica \(replica.index) is not ready after \(time):\n"
-                            + (await replica.lines).suffix(5).joined(separator: "\n"))
+                            + (await replica.lines).suffix(5).map(\.text).joined(separator: "\n"))
                 }
                 try await Task.sleep(for: .milliseconds(50))
             }

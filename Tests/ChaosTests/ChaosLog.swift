@@ -1,30 +1,40 @@
 import FoundationEssentials
-import JSON
 
 /// What the brokers wrote, all processes of each replica in a row.
 struct ChaosLog {
-    /// By replica.
-    let lines: [[String]]
-    /// Minutes that a replica's clock is off.
-    private let offsets: [Int: Int]
+    /// By replica, with the times at which they came to the test, whatever the replica's clock said.
+    let lines: [[(at: Moment, text: String)]]
+
+    /// What stories are made of, by the digest of the storage key, and by the renewal where a line has no digest.
+    private let byDigest: [String: [(at: Moment, text: String)]]
+    private let withoutDigest: [String: [(at: Moment, text: String)]]
 
     init(_ cluster: ChaosCluster) async {
-        var lines: [[String]] = []
+        var lines: [[(at: Moment, text: String)]] = []
         for replica in cluster.replicas { lines.append(await replica.lines) }
         self.lines = lines
-        offsets = cluster.offsets
+        var byDigest: [String: [(at: Moment, text: String)]] = [:]
+        var withoutDigest: [String: [(at: Moment, text: String)]] = [:]
+        for (replica, lines) in lines.enumerated() {
+            for (at, line) in lines where !line.contains(#""event":"request""#) {
+                let told = (at, "log of replica \(replica): \(line)")
+                if let digest = Self.member("storage_key_digest", of: line) {
+                    byDigest[digest, default: []].append(told)
+                } else if let renewal = Self.member("refresh_id", of: line) {
+                    withoutDigest[renewal, default: []].append(told)
+                }
+            }
+        }
+        self.byDigest = byDigest
+        self.withoutDigest = withoutDigest
     }
 
     /// When brokers said that they try a refresh token again without knowing what became of the first try, by the digest
     /// of the storage key.
     var unknownOutcomes: [String: [Moment]] {
         var times: [String: [Moment]] = [:]
-        for (replica, lines) in lines.enumerated() {
-            for line in lines where line.contains(#""event":"refresh_outcome_unknown""#) {
-                if let digest = Self.member("storage_key_digest", of: line) {
-                    times[digest, default: []].append(time(of: line, replica))
-                }
-            }
+        for (at, line) in lines.joined() where line.contains(#""event":"refresh_outcome_unknown""#) {
+            if let digest = Self.member("storage_key_digest", of: line) { times[digest, default: []].append(at) }
         }
         return times
     }
@@ -32,7 +42,8 @@ struct ChaosLog {
     /// Warnings and errors by event.
     var troubles: [(event: String, count: Int)] {
         var counts: [String: Int] = [:]
-        for line in lines.joined() where line.contains(#""level":"warning""#) || line.contains(#""level":"error""#) {
+        for (_, line) in lines.joined()
+        where line.contains(#""level":"warning""#) || line.contains(#""level":"error""#) {
             counts[Self.member("event", of: line) ?? "?", default: 0] += 1
         }
         return counts.sorted { $0.key < $1.key }.map { ($0.key, $0.value) }
@@ -40,31 +51,14 @@ struct ChaosLog {
 
     /// Lines that bear the digest, or a renewal's identifier that stands beside it elsewhere.
     func story(of digest: String) -> [(at: Moment, text: String)] {
-        var found: [(Moment, String)] = []
-        for (replica, lines) in lines.enumerated() {
-            let own = lines.filter { $0.contains(digest) }
-            let identifiers = Set(own.compactMap { Self.member("refresh_id", of: $0) })
-            for line in lines where !line.contains(#""event":"request""#) {
-                let isOfRenewal = Self.member("refresh_id", of: line).map(identifiers.contains) ?? false
-                if isOfRenewal || line.contains(digest) {
-                    found.append((time(of: line, replica), "log of replica \(replica): \(line)"))
-                }
-            }
-        }
-        return found
+        let own = byDigest[digest] ?? []
+        let renewals = Set(own.compactMap { Self.member("refresh_id", of: $0.text) })
+        return own + renewals.flatMap { withoutDigest[$0] ?? [] }
     }
 
     /// A member whose value is a text without escapes: log lines are many, and hold nothing else in these places.
-    private static func member(_ name: String, of line: String) -> String? {
+    static func member(_ name: String, of line: String) -> String? {
         guard let start = line.firstRange(of: "\"\(name)\":\"") else { return nil }
         return String(line[start.upperBound...].prefix { $0 != "\"" })
-    }
-
-    /// By the tests' clock, and at the start of the second: logs tell no more.
-    private func time(of line: String, _ replica: Int) -> Moment {
-        guard let text = Self.member("time", of: line),
-            let date = try? Date(text, strategy: .iso8601)
-        else { return 0 }
-        return Moment(date.timeIntervalSince1970 * 1000) - Moment(offsets[replica] ?? 0) * 60_000
     }
 }

@@ -26,9 +26,16 @@ struct Read: Sendable {
     var outcome = Outcome.unreachable
     var version: Int64 = 0
     var expiresIn: Int64?
-    /// Of the token; nil for one that the provider would not accept, at the time of the answer.
+    /// How long the token is to be good at least, in milliseconds.
+    var wanted: Moment = 60_000
+    /// Of the token; nil for one that the provider never issued.
     var family: Int?
+    /// By the provider's clock.
     var expiresAt: Moment = 0
+    /// Whether its family had been revoked when the answer came.
+    var isRevoked = false
+    /// Whether it was issued to another user.
+    var isForeign = false
     /// Tells tokens apart.
     var token = 0
 }
@@ -63,14 +70,32 @@ struct Disturbance: Sendable {
 
     /// Whether that replica could not use the database, or not hear of changes.
     func parts(_ replica: Int) -> Bool {
-        switch kind {
-        case .postgres, .outage: true
-        case .cut, .stop: self.replica == replica
-        default: false
-        }
+        if kind.takesDatabase { return true }
+        return [.cut, .stop, .oneway, .late].contains(kind) && self.replica == replica
     }
 
     func overlaps(_ from: Moment, _ to: Moment) -> Bool { begun <= to && ended >= from }
+}
+
+/// How long after a fault one user was given a token again by one replica.
+struct Recovery: Sendable {
+    let kinds: [FaultKind]
+    let user: Int
+    let replica: Int
+    /// The end of the fault, or of the last of several.
+    let from: Moment
+    /// Nil where there was no token within the time that was waited.
+    var took: Moment?
+}
+
+/// An event as a listener was given it.
+struct Heard: Sendable {
+    let listener: Int
+    let at: Moment
+    let id: String
+    let name: String
+    /// Kept of the kinds that the verdict is drawn from.
+    let data: String?
 }
 
 /// What happened, as far as it can be seen from outside the brokers.
@@ -79,6 +104,10 @@ final class ChaosRecords: Sendable {
         var reads: [Read] = []
         var writes: [Write] = []
         var disturbances: [Disturbance] = []
+        var recoveries: [Recovery] = []
+        var heard: [Heard] = []
+        /// The numbers of those that listen to events.
+        var listeners: [Int] = []
     }
 
     private let state = Mutex(State())
@@ -86,6 +115,12 @@ final class ChaosRecords: Sendable {
     var all: State { state.withLock { $0 } }
 
     func add(_ read: Read) { state.withLock { $0.reads.append(read) } }
+
+    func add(_ recovery: Recovery) { state.withLock { $0.recoveries.append(recovery) } }
+
+    func add(listener: Int) { state.withLock { $0.listeners.append(listener) } }
+
+    func add(_ event: Heard) { state.withLock { $0.heard.append(event) } }
 
     /// Gives the write's place, for `change`.
     func begin(_ write: Write) -> Int {
@@ -110,5 +145,14 @@ final class ChaosRecords: Sendable {
     func end(_ place: Int) {
         let now = rightNow()
         state.withLock { $0.disturbances[place].ended = now }
+    }
+
+    /// Does what a disturbance is, and writes it down.
+    func during(
+        _ kind: FaultKind, replica: Int? = nil, _ text: String, _ body: () async throws -> Void
+    ) async throws {
+        let place = begin(kind, replica: replica, text)
+        defer { end(place) }
+        try await body()
     }
 }

@@ -1,13 +1,21 @@
 import Glibc
 import Reactor
 
-/// Stands between one replica and its database, to cut its connections or to lose what goes over them. That the
-/// database is away is no end of it.
+/// Stands between replicas and their database or their provider, to cut connections, or to lose, keep back or cut short
+/// what goes over them. That the server is away is no end of it.
 actor ChaosRelay {
-    enum Mode: Sendable {
+    enum Mode: Sendable, Equatable {
         case forward
         /// Connections stand, and nothing goes through.
         case swallow
+        /// What clients send arrives, and no answer comes back.
+        case loseAnswers
+        /// Nothing that clients send arrives.
+        case loseRequests
+        /// What clients send arrives so much later, also when they have gone meanwhile.
+        case delayRequests(Duration)
+        /// Connections end within the next piece of an answer.
+        case truncateAnswers
     }
 
     private final class Connection {
@@ -75,7 +83,7 @@ actor ChaosRelay {
             do {
                 _ = try await loop.ready(listener.rawValue, .readable, until: .distantFuture)
                 let client = try Socket.accept(listener.rawValue).takeDescriptor()
-                // The client's descriptor is closed where the database is away: it sees its connection end.
+                // The client's descriptor is closed where the server is away: it sees its connection end.
                 let server = try await Socket.connect(to: server, on: loop, until: .after(.seconds(10)))
                 lastConnection += 1
                 let id = lastConnection
@@ -94,10 +102,20 @@ actor ChaosRelay {
         let target = fromClient ? connection.server.rawValue : connection.client.rawValue
         do {
             while let bytes = try await receive(source) {
-                if mode == .forward, !connection.hasLost {
-                    try await send(bytes, to: target)
-                } else {
+                switch (mode, fromClient) {
+                case (.swallow, _), (.loseAnswers, false), (.loseRequests, true): connection.hasLost = true
+                case (.truncateAnswers, false):
                     connection.hasLost = true
+                    try await send(Array(bytes.prefix(bytes.count / 2)), to: target)
+                    connection.cut()
+                case (.delayRequests(let delay), true):
+                    try await loop.sleep(until: .after(delay))
+                    // What comes behind something lost would mean something else there.
+                    if !connection.hasLost { try await send(bytes, to: target) }
+                case (.forward, _), (.loseAnswers, true), (.loseRequests, false), (.delayRequests, false),
+                    (.truncateAnswers, true):
+                    // One that has lost something is cut as soon as things go on.
+                    if !connection.hasLost || mode != .forward { try await send(bytes, to: target) }
                 }
             }
         } catch {

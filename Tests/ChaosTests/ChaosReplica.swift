@@ -5,13 +5,41 @@ import Reactor
 
 /// One broker process and those that take its place, on one port and with one journal directory.
 actor ChaosReplica {
+    /// A wall clock that is off by as many seconds as a file says; the program looks at it once a second.
+    ///
+    /// The monotonic clock stays: what passes is measured rightly.
+    struct Clock: Sendable {
+        let file: String
+        /// In seconds, before any step.
+        let offset: Int
+
+        private static let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
+        static var isThere: Bool { FileManager.default.fileExists(atPath: library) }
+
+        var environment: [String: String] {
+            [
+                "LD_PRELOAD": Self.library, "FAKETIME_TIMESTAMP_FILE": file, "FAKETIME_CACHE_DURATION": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            ]
+        }
+
+        /// The file is whole at each moment.
+        func set(step seconds: Int) throws {
+            let sum = offset + seconds
+            try Data("\(sum < 0 ? "" : "+")\(sum)\n".utf8).write(to: URL(filePath: file), options: .atomic)
+        }
+    }
+
     nonisolated let index: Int
     nonisolated let port: UInt16
     /// Carries calls to it; a replica that is down refuses them.
     nonisolated let client: BrokerClient
-    private let environment: [String: String]
+    /// Nil for the machine's own.
+    nonisolated let clock: Clock?
+    private var environment: [String: String]
     private var process: TestProcess?
-    private var finished: [[String]] = []
+    private var finished: [(at: Moment, text: String)] = []
     private(set) var isPaused = false
 
     struct Failure: Error, CustomStringConvertible {
@@ -19,34 +47,40 @@ actor ChaosReplica {
     }
 
     /// - Parameter variables: without their prefix.
-    init(index: Int, port: UInt16, variables: [String: String], preload: [String: String]) throws {
+    init(index: Int, port: UInt16, variables: [String: String], clock: Clock?) throws {
         self.index = index
         self.port = port
+        self.clock = clock
         client = try BrokerClient(port: port)
-        var environment = preload
+        var environment = clock?.environment ?? [:]
         for (name, value) in variables { environment["TOKEN_BROKER_\(name)"] = value }
         self.environment = environment
+        try clock?.set(step: 0)
     }
+
+    /// Changes a variable, without its prefix, for the processes that start from now on.
+    func set(_ name: String, _ value: String) { environment["TOKEN_BROKER_\(name)"] = value }
 
     /// Starts the program and returns when it listens. A start that fails, as it may while the database is away, is
     /// tried again, as an orchestrator would.
     func start() async throws {
         let deadline = MonotonicInstant.after(.seconds(60))
         while MonotonicInstant.now < deadline {
+            // A write beyond the limit of `fillDisk` is an error to the program, and not its end.
             let process = try await TestProcess.start(
-                [ChaosSettings.program], environment: environment)
+                ["/bin/sh", "-c", #"trap '' XFSZ; exec "$0""#, ChaosSettings.program], environment: environment)
             self.process = process
             do {
                 _ = try await process.line { $0.contains(#""event":"listening""#) }
                 return
             } catch {
-                finished.append(process.lines)
+                finished += process.timedLines
                 self.process = nil
                 try await Task.sleep(for: .milliseconds(300))
             }
         }
         throw Failure(
-            description: "replica \(index) does not start: " + (finished.last ?? []).suffix(5).joined(separator: " / "))
+            description: "replica \(index) does not start: " + finished.suffix(5).map(\.text).joined(separator: " / "))
     }
 
     func kill() async {
@@ -54,6 +88,7 @@ actor ChaosReplica {
         retire()
     }
 
+    @discardableResult
     func terminate() async -> Int32? {
         let status = await process?.terminate()
         retire()
@@ -70,8 +105,11 @@ actor ChaosReplica {
         process?.resume()
     }
 
-    /// Everything that it and its predecessors wrote.
-    var lines: [String] { finished.flatMap { $0 } + (process?.lines ?? []) }
+    /// Whether nothing can be written to files any more, as on a full disk.
+    func fillDisk(_ isFull: Bool) throws { try process?.limitFiles(toBytes: isFull ? 0 : nil) }
+
+    /// Everything that it and its predecessors wrote, with the time at which it came here.
+    var lines: [(at: Moment, text: String)] { finished + (process?.timedLines ?? []) }
 
     func isReady() async -> Bool {
         do {
@@ -88,7 +126,7 @@ actor ChaosReplica {
     }
 
     private func retire() {
-        if let process { finished.append(process.lines) }
+        if let process { finished += process.timedLines }
         process = nil
     }
 }

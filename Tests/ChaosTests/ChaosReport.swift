@@ -2,12 +2,16 @@ import BrokerTesting
 import DevelopmentProvider
 import FoundationEssentials
 
-/// What is printed of a run and kept in `.build-artefacts/`: the figures, and for each kind of violation a user's story.
+/// What is printed of a run and kept in `.build-artefacts/`: the figures, the story of each user who was lost, and that
+/// of one user for each kind of violation.
 struct ChaosReport {
     let cluster: ChaosCluster
     let verdict: ChaosVerdict
     let log: ChaosLog
     private let start: Moment
+    private let reads: [Int: [Read]]
+    /// By storage key.
+    private let heard: [String: [Heard]]
 
     private static let directory = ".build-artefacts"
     /// Begins the line of a story that tells of the violation.
@@ -18,6 +22,10 @@ struct ChaosReport {
         self.verdict = verdict
         self.log = log
         start = verdict.state.writes.first?.begun ?? 0
+        reads = Dictionary(grouping: verdict.state.reads, by: \.user)
+        heard = Dictionary(grouping: verdict.state.heard.filter { $0.data != nil }) { event in
+            ChaosLog.member("storage_key", of: event.data ?? "") ?? ""
+        }
     }
 
     /// Prints the table, writes the files, and gives what a failed expectation says.
@@ -28,6 +36,16 @@ struct ChaosReport {
         print(table)
         try Data(table.utf8).write(to: URL(filePath: stem + ".txt"))
         var told: [String] = []
+        if !verdict.losses.isEmpty {
+            let file = "\(stem)-losses.txt"
+            try Data(verdict.losses.map(story(of:)).joined(separator: "\n\n").utf8).write(to: URL(filePath: file))
+            let avoidable = verdict.losses.filter(\.isAvoidable)
+            if !avoidable.isEmpty {
+                told.append(
+                    "\(avoidable.count) users were lost who need not have been (all in \(file)):\n"
+                        + avoidable.map { "user \($0.user): \($0.text)" }.joined(separator: "\n"))
+            }
+        }
         for rule in ChaosVerdict.Rule.allCases {
             let violations = verdict.violations.filter { $0.rule == rule }
             guard let first = violations.first else { continue }
@@ -37,8 +55,9 @@ struct ChaosReport {
             told.append(
                 "\(rule.rawValue), \(violations.count) times; the first (all of it in \(file)):\n\(excerpt(story))")
         }
-        for (index, lines) in log.lines.enumerated() where !told.isEmpty {
-            try Data(lines.joined(separator: "\n").utf8).write(to: URL(filePath: "\(stem)-replica-\(index).log"))
+        for (index, lines) in log.lines.enumerated() where !told.isEmpty || !verdict.losses.isEmpty {
+            try Data(lines.map(\.text).joined(separator: "\n").utf8).write(
+                to: URL(filePath: "\(stem)-replica-\(index).log"))
         }
         return told.joined(separator: "\n\n")
     }
@@ -50,6 +69,8 @@ struct ChaosReport {
         var rows: [(String, String)] = [
             ("seed", "\(cluster.settings.seed)"), ("seconds", "\(cluster.settings.seconds)"),
             ("users", "\(cluster.settings.users)"), ("replicas", "\(cluster.replicas.count)"),
+            ("grace of the provider", "\(cluster.settings.graceSeconds) s"),
+            ("replicas behind PgBouncer", cluster.settings.pooling.rawValue),
         ]
         for (replica, minutes) in cluster.offsets { rows.append(("clock of replica \(replica)", "\(minutes) min")) }
         for replica in cluster.polling { rows.append(("replica \(replica)", "hears of no changes")) }
@@ -82,9 +103,13 @@ struct ChaosReport {
         rows.append(
             ("answers disturbed at random or on purpose", "\(verdict.presentations.count { $0.request.fault != nil })"))
         for (event, count) in log.troubles { rows.append(("log: " + event, "\(count)")) }
-        let lost = Set(verdict.violations.filter { $0.rule == .lost || $0.rule == .reuse }.map(\.user)).count
-        rows.append(("lost", "\(lost)"))
-        rows.append(("  of them after the grace period", "\(verdict.unknowable)"))
+        for listener in state.listeners {
+            rows.append(
+                ("events heard by listener \(listener)", "\(state.heard.count { $0.listener == listener })"))
+        }
+        rows += recoveries
+        rows.append(("lost", "\(verdict.losses.count)"))
+        rows.append(("  avoidable", "\(verdict.losses.count { $0.isAvoidable })"))
         for rule in ChaosVerdict.Rule.allCases {
             let count = verdict.violations.count { $0.rule == rule }
             if count > 0 { rows.append(("! " + rule.rawValue, "\(count)")) }
@@ -95,7 +120,28 @@ struct ChaosReport {
         }
     }
 
+    /// Until the slowest user had a token again, by what had happened.
+    private var recoveries: [(String, String)] {
+        let late = verdict.slowRecoveries
+        func name(_ recovery: Recovery) -> String { recovery.kinds.map(\.rawValue).sorted().joined(separator: "+") }
+        return Dictionary(grouping: verdict.state.recoveries, by: name).sorted { $0.key < $1.key }.map { kinds, all in
+            let times = all.map { $0.took ?? 20_000 }.sorted()
+            let count = late.count { name($0) == kinds }
+            return (
+                "tokens again after \(kinds)",
+                "\(times[times.count / 2]) ms in the middle, \(times[times.count - 1]) ms at most of \(times.count)"
+                    + (count > 0 ? ", \(count) too late" : "")
+            )
+        }
+    }
+
     // MARK: A story
+
+    private func story(of loss: Loss) -> String {
+        let kind = loss.isAvoidable ? "lost, avoidable" : "lost, not avoidable"
+        return "== user \(loss.user): \(kind)\n"
+            + story(of: loss.user, at: loss.at, "\(kind): \(loss.text)")
+    }
 
     private func excerpt(_ story: String) -> String {
         let lines = story.split(separator: "\n", omittingEmptySubsequences: false)
@@ -103,13 +149,15 @@ struct ChaosReport {
         return lines[max(0, place - 25)..<min(lines.count, place + 12)].joined(separator: "\n")
     }
 
-    /// Everything that is known of the user around the violation, in the order of time.
     private func story(of violation: ChaosVerdict.Violation) -> String {
-        let (user, state) = (violation.user, verdict.state)
-        let window = (violation.at - 60_000)...(violation.at + 15_000)
-        var entries: [(at: Moment, text: String)] = [
-            (violation.at, Self.mark + "\(violation.rule.rawValue): \(violation.text)")
-        ]
+        story(of: violation.user, at: violation.at, "\(violation.rule.rawValue): \(violation.text)")
+    }
+
+    /// Everything that is known of the user around that time, in the order of time.
+    private func story(of user: Int, at moment: Moment, _ text: String) -> String {
+        let state = verdict.state
+        let window = (moment - 60_000 - verdict.grace)...(moment + 15_000)
+        var entries: [(at: Moment, text: String)] = [(moment, Self.mark + text)]
         for write in state.writes where write.user == user {
             entries.append((write.begun, "\(write.kind.rawValue) begun"))
             if let done = write.done {
@@ -136,7 +184,11 @@ struct ChaosReport {
             entries.append((disturbance.begun, "fault: \(place)\(disturbance.text)"))
             entries.append((disturbance.ended, "fault over: \(place)\(disturbance.text)"))
         }
-        for read in state.reads where read.user == user {
+        for event in heard[ChaosCluster.storageKey(user)] ?? [] {
+            let text = "\(event.id) \(event.name) \(event.data ?? "")"
+            entries.append((event.at, "heard by listener \(event.listener): \(text)"))
+        }
+        for read in reads[user] ?? [] {
             entries.append(
                 (
                     read.begun,

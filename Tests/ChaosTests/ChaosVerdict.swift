@@ -8,13 +8,19 @@ struct ChaosVerdict {
         case unseen = "a login was not seen for too long"
         case presentedAgain = "a refresh token was presented again without need"
         case reuse = "the provider saw a reuse and revoked the family"
-        case short = "a token was served with less than 60 s left"
+        case short = "a token was served with less time left than was asked for"
+        case expired = "a token was served that had expired by the provider's clock"
         case dead = "a token was served that the provider does not accept"
+        case foreign = "a token was served that belongs to another user"
         case overstated = "more time was promised than the token had left"
-        case wentBack = "a version went back at one replica"
+        case wentBack = "a version went back at one replica or in one stream of events"
         case stale = "a version that others had left behind was served for too long"
         case sameVersion = "one version stood for two tokens"
         case resurrected = "an ended session came back"
+        case eventMissing = "a version was served that no event tells of"
+        case eventTwice = "one version has two events"
+        case eventOrder = "a stream of events repeated, lost or reordered some"
+        case late = "a user had no token in time after a fault"
         case notHealed = "not everything was well at the end"
     }
 
@@ -33,23 +39,27 @@ struct ChaosVerdict {
         let generation: Int
     }
 
-    private(set) var violations: [Violation] = []
+    var violations: [Violation] = []
     /// Presentations of a token that was presented before, by what explains them.
     private(set) var repeats: [String: Int] = [:]
     private(set) var refreshes = 0
-    /// Families that ended although nothing could be done: their token was taken up again after the grace period.
-    private(set) var unknowable = 0
     private(set) var presentations: [Presentation] = []
+    /// One for each session that ended though no user wanted that, in the order of time.
+    private(set) var losses: [Loss] = []
 
     let state: ChaosRecords.State
+    /// How long the provider takes a refresh token that was used already.
+    let grace: Moment
+    /// Whether a user without a token in time after a fault is a violation.
+    let judgesRecovery: Bool
     private let familyUsers: [Int: Int]
     private let readsByUser: [Int: [Read]]
     private let writesByUser: [Int: [Write]]
     private let unknownOutcomes: [String: [Moment]]
     private let polling: Set<Int>
 
-    /// A token that is served has this long to live at least, less what clocks of whole seconds lose.
-    private static let leastRemaining: Moment = 59_000
+    /// What clocks of whole seconds lose.
+    private static let rounding: Moment = 1000
     /// How old what a replica serves may be while it hears of changes, and while it does not.
     private static let staleness: Moment = 2500
     private static let stalenessWithoutFeed: Moment = 6500
@@ -60,11 +70,15 @@ struct ChaosVerdict {
     ///   - unknownOutcomes: when a broker said that it would try a token again, by the storage key's digest.
     ///   - polling: the replicas that hear of no changes.
     ///   - userOfName: a user's number, from the name at the provider.
+    ///   - graceSeconds: how long the provider takes a refresh token that was used already.
+    ///   - judgesRecovery: whether a user without a token in time after a fault is a violation.
     init(
         _ state: ChaosRecords.State, provider: DevelopmentProvider, unknownOutcomes: [String: [Moment]],
-        polling: Set<Int>, userOfName: [String: Int]
+        polling: Set<Int>, userOfName: [String: Int], graceSeconds: Int, judgesRecovery: Bool
     ) {
         self.state = state
+        self.judgesRecovery = judgesRecovery
+        grace = Moment(graceSeconds) * 1000
         self.polling = polling
         self.unknownOutcomes = unknownOutcomes
         readsByUser = Dictionary(grouping: state.reads, by: \.user)
@@ -82,7 +96,8 @@ struct ChaosVerdict {
             }
         }
         self.familyUsers = familyUsers
-        for request in provider.requests where request.grant == GrantType.refreshToken.rawValue {
+        let spending = [GrantType.refreshToken.rawValue, GrantType.updateClient.rawValue]
+        for request in provider.requests where request.grant.map(spending.contains) ?? false {
             guard let digest = request.parameters["refresh_token"]?.dropFirst("sha256:".count),
                 let place = places[String(digest)]
             else { continue }
@@ -93,10 +108,18 @@ struct ChaosVerdict {
         checkPresentations()
         checkFamilies(ledger)
         for (user, reads) in readsByUser { checkReads(user, reads.sorted { $0.begun < $1.begun }) }
+        checkEvents()
+        checkRecoveries()
+        losses.sort { $0.at < $1.at }
         violations.sort { $0.at < $1.at }
     }
 
     mutating func add(_ violation: Violation) { violations.append(violation) }
+
+    /// Whether the session of that family ended in a way that nobody could have prevented.
+    func isLostForGood(_ family: Int?) -> Bool {
+        losses.contains { $0.family == family && !$0.isAvoidable }
+    }
 
     // MARK: The provider's side
 
@@ -141,6 +164,10 @@ struct ChaosVerdict {
             // Logs tell whole seconds.
             (at - 3000...at + 250).contains($0)
         }
+        let isCutOff = state.disturbances.contains {
+            $0.kind == .link && $0.overlaps(received - 500, finished + 500)
+        }
+        if isCutOff { return "a disturbed way to the provider" }
         let cause = state.disturbances.first { disturbance in
             disturbance.kind != .listen && disturbance.kind != .provider
                 && disturbance.overlaps(received - 500, finished + 1500)
@@ -150,22 +177,25 @@ struct ChaosVerdict {
     }
 
     private mutating func checkFamilies(_ ledger: Ledger) {
-        for entry in ledger.users {
-            for family in entry.families {
-                guard let revocation = family.family.revocation, let user = familyUsers[family.family.id] else {
-                    continue
-                }
-                let reused = family.refreshTokens.first { $0.presentedAt.contains(revocation.at) }
-                var text = "family \(family.family.id), \(revocation.cause.rawValue)"
-                if let reused, let superseded = reused.supersededAt {
-                    text +=
-                        ": generation \(reused.generation) came \(revocation.at - superseded) ms after its first use, "
-                        + (reused.isConfirmed ? "and its successor had been used" : "its successor was never used")
-                    if !reused.isConfirmed { unknowable += 1 }
-                }
-                violations.append(Violation(rule: .reuse, user: user, at: revocation.at, text: text))
+        let byFamily = Dictionary(grouping: presentations, by: \.family)
+        for family in ledger.users.flatMap(\.families) {
+            let id = family.family.id
+            guard let revocation = family.family.revocation, let user = familyUsers[id] else { continue }
+            let loss = Loss(
+                of: family, revocation, user: user, presentations: byFamily[id] ?? [], state.disturbances,
+                grace: grace)
+            if isCurrent(id, of: user, at: revocation.at) { losses.append(loss) }
+            if loss.isAvoidable {
+                violations.append(Violation(rule: .reuse, user: user, at: revocation.at, text: loss.text))
             }
         }
+    }
+
+    /// Whether it is the session that the user has at that time, as far as it is told.
+    private func isCurrent(_ family: Int, of user: Int, at moment: Moment) -> Bool {
+        let writes = (writesByUser[user] ?? []).filter { $0.begun < moment }
+        guard let last = writes.last, last.kind == .login else { return false }
+        return last.families.last == family
     }
 
     // MARK: The readers' side
@@ -210,7 +240,16 @@ struct ChaosVerdict {
                 report(.dead, read, "version \(read.version), expires_in \(read.expiresIn ?? -1)")
                 continue
             }
-            if read.expiresAt - read.begun < Self.leastRemaining {
+            if read.isForeign {
+                report(.foreign, read, "version \(read.version) of family \(family)")
+                continue
+            }
+            if read.isRevoked, !isLostForGood(family) {
+                report(.dead, read, "version \(read.version), family \(family) was revoked")
+            }
+            if read.expiresAt <= read.begun {
+                report(.expired, read, "version \(read.version), over for \(read.begun - read.expiresAt) ms")
+            } else if read.expiresAt - read.begun < read.wanted - Self.rounding {
                 report(.short, read, "\(read.expiresAt - read.ended) ms left, expires_in \(read.expiresIn ?? -1)")
             }
             if let promised = read.expiresIn,
@@ -218,7 +257,7 @@ struct ChaosVerdict {
             {
                 report(.overstated, read, "\(promised) s promised, \(read.expiresAt - read.ended) ms left")
             }
-            if let here = known.newest(family, at: read.replica, before: read.begun), here > read.version {
+            if let here = known.newest(nil, at: read.replica, before: read.begun), here > read.version {
                 report(.wentBack, read, "version \(read.version) after \(here)")
             } else if let horizon = horizon(of: read), let seen = known.newest(family, at: nil, before: horizon),
                 seen > read.version
@@ -241,12 +280,18 @@ struct ChaosVerdict {
         case (.lower, .login):
             guard isSettled else { return }
             let family = writes[place].families.last
+            if losses.contains(where: { $0.family == family && (!$0.isAvoidable || $0.at < read.ended) }) { return }
             let isBack = answers.contains {
                 $0.family == family && $0.replica == read.replica && $0.begun > read.ended
             }
-            report(
-                isBack ? .unseen : .lost, read,
-                "nobody was logged in, \(read.begun - (writes[place].done ?? 0)) ms after a login")
+            let text = "nobody was logged in, \(read.begun - (writes[place].done ?? 0)) ms after a login"
+            report(isBack ? .unseen : .lost, read, text)
+            if !isBack, let family {
+                losses.append(
+                    Loss(
+                        user: read.user, family: family, at: read.begun, isAvoidable: true,
+                        text: "family \(family) is alive at the provider, and replica \(read.replica) says: \(text)"))
+            }
         case (.user, _):
             guard let family = read.family, let origin = order[family] else { return }
             let isEnded = origin < place || (origin == place && family != writes[place].families.last)
@@ -260,10 +305,10 @@ struct ChaosVerdict {
         }
     }
 
-    /// Versions that were served, by family, with the time at which each became the newest one known.
+    /// Versions that were served, by replica and by family, with the time at which each became the newest one known.
     private struct Known {
         private struct Place: Hashable {
-            let family: Int
+            let family: Int?
             let replica: Int?
         }
 
@@ -275,14 +320,14 @@ struct ChaosVerdict {
                 let read = reads[taken]
                 taken += 1
                 guard let family = read.family else { continue }
-                for place in [Place(family: family, replica: read.replica), Place(family: family, replica: nil)]
+                for place in [Place(family: nil, replica: read.replica), Place(family: family, replica: nil)]
                 where read.version > newest[place]?.last?.version ?? 0 {
                     newest[place, default: []].append((read.ended, read.version))
                 }
             }
         }
 
-        func newest(_ family: Int, at replica: Int?, before moment: Moment) -> Int64? {
+        func newest(_ family: Int?, at replica: Int?, before moment: Moment) -> Int64? {
             newest[Place(family: family, replica: replica)]?.last { $0.at < moment }?.version
         }
     }

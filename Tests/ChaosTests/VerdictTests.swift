@@ -47,8 +47,10 @@ import Testing
 
     private static func rules(_ state: ChaosRecords.State, polling: Set<Int> = []) -> [ChaosVerdict.Rule] {
         let provider = DevelopmentProvider(ProviderConfiguration(profile: .tidal, clients: [ProviderClient("app")]))
-        return ChaosVerdict(state, provider: provider, unknownOutcomes: [:], polling: polling, userOfName: [:])
-            .violations.map(\.rule)
+        return ChaosVerdict(
+            state, provider: provider, unknownOutcomes: [:], polling: polling, userOfName: [:], graceSeconds: 10,
+            judgesRecovery: true
+        ).violations.map(\.rule)
     }
 
     @Test func `what may happen is no violation`() {
@@ -132,7 +134,7 @@ import Testing
         let verdict = ChaosVerdict(
             ChaosRecords.State(disturbances: [kill]), provider: provider,
             unknownOutcomes: isAnnounced ? [ChaosCluster.digest(0): [begun - 500]] : [:], polling: [],
-            userOfName: ["alice": 0])
+            userOfName: ["alice": 0], graceSeconds: 10, judgesRecovery: true)
         #expect(verdict.violations.map(\.rule) == Array(repeating: .presentedAgain, count: count))
         #expect(verdict.repeats == (isAnnounced ? ["an unknown outcome (kill)": 1] : [:]))
         #expect(verdict.refreshes == 2)

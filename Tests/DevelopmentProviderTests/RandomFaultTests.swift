@@ -38,6 +38,21 @@ import Testing
         #expect(outcomes == Array(repeating: outcome, count: 20))
     }
 
+    @Test func `malformed answers are of four kinds, and their work is done`() async throws {
+        let fixture = ProviderFixture(.rfc)
+        let token = try await fixture.refreshToken()
+        fixture.provider.disturbAtRandom(RandomFaults(seed: 5, perMille: [.malformed: 1000]))
+        var texts: Set<String> = []
+        for _ in 0..<60 {
+            let answer = await fixture.driver.refresh(token)
+            #expect(answer.status == .ok)
+            #expect(answer.json?["access_token"] == nil)
+            texts.insert(String(answer.text.prefix(6)))
+        }
+        #expect(texts == [#"{"acce"#, "", "{}", "<html>"])
+        #expect(fixture.provider.requests.last?.refresh?.outcome == .kept)
+    }
+
     @Test func `other grants and endpoints are left alone, and scripted faults come first`() async throws {
         let fixture = ProviderFixture(.rfc)
         let token = try await fixture.refreshToken()

@@ -43,6 +43,8 @@ package final class PostgresServer: Sendable {
     private let data: String
     private let watchdog: Watchdog
     private let lastName = Atomic<Int>(0)
+    /// The processes that `pause` stopped.
+    private let paused = Mutex<[pid_t]>([])
     /// One connection: many databases made at the same time take longer than one after the other.
     private let administration: PostgresPool
 
@@ -74,7 +76,8 @@ package final class PostgresServer: Sendable {
         otherAuthority = primary?.otherAuthority ?? "\(directory)/other.crt"
         watchdog = try Watchdog(
             whenOver:
-                "\(Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -m immediate -w stop")); rm -rf \(directory) || rm -rf \(directory)"
+                // A server that was paused hears nothing before it goes on.
+                "kill -CONT $(head -n 1 \(data)/postmaster.pid); \(Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -m immediate -w stop")); rm -rf \(directory) || rm -rf \(directory)"
         )
         let setup = primary.map { Self.copy(of: $0, to: directory) } ?? Self.setup(directory, settings)
         try Self.run(Self.asServerUser("sh -e -c '\(setup)'"), log: "\(directory)/setup.log")
@@ -111,14 +114,41 @@ package final class PostgresServer: Sendable {
 
     /// Takes the server away as the loss of its machine would: no session is told.
     package func kill() throws(Failure) {
-        let text = Self.text(of: "\(data)/postmaster.pid").split(separator: "\n").first ?? ""
-        guard let process = pid_t(text) else { throw Failure(description: "the server does not run") }
-        let children = Self.text(of: "/proc/\(process)/task/\(process)/children").split(separator: " ")
-        let processes = [process] + children.compactMap { pid_t($0) }
+        let process = try mainProcess()
+        let processes = [process] + Self.children(of: process)
         for child in processes { _ = Glibc.kill(child, SIGKILL) }
         while processes.contains(where: { Self.isRunning($0) }) { sched_yield() }
         // Where nobody reaps orphans, the dead process would be taken for one that still serves the data.
         for name in ["data/postmaster.pid", ".s.PGSQL.\(port).lock"] { _ = unsafe unlink("\(socketDirectory)/\(name)") }
+    }
+
+    /// Stops all processes of the server (SIGSTOP): connections stand, and nothing is answered until `resume`.
+    package func pause() throws(Failure) {
+        let process = try mainProcess()
+        // From here on it starts no more children.
+        _ = Glibc.kill(process, SIGSTOP)
+        let children = Self.children(of: process)
+        for child in children { _ = Glibc.kill(child, SIGSTOP) }
+        paused.withLock { $0 = [process] + children }
+    }
+
+    /// Lets a paused server go on; does nothing otherwise.
+    package func resume() {
+        let processes = paused.withLock { paused in
+            defer { paused = [] }
+            return paused
+        }
+        for process in processes.reversed() { _ = Glibc.kill(process, SIGCONT) }
+    }
+
+    private func mainProcess() throws(Failure) -> pid_t {
+        let text = Self.text(of: "\(data)/postmaster.pid").split(separator: "\n").first ?? ""
+        guard let process = pid_t(text) else { throw Failure(description: "the server does not run") }
+        return process
+    }
+
+    private static func children(of process: pid_t) -> [pid_t] {
+        text(of: "/proc/\(process)/task/\(process)/children").split(separator: " ").compactMap { pid_t($0) }
     }
 
     private static func isRunning(_ process: pid_t) -> Bool {

@@ -34,7 +34,10 @@ package final class TestProcess: Sendable {
     }
 
     /// The lines written so far.
-    package var lines: [String] { output.lines }
+    package var lines: [String] { output.lines.map(\.text) }
+
+    /// The lines written so far, each with the time at which it was read here: milliseconds since 1970.
+    package var timedLines: [(at: Int64, text: String)] { output.lines }
 
     /// The first line, past or future, that fits.
     /// - Throws: when the program ends without one.
@@ -66,6 +69,12 @@ package final class TestProcess: Sendable {
         output.signal(SIGCONT, to: identifier)
     }
 
+    /// Bounds the size of each file that the program writes from now on (RLIMIT_FSIZE); nil lifts the bound. A write
+    /// beyond it fails with EFBIG, where the program ignores SIGXFSZ, and ends the program otherwise.
+    package func limitFiles(toBytes bytes: UInt64?) throws {
+        try output.limitFiles(toBytes: bytes, of: identifier)
+    }
+
     /// Waits for the program to end by itself.
     package func exitStatus() async -> Int32 { await output.exitStatus() }
 }
@@ -73,14 +82,14 @@ package final class TestProcess: Sendable {
 /// What a child has written, and how it ended.
 private final class TestProcessOutput: Sendable {
     private struct State {
-        var lines: [String] = []
+        var lines: [(at: Int64, text: String)] = []
         var exitStatus: CInt?
         var waiters: [CheckedContinuation<Void, Never>] = []
     }
 
     private let state = Mutex(State())
 
-    var lines: [String] { state.withLock { $0.lines } }
+    var lines: [(at: Int64, text: String)] { state.withLock { $0.lines } }
 
     /// Reads to the end of the output, then takes the exit status. Blocks its thread.
     func collect(_ descriptor: CInt, until identifier: pid_t) {
@@ -94,7 +103,8 @@ private final class TestProcessOutput: Sendable {
             while let end = unfinished.firstIndex(of: UInt8(ascii: "\n")) {
                 let line = String(decoding: unfinished[..<end], as: UTF8.self)
                 unfinished.removeSubrange(...end)
-                change { $0.lines.append(line) }
+                let now = WallClock.milliseconds
+                change { $0.lines.append((now, line)) }
             }
         }
         close(descriptor)
@@ -112,12 +122,23 @@ private final class TestProcessOutput: Sendable {
         }
     }
 
+    func limitFiles(toBytes bytes: UInt64?, of identifier: pid_t) throws {
+        try state.withLock { state in
+            if state.exitStatus != nil { return }
+            let limit = bytes.map { "\($0)" } ?? "unlimited"
+            // prlimit(2) is not among what Swift sees of glibc.
+            let program = try ChildProgram.start(["/usr/bin/prlimit", "--pid", "\(identifier)", "--fsize=\(limit):"])
+            let status = ChildProgram.exitStatus(of: program)
+            if status != 0 { throw TestProcess.Failure(description: "prlimit ended with \(status)") }
+        }
+    }
+
     func line(where fits: (String) -> Bool) async -> String? {
         var seen = 0
         while true {
             let (found, isOver) = state.withLock { state in
                 defer { seen = state.lines.count }
-                return (state.lines[seen...].first(where: fits), state.exitStatus != nil)
+                return (state.lines[seen...].first { fits($0.text) }?.text, state.exitStatus != nil)
             }
             if found != nil || isOver { return found }
             await changed(from: seen)
