@@ -312,12 +312,15 @@ struct ChaosCluster {
 
     // MARK: States
 
-    /// Reads until the user's token comes, for so long at most, and writes down how long after `moment` that was.
-    func recover(_ user: Int, at replica: Int, from moment: Moment, _ kinds: [FaultKind], within time: Duration) async {
-        let deadline = MonotonicInstant.after(time)
+    /// Reads until the user's token comes, or until it is clear that the session is over, and writes down how long after
+    /// `moment` the token came. Returns false for a session that is over.
+    private func recover(_ user: Int, at replica: Int, from moment: Moment, _ kinds: [FaultKind]) async -> Bool {
+        let deadline = MonotonicInstant.after(.seconds(20))
         var recovery = Recovery(kinds: kinds, user: user, replica: replica, from: moment)
-        while recovery.took == nil, MonotonicInstant.now < deadline {
+        var lowerReads = 0
+        while recovery.took == nil, lowerReads < 40, MonotonicInstant.now < deadline {
             let read = await read(user, at: replica)
+            if read.outcome == .lower { lowerReads += 1 }
             if read.outcome == .user {
                 recovery.took = read.ended - moment
             } else {
@@ -325,17 +328,22 @@ struct ChaosCluster {
             }
         }
         records.add(recovery)
+        return recovery.took != nil || lowerReads < 40
     }
 
-    /// Lets every probe be read at every replica until there is a token again.
-    func recover(from moment: Moment, _ kinds: [FaultKind]) async {
-        await withTaskGroup(of: Void.self) { group in
+    /// Lets every probe be read at every replica until there is a token again, and logs in anew those that were lost.
+    func recover(from moment: Moment, _ kinds: [FaultKind]) async throws {
+        let lost = await withTaskGroup(of: Int?.self) { group in
             for user in (settings.users - settings.probes)..<settings.users {
                 for replica in 0..<replicas.count {
-                    group.addTask { await recover(user, at: replica, from: moment, kinds, within: .seconds(20)) }
+                    group.addTask { await recover(user, at: replica, from: moment, kinds) ? nil : user }
                 }
             }
+            return await group.reduce(into: Set<Int>()) { lost, user in
+                if let user { lost.insert(user) }
+            }
         }
+        for user in lost.sorted() { try await logIn(user, first: 0, until: .after(.seconds(60))) }
     }
 
     /// Returns once every replica says that it is ready.

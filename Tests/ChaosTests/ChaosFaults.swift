@@ -63,7 +63,7 @@ struct ChaosFaults {
                 for draw in drawn { group.addTask { try await disturb(draw) } }
                 try await group.waitForAll()
             }
-            await cluster.recover(from: rightNow(), drawn.map(\.kind))
+            try await cluster.recover(from: rightNow(), drawn.map(\.kind))
             try await cluster.waitUntilReady(within: .seconds(60))
         }
     }

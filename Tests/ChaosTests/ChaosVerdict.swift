@@ -202,7 +202,8 @@ struct ChaosVerdict {
 
     private func wasDisturbed(_ replica: Int, _ from: Moment, _ to: Moment) -> Bool {
         state.disturbances.contains { disturbance in
-            (disturbance.replica == nil || disturbance.replica == replica) && disturbance.kind != .provider
+            (disturbance.replica == nil || disturbance.replica == replica)
+                && ![.provider, .link, .scopes, .secrets].contains(disturbance.kind)
                 && disturbance.overlaps(from - Self.aftermath, to)
         }
     }
