@@ -184,6 +184,31 @@ import Testing
         #expect(driver.provider.requests.last?.clientAuthentication == .basic)
     }
 
+    @Test(arguments: [("new", 200), ("old", 200), ("older", 401), ("", 401)])
+    func `a secret before the present one is taken for as long as it is listed`(secret: String, status: Int) async {
+        let fixture = ProviderFixture(.rfc, clientID: "confidential")
+        fixture.provider.configure { configuration in
+            configuration.clients[2].secret = "new"
+            configuration.clients[2].formerSecrets = ["old"]
+        }
+        let answer = await fixture.driver.token(.clientCredentials, [.init("client_secret", secret)])
+        #expect(answer.status.code == status)
+        fixture.provider.configure { $0.clients[2].formerSecrets = [] }
+        let later = await fixture.driver.token(.clientCredentials, [.init("client_secret", secret)])
+        #expect(later.status.code == (secret == "new" ? 200 : 401))
+    }
+
+    @Test func `what a token was issued for is known when it is over`() async throws {
+        let fixture = ProviderFixture()
+        let session = try #require(fixture.provider.openSessions(users: ["alice"])?.first)
+        fixture.provider.expire(.accessTokens)
+        #expect(fixture.provider.introspect(accessToken: session.accessToken) == nil)
+        let record = try #require(fixture.provider.record(ofAccessToken: session.accessToken))
+        #expect(record.user?.name == "alice")
+        #expect(record.expiresAt == fixture.clock.milliseconds)
+        #expect(fixture.provider.record(ofAccessToken: "at_unknown") == nil)
+    }
+
     @Test(arguments: [("s3cret", 200), ("wrong", 401), ("", 401)])
     func `client_secret_post works, and a confidential client must show its secret`(secret: String, status: Int) async {
         let driver = ProviderFixture(.rfc, clientID: "confidential").driver
