@@ -36,6 +36,8 @@ package struct BrokerEvent: Sendable, Equatable {
         case set
         /// The client credentials grant.
         case client
+        /// What a store that has gone back had lost, stored again.
+        case recovery
     }
 
     /// Why credentials are gone.

@@ -89,7 +89,7 @@ extension CredentialsProvider {
             } else {
                 change = records.prepare(
                     publication.record, id, over: publication.base, as: publication.version,
-                    fencedFor: publication.holder,
+                    fencedFor: publication.holder, replacing: publication.spent.map { [$0] } ?? [],
                     try await records.changes(publication.aside, id), publication.events)
                 publication.prepared = change
             }
@@ -131,7 +131,7 @@ extension CredentialsProvider {
         if Self.isRefuted(standing.snapshot.record, by: publication.record, inExchangeFor: publication.spent) {
             // What was kept aside of the session is spent, and using it would end the session after all.
             (publication.base, publication.aside) = (standing.snapshot.version, .drop)
-        } else if standing.snapshot.version != publication.base, !Self.holdsSpent(standing.snapshot.record, publication)
+        } else if standing.snapshot.version > publication.base, !Self.holdsSpent(standing.snapshot.record, publication)
         {
             return .overtaken
         } else {
@@ -196,7 +196,7 @@ extension CredentialsProvider {
         previous?.cancel()
         await previous?.value
         var publication = publication
-        let version = records.versionOfItsOwn(after: publication.base)
+        let version = records.nextVersion(after: publication.base)
         (publication.version, publication.prepared) = (version, nil)
         let snapshot = CredentialsSnapshot(publication.record, of: publication.id, version: version)
         let entry = JournalEntry(

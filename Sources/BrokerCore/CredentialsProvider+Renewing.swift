@@ -192,7 +192,8 @@ extension CredentialsProvider {
         case .success(.overtaken): outcome = .overtaken
         case .success(.new(let snapshot, _)):
             if renewal.grant == .refreshToken, snapshot.record.held == nil {
-                outcome = renewal.lease.isUncertain ? .sessionLost : .sessionEnded
+                let isUncertain = renewal.lease.isUncertain || records.rollback.isDoubtful(renewal.current.version)
+                outcome = isUncertain ? .sessionLost : .sessionEnded
             }
             fields.append(.version(snapshot.version))
         case .failure(let error): fields.append(.code(error.code))
@@ -220,10 +221,17 @@ extension CredentialsProvider {
         _ renewal: Renewal, _ request: TokenRequest, at server: AuthorizationServer, retriesEveryFailure: Bool = false
     ) async throws(BrokerError) -> Result<TokenResponse, TokenEndpoint.Failure>? {
         let client = renewal.tenant.configuration.client
+        let spends = renewal.grant?.spendsRefreshToken == true
+        if spends { try await records.waitForOthersAfterRollback(renewal.id, renewal.current.version) }
         return try await endpoint.budget.withPlace(
             for: client, at: server, of: renewal.tenant.name, renewal.urgency, mayWait: !renewal.isAssumed
         ) { () async throws(BrokerError) in
             guard try await self.begin(renewal) else { return nil }
+            // The claim may have been the first to meet a store that has gone back.
+            if spends, self.records.rollback.remainingHold != nil {
+                await self.letGo(renewal, BrokerError(.retryableError, "The store has gone back."))
+                return nil
+            }
             do throws(TokenEndpoint.Failure) {
                 return .success(
                     try await self.endpoint.request(
@@ -360,7 +368,7 @@ extension CredentialsProvider {
         }
         let reason = BrokerError(.unexpectedError, "The provider ended the session.", errorCode: errorCode)
         let tombstone = CredentialRecord(held: nil, ended: held.refreshTokenDigest)
-        let isUncertain = renewal.lease.isUncertain
+        let isUncertain = renewal.lease.isUncertain || records.rollback.isDoubtful(renewal.current.version)
         return try await publish(renewal, tombstone, aside: .keep(held, for: quarantine)) { version in
             [
                 .deauthorized(

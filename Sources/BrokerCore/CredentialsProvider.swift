@@ -63,10 +63,11 @@ package final class CredentialsProvider: Sendable {
     init(
         vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
         time: any Time, metrics: Metrics, log: Log, quarantine: Duration, schedule: ExpirySchedule, cacheBytes: Int,
-        callLimit: Duration, journal: Journal?
+        memory: GrantMemory, callLimit: Duration, journal: Journal?
     ) {
         records = CredentialsRecords(
-            vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule, cacheBytes: cacheBytes)
+            vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule, cacheBytes: cacheBytes,
+            memory: memory)
         cache = records.cache
         self.tenants = tenants
         self.servers = servers

@@ -9,7 +9,7 @@ internal import OAuth
 /// The files of an embedded store serve as the journal: each entry is a record there, whole or absent after a crash at
 /// any moment, and one process at a time has the directory.
 package final class Journal: Sendable {
-    private let vault: Vault
+    let vault: Vault
 
     /// - Parameter vault: over a store that nobody else uses, with the keys of the store whose journal it is.
     package init(vault: Vault) {

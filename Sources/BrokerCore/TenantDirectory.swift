@@ -102,7 +102,8 @@ package final class TenantDirectory: Sendable {
             return try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.vault.read(RecordID(.tenant, name))
                 let version =
-                    current.map { self.versions.next(after: $0.version) } ?? self.versions.first(at: self.time.now)
+                    current.map { self.versions.next(after: $0.version, at: self.time.now) }
+                    ?? self.versions.first(at: self.time.now)
                 let record = OpenRecord(
                     id: RecordID(.tenant, name), version: version, content: SecretBytes(configuration.encoded))
                 let ticket = self.cache.ticket(name, now: self.time.monotonic)

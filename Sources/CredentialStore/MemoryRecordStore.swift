@@ -13,6 +13,13 @@ package final class MemoryRecordStore: RecordStore {
         contents = Mutex(Contents(now: now))
     }
 
+    private init(_ contents: Contents) {
+        self.contents = Mutex(contents)
+    }
+
+    /// Another store, with what this one holds now.
+    package func copy() -> MemoryRecordStore { MemoryRecordStore(contents.withLock { $0 }) }
+
     package var revalidateAfter: Duration? { nil }
 
     package func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {

@@ -22,6 +22,11 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// Credentials that a provider granted and the shared store could not take yet; in a process's own journal only.
     /// The key is the storage key.
     case unpublished
+    /// What this process stored of late, for a store that goes back; in a process's own journal only. The key is the storage
+    /// key.
+    case granted
+    /// Under the tenant `.broker`: which history of commits the shared store showed last; see `StoreLineage`.
+    case lineage
 }
 
 /// Where a record stands.
@@ -206,14 +211,24 @@ package protocol RecordStore: Sendable {
     /// closed. To be called once at most. `hear` is called in the order of what it tells, and must not block.
     ///
     /// A store whose only writer is this process tells nothing.
+    ///
+    /// That the store has gone back is told before anything is read or written that shows it.
     func watch(_ hear: @escaping @Sendable (StoreNews) -> Void)
 
     /// The time of day by the clock that every user of the store shares; nil where that is this process's own.
     func clock() async throws(StoreError) -> Timestamp?
+
+    /// Which history of commits the store shows now; nil where it does not tell. One that differs from what was known is
+    /// told to whoever watches before this returns.
+    func lineage() async throws(StoreError) -> StoreLineage?
 
     /// Shows that the store can be reached and written to, and that its schema is the one that this build knows.
     func check() async throws(StoreError)
 
     /// Ends connections and threads and lets go of locks. No other call may follow.
     func close() async
+}
+
+extension RecordStore {
+    package func lineage() async throws(StoreError) -> StoreLineage? { nil }
 }

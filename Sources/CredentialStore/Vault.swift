@@ -113,6 +113,9 @@ package final class Vault: Sendable {
     /// See `RecordStore`.
     package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { store.watch(hear) }
 
+    /// See `RecordStore`.
+    package func lineage() async throws(StoreError) -> StoreLineage? { try await store.lineage() }
+
     /// The earliest due mark of the kind's records; nil when none has one.
     package func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {
         try await store.nextDue(kind)
@@ -178,7 +181,7 @@ package final class Vault: Sendable {
     /// Closes the store. No other call may follow.
     package func close() async { await store.close() }
 
-    func seal(_ record: OpenRecord) throws(StoreError) -> StoredRecord {
+    package func seal(_ record: OpenRecord) throws(StoreError) -> StoredRecord {
         try sealing { () throws(CryptographyError) in try sealer.seal(record) }
     }
 
@@ -195,7 +198,7 @@ package final class Vault: Sendable {
         }
     }
 
-    func open(_ record: StoredRecord) throws(StoreError) -> OpenRecord {
+    package func open(_ record: StoredRecord) throws(StoreError) -> OpenRecord {
         do {
             return try sealer.open(record)
         } catch {

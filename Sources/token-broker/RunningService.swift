@@ -75,6 +75,7 @@ struct RunningService {
         // happened, not what: those at other replicas wait longer for the word of it.
         settings.eventSpan = .milliseconds(100)
         settings.cacheBytes = configuration.cacheBytes
+        settings.core.grantMemory = configuration.grantMemory
         settings.core.providerBudget.places = configuration.providerConcurrency
         settings.providerTimeout = configuration.providerTimeout
         settings.rates = configuration.limits.rates

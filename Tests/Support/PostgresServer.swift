@@ -162,6 +162,29 @@ package final class PostgresServer: Sendable {
             Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -w promote"), log: "\(socketDirectory)/control.log")
     }
 
+    /// Waits until a standby has everything that the primary has committed by now.
+    package func catchUp(with primary: PostgresServer) async throws {
+        guard let end = try await primary.run("SELECT pg_current_wal_flush_lsn()::text").first?.text(0) else {
+            throw Failure(description: "the primary does not say how far it is")
+        }
+        try await wait(for: "pg_last_wal_replay_lsn() >= '\(end)'::pg_lsn", "the standby does not catch up")
+    }
+
+    /// Has a standby receive nothing any more: from now on it lags behind.
+    package func cutOff() async throws {
+        _ = try await run("ALTER SYSTEM SET primary_conninfo = ''")
+        _ = try await run("SELECT pg_reload_conf()")
+        try await wait(for: "NOT EXISTS (SELECT 1 FROM pg_stat_wal_receiver)", "the standby receives on")
+    }
+
+    private func wait(for condition: String, _ failure: String) async throws {
+        let end = MonotonicInstant.after(.seconds(30))
+        while try await run("SELECT \(condition)").first?.boolean(0) != true {
+            guard MonotonicInstant.now < end else { throw Failure(description: failure) }
+            await Task.yield()
+        }
+    }
+
     /// Makes every session of clients read-only, or lets them write again.
     package func setReadOnly(_ isReadOnly: Bool) async throws {
         let statement = isReadOnly ? "SET default_transaction_read_only = on" : "RESET default_transaction_read_only"

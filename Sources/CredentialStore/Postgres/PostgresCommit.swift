@@ -71,6 +71,22 @@ enum PostgresCommit {
         }
     }
 
+    /// The same with a question as its second statement, which changes nothing.
+    func asking(_ question: PostgresStatement) -> PostgresCommit {
+        let question = PostgresCommand(question)
+        func withQuestion(_ commands: [PostgresCommand]) -> [PostgresCommand] {
+            commands.prefix(1) + [question] + commands.dropFirst()
+        }
+        switch self {
+        case .alone(let command):
+            return .inOne([Self.begin, question, command, Self.commit], decisive: 2, end: 3)
+        case .inOne(let commands, let decisive, let end):
+            return .inOne(withQuestion(commands), decisive: decisive.map { $0 + 1 }, end: end + 1)
+        case .inTwo(let first, let decisive, let last, let end):
+            return .inTwo(first: withQuestion(first), decisive: decisive.map { $0 + 1 }, last: last, end: end)
+        }
+    }
+
     /// Told behind a COMMIT that has committed nothing if its one statement was in conflict. That shows in the record,
     /// so that no change of one is told which there was not, nor the beginning of a renewal whose claim was refused; else
     /// that the log has grown may be told for nothing.

@@ -307,6 +307,9 @@ enum Statements {
         WHERE reached.count > 0 RETURNING log.last, log.trimmed, reached.count
         """, isPrepared: true)
 
+    /// Moves the end of the log on, which leaves a gap. Under `lockLog`.
+    static let skipSequences = PostgresStatement("UPDATE token_broker_log SET last = $1 WHERE last < $1")
+
     /// The old end of the log.
     static let oldest = PostgresStatement(
         """
@@ -354,6 +357,15 @@ enum Statements {
 
     static let state = PostgresStatement(
         "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
+
+    /// The system identifier, the timeline in hexadecimal digits, and the durable end of the log of changes, which a crash does not
+    /// take back; the last two NULL on a standby. The timeline is taken from there, and not from the control file, which has it after the next checkpoint only.
+    static let lineage = PostgresStatement(
+        """
+        SELECT (SELECT system_identifier FROM pg_control_system()),
+            CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_flush_lsn()), 8) END,
+            CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint END
+        """)
 
     static let time = PostgresStatement(trusted: "SELECT \(clock)", isPrepared: true)
 
