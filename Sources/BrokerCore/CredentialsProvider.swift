@@ -101,6 +101,7 @@ package final class CredentialsProvider: Sendable {
         let deadline = patience.map { time.monotonic.advanced(by: $0) }
         var outcome = Metrics.TokenRead.fresh
         var (renewsEarly, mayAskAgain) = (true, true)
+        var first: CredentialsSnapshot?
         // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
         for _ in 0..<16 {
             let reading = try await records.reading(id) { known in
@@ -109,7 +110,12 @@ package final class CredentialsProvider: Sendable {
                     now: time.now)
             }
             let snapshot = reading.snapshot
-            if query.renewedPast == nil { query.renewedPast = snapshot.version }
+            if query.renewedPast == nil || snapshot.version > first?.version ?? .max && snapshot.record == first?.record
+            {
+                // What was stored again, as a later version, was not renewed.
+                query.renewedPast = snapshot.version
+            }
+            first = first ?? snapshot
             let decision =
                 reading.isCurrent ? decide(snapshot, tenant, query, id, renewsEarly: renewsEarly) : .serve
             switch decision {

@@ -28,7 +28,7 @@ extension CredentialsRecords {
 
     private func newest(_ id: CredentialsID) throws(StoreError) -> Known? {
         let kept = try memory.kept(id)
-        if let read = cache.any(id), read.version > max(memory.version(id), kept?.version ?? 0) {
+        if let read = cache.any(id), read.version >= memory.version(id), read.version > kept?.version ?? 0 {
             return Known(version: read.version, record: read.record, replaced: [])
         }
         return kept.map { Known(version: $0.version, record: $0.record, replaced: $0.replaced) }
@@ -42,7 +42,7 @@ extension CredentialsRecords {
             guard let known = try newest(id) else { return nil }
             let standing = try found.map { record throws(StoreError) in try content(of: record, id) }
             let version = found?.version ?? 0
-            guard Self.comes(known, after: standing, version, isPutBack: rollback.isLater(version)) else {
+            guard Self.comes(known, after: standing, version, isPutBack: rollback.mayBePutBack(version)) else {
                 if version > known.version { memory.supersede(id, by: version) }
                 return nil
             }
@@ -151,18 +151,20 @@ extension CredentialsRecords {
     ///   that of the next version when this returns.
     /// - Throws: `retryable_error` where the task is cancelled meanwhile.
     func waitForOthersAfterRollback(_ id: CredentialsID, _ version: Int64) async throws(BrokerError) {
+        let known = memory.version(id)
         while true {
             let ticket = changes.ticket(id)
-            let known = memory.version(id)
-            guard let rest = rollback.remainingHold ?? (known > version ? rollback.remainingLongHold : nil) else {
-                return
+            var rest = rollback.remainingHold
+            if rest == nil {
+                // Another replica may have put the next one there.
+                let isKnownToBeOld = known > version && memory.version(id) == known
+                rest = isKnownToBeOld ? rollback.remainingLongHold : nil
             }
+            guard let rest else { return }
             await changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: rest) }
             if Task.isCancelled {
                 throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
             }
-            // Somebody has put the next one there.
-            if rollback.remainingHold == nil, memory.version(id) > known { return }
         }
     }
 }

@@ -139,12 +139,16 @@ final class GrantMemory: Sendable {
 
     /// Another replica gave the credentials that version, for all that is known.
     func supersede(_ id: CredentialsID, by version: Int64) {
+        guard isEnabled else { return }
         let now = time.monotonic
         state.withLock { state in
-            guard let entry = state.entries[id], entry.version < version else { return }
-            state.leave(id, entry)
+            if let entry = state.entries[id] {
+                guard entry.version < version else { return }
+                state.leave(id, entry)
+            }
             state.set(
                 id, Entry(version: version, sealed: nil, own: nil, replaced: [], bytes: Self.overhead), at: now)
+            state.shrink(to: limits, at: now)
         }
     }
 

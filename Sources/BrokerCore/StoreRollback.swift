@@ -25,6 +25,8 @@ final class StoreRollback: Sendable {
         var holdEnd = MonotonicInstant(nanoseconds: .min)
         /// What was written before has a lower version.
         var boundary: Int64 = 0
+        /// What a replica has put back has this version or a higher one.
+        var putBackFrom: Int64 = 0
         var mustSweep = false
         var counts = Counts()
         var rechecks: Set<CredentialsID> = []
@@ -66,6 +68,10 @@ final class StoreRollback: Sendable {
             if let last = state.noticed, earlier == nil, noticed < last.advanced(by: .seconds(1)) { return }
             if let last = state.noticed, earlier != nil, noticed <= last { return }
             if state.noticed.map({ $0.advanced(by: Self.hold) <= now }) ?? true { state.counts = Counts() }
+            // Another replica may have noticed it first, and its clock may be behind this one's.
+            if state.noticed.map({ $0.advanced(by: Self.spread) <= now }) ?? true {
+                state.putBackFrom = boundary - Self.longHold.milliseconds * 1000
+            }
             state.noticed = noticed
             state.boundary = max(state.boundary, boundary)
             state.holdEnd = max(state.holdEnd, noticed.advanced(by: Self.hold))
@@ -114,8 +120,8 @@ final class StoreRollback: Sendable {
     /// Whether the store has gone back within the span, as far as is known.
     var isRecent: Bool { isDoubtful(.min) }
 
-    /// Whether a record of that version was written after the store had gone back.
-    func isLater(_ version: Int64) -> Bool { state.withLock { $0.noticed != nil && version >= $0.boundary } }
+    /// Whether a record of that version may be one that another replica has put back.
+    func mayBePutBack(_ version: Int64) -> Bool { state.withLock { $0.noticed != nil && version >= $0.putBackFrom } }
 
     /// These are to be looked at.
     func recheck(_ id: CredentialsID) {

@@ -85,7 +85,7 @@ package final class PostgresServer: Sendable {
         if let primary { port = primary.port } else { port = try Self.freePort() }
         do throws(PostgresError) {
             var configuration = try Self.configuration(
-                "host=\(directory) port=\(port) user=postgres dbname=postgres")
+                "host=\(directory) port=\(port) user=postgres dbname=postgres target_session_attrs=any")
             configuration.maximumConnections = 1
             configuration.maximumWaiters = 10_000
             configuration.waitTimeout = .seconds(300)

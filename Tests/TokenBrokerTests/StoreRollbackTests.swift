@@ -55,13 +55,14 @@ internal import TokenBroker
 
         /// The store loses what was committed since it was noted, and the replicas hear of it.
         func goBack(telling told: [ReplicaStore]? = nil) {
+            time.advance(by: .seconds(1))
             store.goBack()
             for way in told ?? ways { way.tell(.wentBack) }
         }
 
-        /// What was presented last at a replica.
+        /// The refresh token that a replica presented last.
         func presented(_ broker: BrokerHarness) -> String? {
-            broker.transport.seen.last.map { String(decoding: $0.body, as: UTF8.self) }
+            broker.transport.seen.last?.form["refresh_token"]
         }
     }
 
@@ -74,7 +75,7 @@ internal import TokenBroker
         setting.goBack()
         let next = await setting.refresh(setting.one, from: 2)
         #expect(next.token == "a3" && next.version > granted.version)
-        #expect(setting.presented(setting.one)?.contains("refresh_token=r2") == true)
+        #expect(setting.presented(setting.one) == "r2")
         #expect(try await setting.one.causes() == ["set", "recovery", "refresh"])
         #expect(setting.one.log.contains { $0.contains("credentials_restored") })
     }
@@ -84,6 +85,7 @@ internal import TokenBroker
         let granted = await setting.refresh(setting.one)
         setting.store.goBack()
         // It is not believed any more, and read again.
+        setting.time.advance(by: .seconds(1))
         setting.ways[0].follow()
         let answer = await setting.one.get()
         #expect(answer.token == "a2" && answer.version > granted.version)
@@ -100,7 +102,6 @@ internal import TokenBroker
         let granted = await setting.refresh(setting.one)
         #expect(granted.token == "a2")
         setting.goBack()
-        setting.two.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
         async let renewed = setting.two.get(Self.force)
         await setting.time.sleepers(atLeast: 1)
         #expect(setting.two.transport.seen.isEmpty)
@@ -110,8 +111,8 @@ internal import TokenBroker
         setting.time.advance(by: StoreRollback.hold)
         _ = await looked
         let answer = await renewed
-        #expect(answer.token == "a3" && answer.version > granted.version)
-        #expect(setting.presented(setting.two)?.contains("refresh_token=r2") == true)
+        #expect(answer.token == "a2" && answer.version > granted.version)
+        #expect(setting.two.transport.seen.isEmpty)
         let line = try #require(setting.one.log.first { $0.contains("store_went_back") })
         #expect(line.contains(#""restored":1"#) && line.contains(#""lost":0"#))
     }
@@ -156,7 +157,7 @@ internal import TokenBroker
         _ = await setting.one.broker.core.storeRecovery.look()
         _ = await setting.two.broker.core.storeRecovery.look()
         #expect(await setting.refresh(setting.one, from: 3).token == "a4")
-        #expect(setting.presented(setting.one)?.contains("refresh_token=r3") == true)
+        #expect(setting.presented(setting.one) == "r3")
     }
 
     @Test func `is mended by a replica that has only read what it has lost`() async throws {
@@ -167,7 +168,7 @@ internal import TokenBroker
         setting.goBack(telling: [setting.ways[1]])
         let next = await setting.refresh(setting.two, from: 2)
         #expect(next.token == "a3" && next.version > granted.version)
-        #expect(setting.presented(setting.two)?.contains("refresh_token=r2") == true)
+        #expect(setting.presented(setting.two) == "r2")
     }
 
     @Test func `overwrites no login that came after it`() async throws {
@@ -214,7 +215,7 @@ internal import TokenBroker
         _ = await without.refresh(without.one)
         without.goBack()
         _ = await without.refresh(without.one, from: 2)
-        #expect(without.presented(without.one)?.contains("refresh_token=r1") == true)
+        #expect(without.presented(without.one) == "r1")
     }
 
     // MARK: The journal
@@ -246,8 +247,7 @@ internal import TokenBroker
         #expect(try await journal.grants().count == (isKept ? 1 : 0))
         next.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
         #expect(await next.get(Self.force).token == "a3")
-        let body = try #require(setting.presented(next))
-        #expect(body.contains("refresh_token=\(isKept ? "r2" : "r1")"))
+        #expect(setting.presented(next) == (isKept ? "r2" : "r1"))
         // The store says itself that it has gone back.
         #expect(next.log.contains { $0.contains("store_went_back") })
         await journal.close()
