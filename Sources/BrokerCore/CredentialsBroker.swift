@@ -130,8 +130,9 @@ package final class CredentialsBroker: Sendable {
         leaseRecovery.start()
         beliefRenewal.start()
         expiryJob.start()
-        let task = Task { [settings, vault, time, log] in
+        let task = Task { [settings, vault, time, log, memory = credentials.records.memory] in
             while !Task.isCancelled {
+                await memory.expire()
                 await Self.removeExpired(vault, time, log)
                 await Self.trimEvents(vault, settings, time, log)
                 do {

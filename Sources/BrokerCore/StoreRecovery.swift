@@ -60,7 +60,9 @@ final class StoreRecovery: Sendable {
             while !Task.isCancelled {
                 let ticket = rollback.wakeUps.ticket(0)
                 let pause = await look()
-                await rollback.wakeUps.wait(for: 0, since: ticket) { try? await self.time.sleep(for: pause) }
+                await rollback.wakeUps.wait(for: 0, since: ticket) { [time] in
+                    if let pause { try? await time.sleep(for: pause) } else { await Self.untilCancelled() }
+                }
             }
         }
         self.worker.withLock { $0 = worker }
@@ -76,15 +78,22 @@ final class StoreRecovery: Sendable {
         await worker.withLock { $0 }?.value
     }
 
+    private static func untilCancelled() async {
+        // What ends it is the cancellation: nothing is ever sent.
+        let (stream, continuation) = AsyncStream.makeStream(of: Never.self)
+        for await _ in stream {}
+        continuation.finish()
+    }
+
     /// Does what there is to do.
-    /// - Returns: after what time there may be something again.
-    func look() async -> Duration {
-        await memory.expire()
+    /// - Returns: after what time there may be something again; nil where a signal tells of it, since the store does not say
+    ///   when asked that it has gone back.
+    func look() async -> Duration? {
         do throws(StoreError) {
-            _ = try await vault.lineage()
+            let tells = try await vault.lineage() != nil
             for id in rollback.takeRechecks() { _ = try await records.standing(id) }
             if rollback.takeSweep() { try await recover() }
-            return Self.interval
+            return tells ? Self.interval : nil
         } catch {
             // What was taken out to be looked at may not have been.
             if rollback.isRecent { rollback.askForSweep() }

@@ -244,6 +244,7 @@ internal import TokenBroker
         try await next.broker.core.takeUpJournal()
         #expect(try await journal.grants().count == 1)
         _ = await next.broker.core.storeRecovery.look()
+        await next.broker.core.credentials.records.memory.expire()
         #expect(try await journal.grants().count == (isKept ? 1 : 0))
         next.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
         #expect(await next.get(Self.force).token == "a3")
