@@ -264,7 +264,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         }
     }
 
-    func forEach(_ body: (Entry) -> Void) {
+    func visit(_ body: (Entry) -> Void) {
         for slot in slots { if let entry = slot.entry { body(entry) } }
     }
 

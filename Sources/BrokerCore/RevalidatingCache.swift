@@ -177,7 +177,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
         var found: [(Key, Int64)] = []
         for index in shards.indices {
             shards[index].withLock { contents in
-                contents.forEach { if $0.version >= oldest { found.append(($0.key, $0.version)) } }
+                contents.visit { if $0.version >= oldest { found.append(($0.key, $0.version)) } }
             }
         }
         return found
