@@ -226,9 +226,9 @@ final class CredentialsRecords: Sendable {
             throw error
         }
         cache.put(id, prepared.snapshot, ticket)
-        if endsPublication { published(id) }
         await memory.keep(
             prepared.snapshot.record, id, version: prepared.snapshot.version, after: prepared.replaced)
+        if endsPublication { published(id) }
         return adopt(prepared.snapshot, id, due: prepared.due)
     }
 
