@@ -108,6 +108,17 @@ let package = Package(
             exclude: [
                 "glewlwyd", "openapi/contract.py", "openapi/fuzz", "openapi/fuzz.toml", "openapi/requirements.txt",
             ], swiftSettings: strict),
+        // Whole replicas in a simulated world: a program of its own, since it takes over Swift's runtime.
+        .target(name: "CSimulation", path: "Tests/Simulation/CSimulation"),
+        .executableTarget(
+            name: "simulation",
+            dependencies: [
+                "BrokerCore", "CredentialStore", "CSimulation", "Cryptography", "ExternalText", "HTTPCodec",
+                "HTTPSClient", "JSON", "OAuth", "Reactor",
+            ],
+            path: "Tests/Simulation/Tool", swiftSettings: strict),
+        // It starts the program above, which is built with the tests.
+        tests("SimulationTests", []),
         tests("ReactorTests", ["Reactor"]),
         tests("CryptographyTests", ["Cryptography"]),
         tests("ExternalTextTests", []),
