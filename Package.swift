@@ -65,7 +65,7 @@ let package = Package(
             [
                 "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "ExternalText", "HTTPCodec", "JSON",
                 "Reactor",
-                "Postgres", "CLinux",
+                "Postgres", "Renewal", "CLinux",
             ]),
 
         // The same as a library, for programs that need no service.
@@ -108,6 +108,17 @@ let package = Package(
             exclude: [
                 "glewlwyd", "openapi/contract.py", "openapi/fuzz", "openapi/fuzz.toml", "openapi/requirements.txt",
             ], swiftSettings: strict),
+        // Whole replicas in a simulated world: a program of its own, since it takes over Swift's runtime.
+        .target(name: "CSimulation", path: "Tests/Simulation/CSimulation"),
+        .executableTarget(
+            name: "simulation",
+            dependencies: [
+                "BrokerCore", "CredentialStore", "CSimulation", "Cryptography", "ExternalText", "HTTPCodec",
+                "HTTPSClient", "JSON", "OAuth", "Reactor",
+            ],
+            path: "Tests/Simulation/Tool", swiftSettings: strict),
+        // It starts the program above, which is built with the tests.
+        tests("SimulationTests", []),
         tests("ReactorTests", ["Reactor"]),
         tests("CryptographyTests", ["Cryptography"]),
         tests("ExternalTextTests", []),
@@ -131,7 +142,9 @@ let package = Package(
                 "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
                 "HTTPCodec", "OAuth", "Cryptography", "Postgres", "Reactor", "JSON",
             ]),
-        tests("AuthTests", ["Auth", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"]),
+        tests(
+            "AuthTests",
+            ["Auth", "BrokerCore", "OAuth", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"]),
         tests(
             "IntegrationTests",
             ["DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"]),

@@ -1,4 +1,4 @@
-internal import BrokerCore
+package import BrokerCore
 internal import CredentialStore
 internal import Cryptography
 internal import HTTPSClient
@@ -43,7 +43,7 @@ public final class AuthEnvironment: Sendable {
     private let trustedCAFile: String?
     let providerTargets: TargetPolicy
     private let log: Log
-    private let time = SystemTime()
+    private let time: any Time
     private let state = Mutex(State())
 
     private struct State {
@@ -60,9 +60,20 @@ public final class AuthEnvironment: Sendable {
     ///   - trustedCAFile: a PEM file of more root certificates for calls to providers.
     ///   - allowsInsecureProviders: allows `http://` providers and private addresses: for development only.
     ///   - logger: called from any thread for events of level info and above; must not block.
-    public init(
+    public convenience init(
         storage: Storage, trustedCAFile: String? = nil, allowsInsecureProviders: Bool = false, logger: Logger? = nil
     ) {
+        self.init(
+            storage: storage, trustedCAFile: trustedCAFile, allowsInsecureProviders: allowsInsecureProviders,
+            time: SystemTime(), logger: logger)
+    }
+
+    /// - Parameter time: the machine's clocks, as a test has them.
+    package init(
+        storage: Storage, trustedCAFile: String? = nil, allowsInsecureProviders: Bool = false, time: any Time,
+        logger: Logger? = nil
+    ) {
+        self.time = time
         self.storage = storage
         self.trustedCAFile = trustedCAFile
         providerTargets = allowsInsecureProviders ? .everything : TargetPolicy()
@@ -100,6 +111,8 @@ public final class AuthEnvironment: Sendable {
         await opened.client.close()
         // Work for a thread that has ended is never done. What is left of calls waits for the store alone.
         await waitForUsers(until: nil)
+        opened.clock.cancel()
+        await opened.clock.value
         await opened.vault.close()
         opened.loop.shutDown()
     }
@@ -119,6 +132,8 @@ public final class AuthEnvironment: Sendable {
         let broker: CredentialsBroker
         fileprivate let vault: Vault
         fileprivate let client: HTTPSClient
+        /// Keeps the time that all users of the store share.
+        fileprivate let clock: Task<Void, Never>
         fileprivate let loop: EventLoop
     }
 
@@ -208,10 +223,13 @@ public final class AuthEnvironment: Sendable {
             settings.limit(&configuration)
             configuration.trustedCAFile = trustedCAFile
             let client = try HTTPSClient(configuration: configuration, loop: loop, resolver: try NameResolver())
+            let shared = SharedTime(time)
+            await shared.adjust(by: vault, log)
             let broker = CredentialsBroker(
-                settings: settings, vault: vault, transport: client, time: time, log: log)
+                settings: settings, vault: vault, transport: client, time: shared, log: log)
             broker.start()
-            return Opened(broker: broker, vault: vault, client: client, loop: loop)
+            let clock = Task { [log] in await shared.follow(vault, log) }
+            return Opened(broker: broker, vault: vault, client: client, clock: clock, loop: loop)
         } catch {
             await vault.close()
             throw error

@@ -1,4 +1,5 @@
 internal import CredentialStore
+internal import OAuth
 internal import Reactor
 internal import Synchronization
 
@@ -118,9 +119,12 @@ package final class BeliefRenewal: Sendable {
         }
     }
 
-    /// A version that is lower is that of another record, which was made after this one had gone.
+    /// A version that is lower is one that the store has gone back to.
     private func announce(_ entry: RenewableEntry, _ version: Int64?) {
         missed.add(1, ordering: .relaxed)
+        if let version, version < entry.version, entry.id.kind == .credentials, let id = CredentialsID(entry.id) {
+            return bus.announce(older: id)
+        }
         bus.announce(entry.id, version: version.flatMap { $0 > entry.version ? $0 : nil })
     }
 }

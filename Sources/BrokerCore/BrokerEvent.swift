@@ -14,6 +14,8 @@ package struct BrokerEvent: Sendable, Equatable {
         case credentialsUpdated = "credentials.updated"
         case credentialsDeauthorized = "credentials.deauthorized"
         case credentialsExpiring = "credentials.expiring"
+        /// Renewals fail for now; the session is kept.
+        case credentialsDegraded = "credentials.degraded"
         case loginCompleted = "login.completed"
         case loginFailed = "login.failed"
         case refreshStarted = "refresh.started"
@@ -36,6 +38,8 @@ package struct BrokerEvent: Sendable, Equatable {
         case set
         /// The client credentials grant.
         case client
+        /// What a store that has gone back had lost, stored again.
+        case recovery
     }
 
     /// Why credentials are gone.
@@ -102,6 +106,17 @@ package struct BrokerEvent: Sendable, Equatable {
         BrokerEvent(.credentialsExpiring, id, at: time) { json in
             describe(held, version, &json)
             json.member("refreshable", held.refreshToken != nil)
+        }
+    }
+
+    /// - Parameter retryAt: when a renewal is tried again at the earliest.
+    package static func degraded(
+        _ id: CredentialsID, _ error: BrokerError, retryAt: Timestamp, _ refreshID: RefreshID, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.credentialsDegraded, id, at: time, refreshID) { json in
+            json.member("error", error.code.rawValue)
+            json.memberIfPresent("error_code", error.errorCode)
+            json.member("retry_at", retryAt.description)
         }
     }
 

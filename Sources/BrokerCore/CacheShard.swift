@@ -264,6 +264,10 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         }
     }
 
+    func visit(_ body: (Entry) -> Void) {
+        for slot in slots { if let entry = slot.entry { body(entry) } }
+    }
+
     /// Removes every entry that matches.
     mutating func removeAll(where matches: (Entry) -> Bool) {
         for slot in slots.indices {

@@ -37,6 +37,7 @@ final class ChangeFeed: Sendable {
         case .unknown:
             bus.trust.distrust(now)
             bus.announceGrowth()
+        case .wentBack: bus.announceRollback()
         case .changed(let changes):
             for change in changes {
                 switch change {

@@ -32,6 +32,8 @@ package final class CredentialsBroker: Sendable {
         package var eventSpan: Duration = .zero
         /// What the credentials that are kept in memory may take of it, in bytes.
         package var cacheBytes = 256 << 20
+        /// For how long what this process stored is kept, for a store that loses its last commits; zero keeps nothing.
+        package var grantMemory: Duration = .seconds(900)
         /// The longest that one call to a provider takes, which the transport must see to. A lease lasts a little longer.
         package var providerTimeout: Duration = .seconds(10)
         /// How many token requests a provider is to answer at once.
@@ -62,6 +64,7 @@ package final class CredentialsBroker: Sendable {
     /// What is not of the core can have its caches included, too.
     package let beliefRenewal: BeliefRenewal
     private let leaseRecovery: LeaseRecovery
+    let storeRecovery: StoreRecovery
     private let settings: Settings
     private let vault: Vault
     private let servers: ProviderServers
@@ -80,17 +83,25 @@ package final class CredentialsBroker: Sendable {
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant,
             maximumPerKey: settings.listenersPerKey, span: settings.eventSpan)
-        tenants = TenantDirectory(vault: vault, bus: bus, time: time)
         let schedule = ExpirySchedule(notice: settings.expiryNotice)
         servers = ProviderServers(
             transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         budget = ProviderBudget(limits: settings.providerBudget, time: time)
+        tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [servers, pauses = budget.pauses] tenant in
+            // Whoever puts a tenant may have mended what its provider could not bear.
+            guard let server = servers.knownServer(for: tenant.configuration) else { return }
+            pauses.lift(ProviderPauses.Key(tenant.configuration.client, at: server))
+        }
         let endpoint = TokenEndpoint(
             transport: transport, budget: budget, time: time, metrics: metrics, log: log)
         credentials = CredentialsProvider(
             vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
             metrics: metrics, log: log, quarantine: settings.quarantine, schedule: schedule,
-            cacheBytes: settings.cacheBytes, callLimit: settings.providerTimeout, journal: journal)
+            cacheBytes: settings.cacheBytes,
+            memory: GrantMemory(
+                GrantMemory.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log),
+            callLimit: settings.providerTimeout, journal: journal)
+        storeRecovery = StoreRecovery(vault: vault, records: credentials.records, time: time, log: log)
         expiryJob = ExpiryJob(
             vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,
             budget: settings.providerBudget, time: time, metrics: metrics, log: log)
@@ -111,6 +122,7 @@ package final class CredentialsBroker: Sendable {
     /// Takes up what an earlier process could not store. To be done before anybody is served.
     /// - Throws: `storage_unavailable` and `internal_error` where the journal cannot be read.
     package func takeUpJournal() async throws(BrokerError) {
+        try await storeRecovery.takeUp()
         try await credentials.takeUpJournal()
     }
 
@@ -118,11 +130,13 @@ package final class CredentialsBroker: Sendable {
     /// tokens that are about to expire, finishing renewals whose process has died, keeping believed what is in memory.
     package func start() {
         deviceLogins.start()
+        storeRecovery.start()
         leaseRecovery.start()
         beliefRenewal.start()
         expiryJob.start()
-        let task = Task { [settings, vault, time, log] in
+        let task = Task { [settings, vault, time, log, memory = credentials.records.memory] in
             while !Task.isCancelled {
+                await memory.expire()
                 await Self.removeExpired(vault, time, log)
                 await Self.trimEvents(vault, settings, time, log)
                 do {
@@ -156,6 +170,7 @@ package final class CredentialsBroker: Sendable {
         }
         housekeeping?.cancel()
         expiryJob.stop()
+        storeRecovery.stop()
         leaseRecovery.stop()
         beliefRenewal.stop()
         let cutOff = limit.map { limit in
@@ -171,6 +186,7 @@ package final class CredentialsBroker: Sendable {
         events.beginDraining()
         await deviceLogins.idle()
         await logins.idle()
+        await storeRecovery.idle()
         await leaseRecovery.idle()
         await beliefRenewal.idle()
         await credentials.idle()

@@ -40,6 +40,9 @@ package final class CredentialsProvider: Sendable {
     let nudges = Signals<CredentialsID>()
     /// Closed when the broker is about to stop.
     let stop = Signals<Int>()
+    let holders: LeaseHolders
+    let keeper: LeaseKeeper
+    let failures: RenewalFailures
     private let flights: SingleFlight<CredentialsID, Result<Renewed, BrokerError>>
     private let earlyPauses = Mutex<[CredentialsID: EarlyPause]>([:])
 
@@ -63,11 +66,15 @@ package final class CredentialsProvider: Sendable {
     init(
         vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
         time: any Time, metrics: Metrics, log: Log, quarantine: Duration, schedule: ExpirySchedule, cacheBytes: Int,
-        callLimit: Duration, journal: Journal?
+        memory: GrantMemory, callLimit: Duration, journal: Journal?
     ) {
         records = CredentialsRecords(
-            vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule, cacheBytes: cacheBytes)
+            vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule, cacheBytes: cacheBytes,
+            memory: memory)
         cache = records.cache
+        holders = LeaseHolders(isOnlyWriter: !records.isShared)
+        keeper = LeaseKeeper(records: records, time: time)
+        failures = RenewalFailures(isShared: records.isShared)
         self.tenants = tenants
         self.servers = servers
         self.endpoint = endpoint
@@ -100,6 +107,7 @@ package final class CredentialsProvider: Sendable {
         let deadline = patience.map { time.monotonic.advanced(by: $0) }
         var outcome = Metrics.TokenRead.fresh
         var (renewsEarly, mayAskAgain) = (true, true)
+        var first: CredentialsSnapshot?
         // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
         for _ in 0..<16 {
             let reading = try await records.reading(id) { known in
@@ -108,7 +116,12 @@ package final class CredentialsProvider: Sendable {
                     now: time.now)
             }
             let snapshot = reading.snapshot
-            if query.renewedPast == nil { query.renewedPast = snapshot.version }
+            if query.renewedPast == nil || snapshot.version > first?.version ?? .max && snapshot.record == first?.record
+            {
+                // What was stored again, as a later version, was not renewed.
+                query.renewedPast = snapshot.version
+            }
+            first = first ?? snapshot
             let decision =
                 reading.isCurrent ? decide(snapshot, tenant, query, id, renewsEarly: renewsEarly) : .serve
             switch decision {

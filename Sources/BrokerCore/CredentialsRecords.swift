@@ -3,6 +3,7 @@ internal import Cryptography
 internal import ExternalText
 internal import OAuth
 internal import Reactor
+internal import Renewal
 internal import Synchronization
 
 /// The credentials as they stand in the store and in memory. Every change of them goes through here, in one commit
@@ -11,9 +12,12 @@ final class CredentialsRecords: Sendable {
     /// What a change is told as; made once the new version is known.
     typealias Events = @Sendable (_ version: Int64) -> [BrokerEvent]
 
-    private let vault: Vault
-    private let time: any Time
-    private let log: Log
+    let vault: Vault
+    let time: any Time
+    let log: Log
+    /// What was stored of late, for a store that goes back.
+    let memory: GrantMemory
+    let rollback: StoreRollback
     private let bus: EventBus
     private let tenants: TenantDirectory
     private let schedule: ExpirySchedule
@@ -29,16 +33,12 @@ final class CredentialsRecords: Sendable {
     /// Likewise, when it took something last.
     private let lastCommit = Atomic<Int64>(Int64.min)
 
-    /// Holders of leases, of this process, who ended with nothing in their hands and could not say so.
-    private let abandoned = Mutex<Set<WireText>>([])
-
-    /// What holders need to come back to a store that was away: a second between their tries, two between those of the
-    /// connections below them, and something for the commit.
-    private static let respite: Duration = .seconds(5)
+    /// Longer than a statement takes before its sender gives up, by what two clocks may differ.
+    private static let claimLimit: Duration = .seconds(6)
 
     init(
         vault: Vault, tenants: TenantDirectory, bus: EventBus, time: any Time, log: Log, schedule: ExpirySchedule,
-        cacheBytes: Int
+        cacheBytes: Int, memory: GrantMemory
     ) {
         self.tenants = tenants
         self.vault = vault
@@ -46,7 +46,23 @@ final class CredentialsRecords: Sendable {
         self.time = time
         self.log = log
         self.schedule = schedule
+        self.memory = memory
+        let rollback = StoreRollback(span: memory.span, time: time)
+        self.rollback = rollback
         cache = .credentials(bytes: cacheBytes, heeding: bus)
+        guard memory.isEnabled else { return }
+        bus.onRollback {
+            rollback.note()
+        } orOlder: {
+            rollback.recheck($0)
+        }
+        bus.onRemoval { memory.drop($0) }
+        bus.onChange(of: .credentials) { id, version in
+            guard let version, let id = CredentialsID(id) else { return }
+            // Just after the store has gone back, a higher version may be that of an older grant which was put back.
+            if rollback.remainingHold != nil, memory.hasContent(id) { return rollback.recheck(id) }
+            memory.supersede(id, by: version)
+        }
     }
 
     /// The cache, with the records that its entries were read from.
@@ -93,17 +109,26 @@ final class CredentialsRecords: Sendable {
 
     /// What is stored, and the lease on it.
     func standing(_ id: CredentialsID) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
+        let known = knownVersion(id)
         let ticket = cache.ticket(id, now: time.monotonic)
-        guard let record = try await vault.read(Self.recordID(id)) else {
+        let read = try await vault.read(Self.recordID(id))
+        if isInQuestion(id, read?.version ?? 0, known: known), let mended = try await mend(id, over: read) {
+            return (mended, nil)
+        }
+        guard let record = read else {
             cache.fill(id, .nothing, ticket)
             return (.nothing, nil)
         }
+        let snapshot = CredentialsSnapshot(try content(of: record, id), of: id, version: record.version)
+        cache.fill(id, snapshot, ticket)
+        return (snapshot, record.lease)
+    }
+
+    func content(of record: OpenRecord, _ id: CredentialsID) throws(StoreError) -> CredentialRecord {
         guard let content = CredentialRecord(decoding: record.content.revealedBytes) else {
             throw .damaged("a credentials record of tenant \(id.tenant) cannot be read by this version")
         }
-        let snapshot = CredentialsSnapshot(content, of: id, version: record.version)
-        cache.fill(id, snapshot, ticket)
-        return (snapshot, record.lease)
+        return content
     }
 
     /// What is kept aside for an administrator, and the change that removes exactly that.
@@ -130,7 +155,9 @@ final class CredentialsRecords: Sendable {
         tenantVersion: Int64? = nil, alongside others: [VaultChange] = [], events: Events
     ) async throws(StoreError) -> CredentialsSnapshot {
         try await write(
-            prepare(record, id, over: current.version, others, events), id, tenantVersion: tenantVersion)
+            prepare(
+                record, id, over: current.version, replacing: current.record.tokenDigest.map { [$0] } ?? [], others,
+                events), id, tenantVersion: tenantVersion)
     }
 
     /// A change that has its version, so that it can be tried more than once.
@@ -139,20 +166,21 @@ final class CredentialsRecords: Sendable {
         fileprivate let changes: [VaultChange]
         fileprivate let isNew: Bool
         let due: Timestamp?
+        fileprivate let replaced: [[UInt8]]
     }
 
     /// - Parameters:
     ///   - current: the version that is replaced; 0 where there is none.
-    ///   - ownVersion: the version that the record is known by already; nil for the next one.
+    ///   - least: a version that the new one is higher than, whatever it replaces.
     ///   - holder: whose lease fences the change off from those of others; nil heeds none.
+    ///   - replaced: digests of the tokens that the record comes after, as far as they are known.
     func prepare(
-        _ record: CredentialRecord, _ id: CredentialsID, over current: Int64, as ownVersion: Int64? = nil,
-        fencedFor holder: String? = nil, _ others: [VaultChange] = [], _ events: Events
+        _ record: CredentialRecord, _ id: CredentialsID, over current: Int64, above least: Int64 = 0,
+        fencedFor holder: String? = nil, replacing replaced: [[UInt8]] = [], _ others: [VaultChange] = [],
+        _ events: Events
     ) -> Prepared {
         let isNew = current == 0
-        let version =
-            ownVersion.flatMap { $0 > current ? $0 : nil }
-            ?? (isNew ? versions.first(at: time.now) : versions.next(after: current))
+        let version = nextVersion(after: max(current, least))
         let open = OpenRecord(
             id: Self.recordID(id), version: version, content: SecretBytes(record.encoded),
             due: record.held.map { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
@@ -166,7 +194,7 @@ final class CredentialsRecords: Sendable {
         if !told.isEmpty { changes.append(BrokerEvent.entry(told, of: id, at: time.now)) }
         return Prepared(
             snapshot: CredentialsSnapshot(record, of: id, version: version), changes: changes, isNew: isNew,
-            due: open.due)
+            due: open.due, replaced: replaced)
     }
 
     /// By the tenant's configuration as it is in memory, however old. Where it is not, the tenant's wish is heeded when
@@ -175,8 +203,9 @@ final class CredentialsRecords: Sendable {
         tenants.inMemory(id.tenant)?.configuration.proactiveRefresh
     }
 
+    /// - Parameter endsPublication: whether what waits to be stored has no place any more.
     func write(
-        _ prepared: Prepared, _ id: CredentialsID, tenantVersion: Int64? = nil
+        _ prepared: Prepared, _ id: CredentialsID, tenantVersion: Int64? = nil, endsPublication: Bool = true
     ) async throws(StoreError) -> CredentialsSnapshot {
         if prepared.isNew, let tenantVersion,
             try await vault.read(RecordID(.tenant, id.tenant))?.version != tenantVersion
@@ -192,7 +221,9 @@ final class CredentialsRecords: Sendable {
             throw error
         }
         cache.put(id, prepared.snapshot, ticket)
-        published(id)
+        await memory.keep(
+            prepared.snapshot.record, id, version: prepared.snapshot.version, after: prepared.replaced)
+        if endsPublication { published(id) }
         return adopt(prepared.snapshot, id, due: prepared.due)
     }
 
@@ -245,7 +276,7 @@ final class CredentialsRecords: Sendable {
         let until = time.now.advanced(by: duration)
         let record = OpenRecord(
             id: Self.asideID(id),
-            version: standing.map { versions.next(after: $0) } ?? versions.first(at: time.now),
+            version: nextVersion(after: standing ?? 0),
             content: SecretBytes(QuarantinedCredentials(credentials: held, until: until).encoded), expires: until)
         return [standing.map { .replace(record, version: $0) } ?? .insert(record)]
     }
@@ -257,9 +288,8 @@ final class CredentialsRecords: Sendable {
 
     // MARK: Not stored yet
 
-    /// A version for what is served before it is stored. Nobody else gives it to other credentials, as another replica
-    /// would the next one after `version`.
-    func versionOfItsOwn(after version: Int64) -> Int64 { max(versions.first(at: time.now), version + 1) }
+    /// A version for what replaces that one. It is given once: see `VersionSource`.
+    func nextVersion(after version: Int64) -> Int64 { versions.next(after: version, at: time.now) }
 
     /// Has callers get what could not be stored yet.
     func serve(_ snapshot: CredentialsSnapshot, unpublished id: CredentialsID) {
@@ -308,47 +338,37 @@ final class CredentialsRecords: Sendable {
         min(.milliseconds(100 << min(tries, 6)), .seconds(5))
     }
 
-    /// The same for whoever holds what a provider has granted, but a second at most: see `mayTakeOver`.
+    /// The same for what a provider has granted, but a second at most: see `reachableFor`.
     static func pauseWithGrant(beforeTry tries: Int) -> Duration {
         min(pause(beforeTry: tries), .seconds(1))
     }
 
-    /// Whether a lease that has run out may be taken over. Not right after the store was away: the holder may live, and
-    /// have in its hands what the refresh token was exchanged for. It comes to store that within seconds of the store's
-    /// return, and to present the spent refresh token before that would end the session.
-    func mayTakeOver(_ lease: Lease) async -> Bool {
-        if lease.wasGivenUp || isAbandoned(lease.holder) { return true }
-        return await !isInRespite()
-    }
-
-    /// That holder of this process ended with nothing in its hands, and the store did not take the lease back.
-    func noteAbandoned(_ holder: String) {
-        abandoned.withLock { abandoned in
-            // Who is forgotten is waited for like another process's.
-            if abandoned.count >= 10_000 { abandoned = [] }
-            abandoned.insert(WireText(holder))
+    /// For how long this process has reached the store without a failure: holders of leases that could not reach it come
+    /// to store within seconds of its return what they were granted.
+    ///
+    /// Looks whether the store can be written to where it was away a moment ago: one that is read-only, as after a failover,
+    /// has not come back, and from its return on holders are to have all of their turn.
+    func reachableFor() async -> Duration {
+        func sinceFailure() -> Duration {
+            let failure = lastFailure.load(ordering: .relaxed)
+            if failure == .min { return .seconds(1 << 32) }
+            return MonotonicInstant(nanoseconds: failure).duration(to: time.monotonic)
         }
-    }
-
-    /// Whether nothing comes of that holder's lease any more, as far as this process knows.
-    func isAbandoned(_ holder: String) -> Bool { abandoned.withLock { $0.contains(WireText(holder)) } }
-
-    /// Whether the store was away a moment ago. Looks whether it can be written to then: one that is read-only, as after
-    /// a failover, has not come back, and from its return on holders are to have all of the respite.
-    func isInRespite() async -> Bool {
-        func isOver() -> Bool {
-            let failure = MonotonicInstant(nanoseconds: lastFailure.load(ordering: .relaxed))
-            return failure.advanced(by: Self.respite) <= time.monotonic
-        }
-        // Nobody else holds a lease on what one process has for itself.
-        if vault.revalidateAfter == nil || isOver() { return false }
+        // No other process holds a lease on what this one has for itself.
+        if !isShared || sinceFailure() >= RenewalRules.usualTurn { return sinceFailure() }
         do throws(StoreError) {
             try await vault.check()
         } catch {
             noteFailure()
         }
-        return !isOver()
+        return sinceFailure()
     }
+
+    /// Whether other processes write to the store.
+    var isShared: Bool { vault.revalidateAfter != nil }
+
+    /// The latest time at which a claim that is sent now may take effect: by then its sender has given up.
+    var claimDeadline: Timestamp { time.now.advanced(by: Self.claimLimit) }
 
     /// The store did not answer just now. One that has just taken something is busy, not away: were every failure to
     /// count, the leases of the dead would stand for as long as it is.

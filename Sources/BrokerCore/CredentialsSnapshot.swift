@@ -27,13 +27,29 @@ package final class CredentialsSnapshot: Sendable {
     /// while the token grows older: enough for any lifetime.
     package static var secondsWidth: Int { 12 }
 
+    /// Whether it is stored. What is not has no entity tag: another change may come first, and then its version is never
+    /// stored.
+    package let isStored: Bool
+
     package convenience init(_ record: CredentialRecord, of id: CredentialsID, version: Int64) {
         self.init(record, version: version, record.held.map { EncodedCredentials($0, of: id, version: version) })
     }
 
-    private init(_ record: CredentialRecord, version: Int64, _ encoded: EncodedCredentials?) {
+    /// What could not be stored yet in place of the version `base`. It counts as the next one, and that number is told to
+    /// nothing outside of this process.
+    package convenience init(unpublished record: CredentialRecord, of id: CredentialsID, over base: Int64) {
+        let version = base + 1
+        self.init(
+            record, version: version, record.held.map { EncodedCredentials($0, of: id, version: version) },
+            isStored: false)
+    }
+
+    private init(
+        _ record: CredentialRecord, version: Int64, _ encoded: EncodedCredentials?, isStored: Bool = true
+    ) {
         var record = record
         self.version = version
+        self.isStored = isStored
         bytes = encoded?.bytes ?? SecretBytes([])
         bodyStart = encoded?.bodyStart ?? 0
         secondsEnd = encoded?.secondsEnd ?? 0
@@ -67,7 +83,7 @@ package final class CredentialsSnapshot: Sendable {
 
 extension CredentialsSnapshot: Cacheable {
     /// None where a warm read has nothing to send as it stands.
-    package var hint: CachedAnswer { isPlain ? CachedAnswer(of: bytes) : CachedAnswer() }
+    package var hint: CachedAnswer { isPlain && isStored ? CachedAnswer(of: bytes) : CachedAnswer() }
 }
 
 /// The answer of `GET /credentials` to a set of credentials, encoded once: the fields that are its own, and its body.

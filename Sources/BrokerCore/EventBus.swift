@@ -15,6 +15,8 @@ package final class EventBus: Sendable {
         var changes: [RecordKind: [@Sendable (RecordID, Int64?) -> Void]] = [:]
         var removals: [@Sendable (TenantName) -> Void] = []
         var revocation: (@Sendable (TenantName) -> Void)?
+        var rollback: (@Sendable () -> Void)?
+        var older: (@Sendable (CredentialsID) -> Void)?
     }
 
     /// Says whether what was read from the store may still be believed.
@@ -55,6 +57,24 @@ package final class EventBus: Sendable {
     func announce(removalOf tenant: TenantName) {
         for hear in hearers.withLock({ $0.removals }) { hear(tenant) }
         hearers.withLock { $0.revocation }?(tenant)
+    }
+
+    /// The store may have lost its last commits.
+    func announceRollback() {
+        hearers.withLock { $0.rollback }?()
+    }
+
+    /// The store has an older version of these credentials than was read or written before.
+    func announce(older id: CredentialsID) {
+        hearers.withLock { $0.older }?(id)
+    }
+
+    /// Has `hear` called when the store may have lost its last commits, and `hearOlder` with the credentials in which that
+    /// shows; nobody else.
+    func onRollback(
+        _ hear: @escaping @Sendable () -> Void, orOlder hearOlder: @escaping @Sendable (CredentialsID) -> Void
+    ) {
+        hearers.withLock { ($0.rollback, $0.older) = (hear, hearOlder) }
     }
 
     /// Has `hear` called after each commit to the log from now on, and `hearAny` where nobody knows what was committed;

@@ -9,7 +9,7 @@ internal import OAuth
 /// The files of an embedded store serve as the journal: each entry is a record there, whole or absent after a crash at
 /// any moment, and one process at a time has the directory.
 package final class Journal: Sendable {
-    private let vault: Vault
+    let vault: Vault
 
     /// - Parameter vault: over a store that nobody else uses, with the keys of the store whose journal it is.
     package init(vault: Vault) {
@@ -23,6 +23,22 @@ package final class Journal: Sendable {
             let standing = try await self.vault.version(of: id)
             let record = OpenRecord(id: id, version: (standing ?? 0) + 1, content: SecretBytes(entry.encoded))
             try await self.vault.commit([standing.map { .replace(record, version: $0) } ?? .insert(record)])
+        }
+    }
+
+    /// The identity of the journal, which is made with it. A process that has the journal knows that every other process
+    /// that had it is gone.
+    func lineage() async throws(StoreError) -> String {
+        let id = RecordID(.process, .broker)
+        return try await retryingConflicts { () async throws(StoreError) in
+            if let record = try await self.vault.read(id) {
+                return String(decoding: record.content.revealedBytes, as: UTF8.self)
+            }
+            let lineage = RefreshID().text
+            try await self.vault.commit([
+                .insert(OpenRecord(id: id, version: 1, content: SecretBytes(Array(lineage.utf8))))
+            ])
+            return lineage
         }
     }
 
@@ -70,18 +86,13 @@ struct JournalEntry: Sendable, Equatable {
     /// The digest of the refresh token that was exchanged.
     let spent: [UInt8]
     let record: CredentialRecord
-    /// What they are served as.
-    let version: Int64
 
-    init(
-        id: CredentialsID, base: Int64, holder: String?, spent: [UInt8], record: CredentialRecord, version: Int64
-    ) {
+    init(id: CredentialsID, base: Int64, holder: String?, spent: [UInt8], record: CredentialRecord) {
         self.id = id
         self.base = base
         self.holder = holder
         self.spent = spent
         self.record = record
-        self.version = version
     }
 
     var encoded: [UInt8] {
@@ -89,7 +100,8 @@ struct JournalEntry: Sendable, Equatable {
             json.member("base", base)
             json.memberIfPresent("holder", holder)
             json.member("spent", Base64URL.encode(spent))
-            json.member("version", version)
+            // Builds before this one serve an entry as this version.
+            json.member("version", base + 1)
             json.member("record", Base64URL.encode(record.encoded))
         }
     }
@@ -99,12 +111,11 @@ struct JournalEntry: Sendable, Equatable {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes), let base = json["base"]?.integer,
             let spent = (json["spent"]?.string?.text).flatMap(Base64URL.decode),
             let content = (json["record"]?.string?.text).flatMap(Base64URL.decode),
-            let credentials = CredentialRecord(decoding: content), let version = json["version"]?.integer,
+            let credentials = CredentialRecord(decoding: content),
             let storageKey = StorageKey(record.id.key)
         else { return nil }
         self.init(
             id: CredentialsID(tenant: record.id.tenant, storageKey: storageKey), base: base,
-            holder: json["holder"]?.string?.text, spent: spent, record: credentials,
-            version: version)
+            holder: json["holder"]?.string?.text, spent: spent, record: credentials)
     }
 }

@@ -72,14 +72,9 @@ final class LeaseRecovery: Sendable {
         do throws(StoreError) {
             while !Task.isCancelled {
                 let lapsed = try await vault.lapsed(.credentials, limit: Self.batch)
-                // Nobody is seen to before those have had their turn who live and could not reach the store; but of one's
-                // own it is known who has nothing to bring.
-                var hopeless = lapsed
-                if !lapsed.isEmpty, await credentials.records.isInRespite() {
-                    hopeless = lapsed.filter { credentials.records.isAbandoned($0.holder) }
-                }
                 let now = time.monotonic
-                let ids = hopeless.compactMap { lease in
+                // The attempt decides which of them have to wait for their holder's turn.
+                let ids = lapsed.compactMap { lease in
                     StorageKey(lease.id.key).map { CredentialsID(tenant: lease.id.tenant, storageKey: $0) }
                 }
                 let due = state.withLock { state in

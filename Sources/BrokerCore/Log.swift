@@ -41,6 +41,11 @@ package struct LogField: Sendable {
     package static func status(_ status: Status) -> LogField { .init("status", .integer(Int64(status.code))) }
     package static func code(_ code: BrokerError.Code) -> LogField { .init("code", code.rawValue) }
     package static func count(_ count: Int) -> LogField { .init("count", .integer(Int64(count))) }
+    /// Of sets of credentials: how many a process could store again, how many it did, as ended, and how many no process could.
+    package static func kept(_ count: Int) -> LogField { .init("kept", .integer(Int64(count))) }
+    package static func restored(_ count: Int) -> LogField { .init("restored", .integer(Int64(count))) }
+    package static func endedAgain(_ count: Int) -> LogField { .init("ended_again", .integer(Int64(count))) }
+    package static func lost(_ count: Int) -> LogField { .init("lost", .integer(Int64(count))) }
     package static func version(_ version: Int64) -> LogField { .init("version", .integer(version)) }
     /// An entry's place in the log of events.
     package static func sequence(_ sequence: Int64) -> LogField { .init("sequence", .integer(sequence)) }

@@ -550,15 +550,9 @@ package final class LoginFlow: Sendable {
     ) async -> Ended {
         let client = secrets.configuration.client
         do throws(BrokerError) {
-            let response: TokenResponse
-            do throws(TokenEndpoint.Failure) {
-                response = try await endpoint.request(
-                    .authorizationCode(
-                        code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier),
-                    for: client, at: secrets.server, as: id)
-            } catch {
-                throw error.reason
-            }
+            let response = try await endpoint.redeem(
+                .authorizationCode(code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier),
+                for: client, at: secrets.server, as: id)
             let held = HeldCredentials(
                 granted: response, level: .user, to: client, by: secrets.server, now: time.now)
             try await store(held, of: login, over: record)

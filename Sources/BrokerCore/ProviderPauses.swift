@@ -27,6 +27,9 @@ package final class ProviderPauses: Sendable {
         }
     }
 
+    /// Ends the pause, if there is one.
+    func lift(_ key: Key) { pauses.withLock { $0[key] = nil } }
+
     /// How long the pause still lasts; nil without one. Pauses that are over are forgotten.
     func remaining(_ key: Key, now: MonotonicInstant) -> Duration? {
         pauses.withLock { pauses in

@@ -12,17 +12,31 @@ package final class ProviderServers: Sendable {
     private struct Source: Hashable {
         let issuer: String
         let pins: [String]
+
+        /// Nil for a tenant without an issuer.
+        init?(_ configuration: TenantConfiguration) {
+            guard let issuer = configuration.issuer else { return nil }
+            self.issuer = issuer
+            pins = configuration.effectivePins
+        }
     }
 
     private struct Known {
-        var metadata: ProviderMetadata
+        var outcome: Result<ProviderMetadata, BrokerError>
         var until: MonotonicInstant
+
+        var metadata: ProviderMetadata? { try? outcome.get() }
     }
 
     /// How long metadata is believed. After it, a provider that does not answer leaves the old in use.
     private static let validity: Duration = .seconds(3600)
     /// How long such a provider is left alone: nobody waits for it in vain more often than that.
     private static let pauseAfterFailure: Duration = .seconds(60)
+    /// The longest that a fetch takes, and so the longest that a caller waits for one: both addresses together.
+    private static let longestFetch: Duration = .seconds(5)
+    /// How long a provider is left alone that let a fetch time out and of which nothing is known: a call that needs the
+    /// metadata twice waits for it once.
+    private static let pauseAfterTimeout: Duration = .seconds(5)
 
     private let transport: any ProviderTransport
     private let targets: TargetPolicy
@@ -46,23 +60,32 @@ package final class ProviderServers: Sendable {
     package func server(for tenant: Tenant) async throws(BrokerError) -> AuthorizationServer {
         let configuration = tenant.configuration
         if let server = configuration.configuredServer { return server }
-        guard let issuer = configuration.issuer else {
+        guard let source = Source(configuration) else {
             throw BrokerError(.illegalConfiguration, "The tenant names neither endpoints nor an issuer.")
         }
-        let metadata = try await metadata(of: issuer, pins: configuration.effectivePins, configuration.preset)
+        let metadata = try await metadata(of: source, configuration.preset)
         guard let server = configuration.server(completedBy: metadata) else {
             throw BrokerError(.illegalConfiguration, "The issuer's metadata names no usable endpoints.")
         }
         return server
     }
 
+    /// The provider as far as it is known without asking it; what its metadata said last counts, however old it is.
+    func knownServer(for configuration: TenantConfiguration) -> AuthorizationServer? {
+        if let server = configuration.configuredServer { return server }
+        guard let source = Source(configuration), let metadata = known.withLock({ $0[source]?.metadata }) else {
+            return nil
+        }
+        return configuration.server(completedBy: metadata)
+    }
+
     /// The token endpoint that the metadata of the tenant's issuer names; nil where that is not known, or is to be looked
     /// up anew.
     func tokenEndpoint(inMetadataFor configuration: TenantConfiguration) -> WireText? {
-        guard let issuer = configuration.issuer else { return nil }
-        let source = Source(issuer: issuer, pins: configuration.effectivePins)
-        guard let held = known.withLock({ $0[source] }), held.until > time.monotonic else { return nil }
-        return WireText(held.metadata.tokenEndpoint)
+        guard let source = Source(configuration), let held = known.withLock({ $0[source] }),
+            held.until > time.monotonic
+        else { return nil }
+        return held.metadata.map { WireText($0.tokenEndpoint) }
     }
 
     /// Gives up the requests for metadata that are under way.
@@ -70,39 +93,51 @@ package final class ProviderServers: Sendable {
         fetches.cancelAll()
     }
 
-    private func metadata(
-        of issuer: String, pins: [String], _ preset: ProviderPreset
-    ) async throws(BrokerError) -> ProviderMetadata {
-        let source = Source(issuer: issuer, pins: pins)
-        let held = known.withLock { $0[source] }
-        if let held, held.until > time.monotonic { return held.metadata }
-        let outcome = await fetches.run(source, within: nil) { await self.fetch(issuer, pins, preset) }
-        switch outcome?.value {
-        case .success(let metadata)?:
-            keep(metadata, of: source, for: Self.validity)
-            return metadata
-        case .failure(let error)?:
-            guard let held else { throw error }
-            keep(held.metadata, of: source, for: Self.pauseAfterFailure)
-            return held.metadata
-        case nil:
+    /// Does not suspend while what is known is valid; otherwise joins the fetch or begins one, which takes no longer than
+    /// `longestFetch`.
+    private func metadata(of source: Source, _ preset: ProviderPreset) async throws(BrokerError) -> ProviderMetadata {
+        if let held = known.withLock({ $0[source] }), held.until > time.monotonic { return try held.outcome.get() }
+        guard let run = await fetches.run(source, within: nil, { await self.renew(source, preset) }) else {
             throw BrokerError(.retryableError, "The request ended before the provider's metadata was there.")
+        }
+        return try run.value.get()
+    }
+
+    /// Fetches the metadata. Where that fails, what was known before is used on.
+    private func renew(_ source: Source, _ preset: ProviderPreset) async -> Result<ProviderMetadata, BrokerError> {
+        let end = time.monotonic.advanced(by: Self.longestFetch)
+        let fetched = await fetch(source, preset, until: end)
+        let metadata = known.withLock { $0[source]?.metadata }
+        switch fetched {
+        case .success:
+            keep(fetched, of: source, for: Self.validity)
+            return fetched
+        case .failure:
+            if let metadata {
+                keep(.success(metadata), of: source, for: Self.pauseAfterFailure)
+                return .success(metadata)
+            }
+            if time.monotonic >= end { keep(fetched, of: source, for: Self.pauseAfterTimeout) }
+            return fetched
         }
     }
 
-    private func keep(_ metadata: ProviderMetadata, of source: Source, for duration: Duration) {
+    private func keep(
+        _ outcome: Result<ProviderMetadata, BrokerError>, of source: Source, for duration: Duration
+    ) {
         let until = time.monotonic.advanced(by: duration)
         known.withLock { known in
             // An operator's few issuers; beyond them, forgetting costs a fetch.
             if known.count >= 4096 { known = [:] }
-            known[source] = Known(metadata: metadata, until: until)
+            known[source] = Known(outcome: outcome, until: until)
         }
     }
 
     /// RFC 8414 §3 first, then OpenID Connect Discovery §4.
     private func fetch(
-        _ issuer: String, _ pins: [String], _ preset: ProviderPreset
+        _ source: Source, _ preset: ProviderPreset, until end: MonotonicInstant
     ) async -> Result<ProviderMetadata, BrokerError> {
+        let (issuer, pins) = (source.issuer, source.pins)
         guard let base = URLTarget(issuer), !WireText(base.pathAndQuery).contains("?") else {
             return .failure(BrokerError(.illegalConfiguration, "The issuer is not a URL without a query."))
         }
@@ -122,9 +157,13 @@ package final class ProviderServers: Sendable {
                 return .failure(error)
             }
             let start = time.monotonic
+            // The first address may have used up the time.
+            if start >= end { break }
             do throws(TransportError) {
                 let response = try await transport.send(
-                    ClientRequest(method: .get, url: url, fields: ["Accept": "application/json"], pins: pinSet))
+                    ClientRequest(
+                        method: .get, url: url, fields: ["Accept": "application/json"], pins: pinSet,
+                        timeLimit: start.duration(to: end)))
                 metrics.providerAnswered(
                     provider: preset.name, endpoint: "metadata", code: String(response.status.code),
                     took: start.duration(to: time.monotonic))

@@ -172,6 +172,17 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
         }
     }
 
+    /// Every key whose value is of that version or a later one, with it, whether it is believed or not. Looks at every entry.
+    func versions(from oldest: Int64) -> [(Key, Int64)] {
+        var found: [(Key, Int64)] = []
+        for index in shards.indices {
+            shards[index].withLock { contents in
+                contents.visit { if $0.version >= oldest { found.append(($0.key, $0.version)) } }
+            }
+        }
+        return found
+    }
+
     // MARK: Renewal of belief
 
     /// Those entries in the places of `walk` that were checked during that time and used not too long ago, with their

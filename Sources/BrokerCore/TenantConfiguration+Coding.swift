@@ -71,6 +71,7 @@ extension TenantConfiguration {
         displayName = Self.displayName(&reader)
         sessionEndingAnswers = reader.objects("session_ending_answers", atMost: 32, Self.refusal) ?? []
         refreshLeadTime = reader.integer("refresh_lead_time", in: 0...86_400).map { .seconds($0) }
+        reuseGrace = reader.integer("reuse_grace", in: 0...86_400).map { .seconds($0) }
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         try reader.finish()
     }
@@ -217,6 +218,7 @@ extension TenantConfiguration {
             }
         }
         if let refreshLeadTime { json.member("refresh_lead_time", refreshLeadTime.components.seconds) }
+        if let reuseGrace { json.member("reuse_grace", reuseGrace.components.seconds) }
         if let proactiveRefresh { json.member("proactive_refresh", proactiveRefresh.components.seconds) }
     }
 

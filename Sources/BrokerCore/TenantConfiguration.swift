@@ -55,6 +55,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var sessionEndingAnswers: [RefusalPattern] = []
     /// How long before a token's expiry it is refreshed already; nil for the preset's.
     package var refreshLeadTime: Duration?
+    /// For how long after its first use the provider takes a refresh token again, 0 to 86,400 s; nil for the preset's.
+    package var reuseGrace: Duration?
     /// How long before its expiry a user's token is renewed although nobody asks for it, 60 s to a day; nil for not at
     /// all.
     package var proactiveRefresh: Duration?

@@ -1,6 +1,7 @@
 package import CredentialStore
 internal import Cryptography
 package import OAuth
+internal import Synchronization
 
 /// A tenant as it stood when it was read. Immutable; replaced whole. An object, so that whoever passes it on counts one
 /// reference and not one for each of its parts.
@@ -37,10 +38,21 @@ package final class TenantDirectory: Sendable {
     private let time: any Time
     private let cache: RevalidatingCache<TenantName, Tenant>
     private let versions = VersionSource()
+    /// The tenants that the store told a change of, and that were not read since.
+    private let changed = Mutex<Set<TenantName>>([])
+    private let onPut: @Sendable (Tenant) -> Void
 
-    package init(vault: Vault, bus: EventBus, time: any Time) {
+    /// Far more tenants than are changed between two reads of them.
+    private static let mostChanged = 4096
+
+    /// - Parameter onPut: called when a tenant was put, by this replica or, once it is read again, by another one. It may
+    ///   be called more than once for one put, and does not suspend.
+    package init(
+        vault: Vault, bus: EventBus, time: any Time, onPut: @escaping @Sendable (Tenant) -> Void = { _ in }
+    ) {
         self.vault = vault
         self.time = time
+        self.onPut = onPut
         cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust, holdsConfiguration: true) { name, tenant in
             // An object; a configuration's values and what was made of them, by the length of the text that they are
             // written in.
@@ -48,7 +60,11 @@ package final class TenantDirectory: Sendable {
         } version: {
             $0.version
         }
-        bus.onChange(of: .tenant) { [cache] id, version in cache.hear(id.tenant, version: version) }
+        bus.onChange(of: .tenant) { [self] id, version in
+            // What this replica has written itself is told of, too.
+            if let version, cache.any(id.tenant)?.version != version { noteChange(of: id.tenant) }
+            cache.hear(id.tenant, version: version)
+        }
         bus.onRemoval { [cache] tenant in cache.remove(tenant) }
     }
 
@@ -89,9 +105,25 @@ package final class TenantDirectory: Sendable {
 
     private func reread(_ name: TenantName) async throws(StoreError) -> Tenant? {
         let ticket = cache.ticket(name, now: time.monotonic)
-        let tenant = try await read(name)
+        let known = cache.any(name)
+        let isChanged = changed.withLock { $0.remove(name) != nil }
+        let tenant: Tenant?
+        do throws(StoreError) {
+            tenant = try await read(name)
+        } catch {
+            if isChanged { noteChange(of: name) }
+            throw error
+        }
         cache.fill(name, tenant, ticket)
+        if let tenant, isChanged || known.map({ $0.version < tenant.version }) ?? false { onPut(tenant) }
         return tenant
+    }
+
+    private func noteChange(of name: TenantName) {
+        changed.withLock { changed in
+            if changed.count >= Self.mostChanged { changed = [] }
+            changed.insert(name)
+        }
     }
 
     /// Writes the configuration whole. Returns the tenant and whether it is new.
@@ -102,7 +134,8 @@ package final class TenantDirectory: Sendable {
             return try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.vault.read(RecordID(.tenant, name))
                 let version =
-                    current.map { self.versions.next(after: $0.version) } ?? self.versions.first(at: self.time.now)
+                    current.map { self.versions.next(after: $0.version, at: self.time.now) }
+                    ?? self.versions.first(at: self.time.now)
                 let record = OpenRecord(
                     id: RecordID(.tenant, name), version: version, content: SecretBytes(configuration.encoded))
                 let ticket = self.cache.ticket(name, now: self.time.monotonic)
@@ -113,6 +146,8 @@ package final class TenantDirectory: Sendable {
                 }
                 let tenant = Tenant(name: name, version: version, configuration: configuration)
                 self.cache.put(name, tenant, ticket)
+                _ = self.changed.withLock { $0.remove(name) }
+                self.onPut(tenant)
                 return (tenant, current == nil)
             }
         } catch {

@@ -7,25 +7,37 @@ internal import Reactor
 /// Where the OAuth core meets the HTTPS client: sends token requests, tries again by the schedule, and says what an
 /// answer means.
 package struct TokenEndpoint: Sendable {
-    /// A request that brought no token.
-    enum Failure: Error {
-        /// The provider ended the session that the refresh token belongs to.
+    /// What came of one call.
+    enum Answer {
+        case granted(TokenResponse)
+        /// The provider says that the session has ended which the refresh token belongs to.
         case sessionEnded(TokenErrorResponse)
-        case failed(BrokerError)
-        /// Somebody else has the lease by now, or has changed what was to be renewed.
-        case overtaken
+        /// Asking again would bring the same.
+        case refused(BrokerError)
+        case again(BrokerError, retryAfter: Duration?)
+        /// The provider counts the client's requests, and asks it to wait.
+        case rateLimited(BrokerError, retryAfter: Duration)
 
-        /// The failure for one to whom a refusal is a refusal: a refresh token is not what was asked with.
-        var reason: BrokerError {
+        /// The error of an answer that brought no token, for a caller to whom the end of a session is a refusal; nil for a
+        /// grant.
+        var error: BrokerError? {
             switch self {
-            case .failed(let reason): reason
+            case .granted: nil
             case .sessionEnded(let answer):
-                BrokerError(
-                    .unexpectedError, "The provider refused the request.",
-                    errorCode: answer.errorCode)
-            case .overtaken: BrokerError(.retryableError, "The credentials changed meanwhile.", retryAfter: 1)
+                BrokerError(.unexpectedError, "The provider refused the request.", errorCode: answer.errorCode)
+            case .refused(let error), .again(let error, _), .rateLimited(let error, _): error
             }
         }
+    }
+
+    /// A token request that can be sent any number of times.
+    struct Call: Sendable {
+        fileprivate var message: ClientRequest
+        let grant: TokenRequest.Grant
+        let server: AuthorizationServer
+        let id: RefreshID
+        /// What the provider's pauses are kept by.
+        let pause: ProviderPauses.Key
     }
 
     private let transport: any ProviderTransport
@@ -57,63 +69,39 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
-    /// Asks for a token: one call, and up to five more where the design has them.
-    /// - Parameters:
-    ///   - lease: what a renewal holds, and keeps for as long as this takes.
-    ///   - retriesEveryFailure: whether every failure at all is tried again, and none is final: an upgrade.
-    func request(
-        _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID,
-        under lease: RenewalLease? = nil, retriesEveryFailure: Bool = false
-    ) async throws(Failure) -> TokenResponse {
-        let pauses = budget.pauses
-        let pause = ProviderPauses.Key(client, at: server)
-        if request.grant != .authorizationCode {
-            do throws(BrokerError) {
-                try admit(client, at: server)
-            } catch {
-                throw .failed(error)
-            }
-        }
+    /// Makes a token request ready to be sent.
+    /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
+    func prepare(
+        _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
+    ) throws(BrokerError) -> Call {
         let (form, authorization) = request.form(for: client, at: server)
-        let message = try Self.message(to: server.tokenEndpoint, form, authorization, server)
+        return Call(
+            message: try Self.message(to: server.tokenEndpoint, form, authorization, server), grant: request.grant,
+            server: server, id: id, pause: ProviderPauses.Key(client, at: server))
+    }
+
+    /// Asks for a token by a code: one call, and up to five more where the design has them.
+    func redeem(
+        _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
+    ) async throws(BrokerError) -> TokenResponse {
+        let call = try prepare(request, for: client, at: server, as: id)
         var retry = 0
-        // Whether an earlier try, of this process or of another, may have spent the refresh token.
-        var mayBeSpent = lease?.isUncertain ?? false
         while true {
-            if let lease {
-                try await lease.prepareCall()
-                if lease.isUncertain, request.grant.spendsRefreshToken {
-                    log.warning(
-                        "refresh_outcome_unknown",
-                        LogField.credentials(lease.id) + [.refresh(id), .provider(server.preset)])
-                    metrics.repeatedAfterUnknownOutcome(provider: server.preset.name)
-                }
-            }
-            var (outcome, isUncertain) = await attempt(message, grant: request.grant, server: server, id: id)
-            mayBeSpent = mayBeSpent || isUncertain
-            lease?.callEnded(isUncertain: isUncertain && request.grant.spendsRefreshToken)
-            if retriesEveryFailure { outcome = outcome.neverFinal }
-            switch outcome {
+            let (answer, _) = await send(call)
+            switch answer {
             case .granted(let response): return response
-            case .ended(let failure): throw failure
             case .again(let error, let retryAfter):
                 retry += 1
                 guard let wait = BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) else {
-                    if let retryAfter { pauses.pause(pause, for: retryAfter, now: time.monotonic) }
-                    throw .failed(error)
+                    if let retryAfter { budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic) }
+                    throw error
                 }
-                // A code grows old, and a provider forgives a refresh token that comes again only for a short time: neither
-                // waits for a pause that another call has met.
-                let isUrgent =
-                    request.grant == .authorizationCode || mayBeSpent && request.grant.spendsRefreshToken
-                do throws(BrokerError) {
-                    try await waitBeforeRetry(wait, isUrgent ? nil : pause, under: lease)
-                } catch {
-                    throw .failed(error)
-                }
+                // A code grows old: it does not wait for a pause that another call has met.
+                try await waitBeforeRetry(wait, nil)
             case .rateLimited(let error, let retryAfter):
-                pauses.pause(pause, for: retryAfter, now: time.monotonic)
-                throw .failed(error)
+                budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic)
+                throw error
+            case .refused, .sessionEnded: throw answer.error!
             }
         }
     }
@@ -129,12 +117,7 @@ package struct TokenEndpoint: Sendable {
                 "No device authorization endpoint is known of this provider. Name it in the tenant's endpoints.")
         }
         let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
-        let message: ClientRequest
-        do throws(Failure) {
-            message = try Self.message(to: address, form, authorization, server)
-        } catch {
-            throw error.reason
-        }
+        let message = try Self.message(to: address, form, authorization, server)
         let id = RefreshID()
         var retry = 0
         while true {
@@ -213,26 +196,13 @@ package struct TokenEndpoint: Sendable {
         return response.status == .ok
     }
 
-    private enum Attempt {
-        case granted(TokenResponse)
-        case ended(Failure)
-        case again(BrokerError, retryAfter: Duration?)
-        case rateLimited(BrokerError, retryAfter: Duration)
-
-        var neverFinal: Attempt {
-            switch self {
-            case .granted, .again: self
-            case .ended(let failure): .again(failure.reason, retryAfter: nil)
-            case .rateLimited(let error, let retryAfter): .again(error, retryAfter: retryAfter)
-            }
-        }
-    }
-
     /// One call: what it brought, and whether the provider may have done what it was asked without our having the
     /// result.
-    private func attempt(
-        _ message: ClientRequest, grant: TokenRequest.Grant, server: AuthorizationServer, id: RefreshID
-    ) async -> (outcome: Attempt, isUncertain: Bool) {
+    /// - Parameter limit: how long the call may take; nil for the transport's own limit.
+    func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, isUncertain: Bool) {
+        let (server, grant, id) = (call.server, call.grant, call.id)
+        var message = call.message
+        message.timeLimit = limit
         let response: ClientResponse
         // A lifetime counts from when the provider granted it, which is not before this.
         let asked = time.now
@@ -242,9 +212,7 @@ package struct TokenEndpoint: Sendable {
             log.warning(
                 "token_request_failed", [.refresh(id), .provider(server.preset), .transport(error)])
             let (reason, isFinal) = Self.meaning(of: error, grant: grant)
-            return (
-                isFinal ? .ended(.failed(reason)) : .again(reason, retryAfter: nil), error.requestMayHaveBeenProcessed
-            )
+            return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), error.requestMayHaveBeenProcessed)
         }
         if (200..<300).contains(response.status.code) {
             if let granted = await Self.grant(response, askedAt: asked) {
@@ -252,7 +220,10 @@ package struct TokenEndpoint: Sendable {
             }
             log.warning(
                 "token_response_unusable", [.refresh(id), .provider(server.preset), .status(response.status)])
-            return (.ended(.failed(Self.unusable)), true)
+            // A refresh token is spent all the same, and good for another try while the provider's grace lasts.
+            return (
+                grant.spendsRefreshToken ? .again(Self.unusable, retryAfter: nil) : .refused(Self.unusable), true
+            )
         }
         let refusal = await refusal(response, as: id, at: server)
         log.warning("token_request_refused", refusal.fields)
@@ -261,32 +232,34 @@ package struct TokenEndpoint: Sendable {
 
     private func meaning(
         of refusal: Refusal, grant: TokenRequest.Grant, server: AuthorizationServer
-    ) -> Attempt {
+    ) -> Answer {
+        // An upgrade is tried again whatever the answer; but this one is about the refresh token, and not about the client.
+        if grant == .upgrade, (400...499).contains(refusal.status), refusal.answer.isInvalidGrant {
+            return .sessionEnded(refusal.answer)
+        }
         let failure = TokenFailure(
             grant: grant, status: refusal.status, answer: refusal.answer,
             sessionEndingAnswers: server.sessionEndingAnswers)
         switch failure {
-        case .endsSession: return .ended(.sessionEnded(refusal.answer))
+        case .endsSession: return .sessionEnded(refusal.answer)
         case .retryable: return .again(refusal.retryable, retryAfter: refusal.retryAfter)
         case .rateLimited:
             if grant == .authorizationCode { return .again(refusal.retryable, retryAfter: refusal.retryAfter) }
             return .rateLimited(
                 refusal.retryable, retryAfter: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
         case .illegalConfiguration:
-            return .ended(
-                .failed(
-                    BrokerError(
-                        .illegalConfiguration,
-                        "The provider does not grant this client credentials. Check the tenant's client_id, "
-                            + "client_secret and scopes.",
-                        errorCode: refusal.answer.subStatus ?? refusal.answer.error)))
+            return .refused(
+                BrokerError(
+                    .illegalConfiguration,
+                    "The provider does not grant this client credentials. Check the tenant's client_id, "
+                        + "client_secret and scopes.",
+                    errorCode: refusal.answer.subStatus ?? refusal.answer.error))
         case .unexpected:
-            return .ended(
-                .failed(
-                    BrokerError(
-                        .unexpectedError, "The provider refused the token request with status \(refusal.status).",
-                        errorCode: refusal.answer.errorCode)))
-        case .unusable: return .ended(.failed(Self.unusable))
+            return .refused(
+                BrokerError(
+                    .unexpectedError, "The provider refused the token request with status \(refusal.status).",
+                    errorCode: refusal.answer.errorCode))
+        case .unusable: return .refused(Self.unusable)
         }
     }
 
@@ -313,29 +286,35 @@ package struct TokenEndpoint: Sendable {
         let answer = await InputReading.run(bytes: response.body.count) { TokenErrorResponse(body: response.body) }
         return Refusal(
             status: response.status.code, answer: answer,
-            retryAfter: response.fields["Retry-After"].flatMap { RetryAfter.parse($0, now: time.now) },
+            retryAfter: response.fields["Retry-After"].flatMap {
+                RetryAfter.parse($0, status: response.status.code, now: time.now)
+            },
             fields: [.refresh(id), .provider(server.preset), .status(response.status)]
                 + [LogField.providerError(answer)].compactMap { $0 })
     }
 
-    /// Waits before a request is tried again: for as long as the schedule says, and until the end of a pause that the
-    /// provider has asked another call of the same client for meanwhile.
-    /// - Parameter pause: whose pauses count; nil for a retry that waits for none.
-    /// - Throws: `retryable_error` with what is left of a pause that lasts longer than a call waits
-    ///   (`BackoffSchedule.longestWait`, for all pauses before one retry together).
-    private func waitBeforeRetry(
-        _ duration: Duration, _ pause: ProviderPauses.Key?, under lease: RenewalLease? = nil
-    ) async throws(BrokerError) {
+    /// How long to wait before a request is tried again: for as long as the schedule says, and until the end of a pause
+    /// that the provider has asked another call of the same client for meanwhile.
+    /// - Throws: `retryable_error` with what is left of a pause that lasts longer than `longest`.
+    func wait(
+        _ scheduled: Duration, heeding pause: ProviderPauses.Key, atMost longest: Duration
+    ) throws(BrokerError) -> Duration {
+        guard let remaining = budget.pauses.remaining(pause, now: time.monotonic) else { return scheduled }
+        if remaining > longest { throw Self.retryable(nil, after: remaining) }
+        return max(scheduled, remaining)
+    }
+
+    /// Waits before a request is tried again.
+    /// - Parameter pause: whose pauses count, `BackoffSchedule.longestWait` for all of them together; nil for a retry that
+    ///   waits for none.
+    private func waitBeforeRetry(_ duration: Duration, _ pause: ProviderPauses.Key?) async throws(BrokerError) {
         let latest = time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
         var wait = duration
         while true {
-            if let pause, let remaining = budget.pauses.remaining(pause, now: time.monotonic) {
-                if time.monotonic.advanced(by: remaining) > latest { throw Self.retryable(nil, after: remaining) }
-                wait = max(wait, remaining)
-            }
+            if let pause { wait = try self.wait(wait, heeding: pause, atMost: time.monotonic.duration(to: latest)) }
             if wait <= .zero { return }
             do {
-                if let lease { try await lease.wait(for: wait) } else { try await time.sleep(for: wait) }
+                try await time.sleep(for: wait)
             } catch {
                 throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
             }
@@ -366,7 +345,7 @@ package struct TokenEndpoint: Sendable {
                     .illegalConfiguration,
                     "The tenant's provider addresses may not be called: " + TargetPolicy.remedy), true
             )
-        case .malformedResponse, .responseTooLarge: (unusable, true)
+        case .malformedResponse, .responseTooLarge: (unusable, !grant.spendsRefreshToken)
         case .cancelled: (unreachable, true)
         case .nameNotFound, .nameResolutionFailed, .connectFailed, .tlsFailed, .timedOut, .connectionLost:
             (unreachable, grant == .authorizationCode && error.requestMayHaveBeenProcessed)
@@ -391,16 +370,11 @@ package struct TokenEndpoint: Sendable {
 
     private static func message(
         to endpoint: String, _ form: [FormEncoding.Pair], _ authorization: String?, _ server: AuthorizationServer
-    ) throws(Failure) -> ClientRequest {
+    ) throws(BrokerError) -> ClientRequest {
         guard let url = URLTarget(endpoint) else {
-            throw .failed(BrokerError(.illegalConfiguration, "The provider's endpoint is not a usable URL."))
+            throw BrokerError(.illegalConfiguration, "The provider's endpoint is not a usable URL.")
         }
-        let pins: PinSet?
-        do throws(BrokerError) {
-            pins = try PinSet.inForce(server.pinnedCertificates, at: url)
-        } catch {
-            throw .failed(error)
-        }
+        let pins = try PinSet.inForce(server.pinnedCertificates, at: url)
         var fields: Fields = [
             "Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json",
             "User-Agent": "token-broker",

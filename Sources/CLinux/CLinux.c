@@ -7,6 +7,7 @@
 #include <link.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <sys/auxv.h>
 #include <sys/epoll.h>
@@ -16,6 +17,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 const uint32_t CLINUX_IN = EPOLLIN, CLINUX_OUT = EPOLLOUT, CLINUX_RDHUP = EPOLLRDHUP, CLINUX_HUP = EPOLLHUP,
@@ -46,6 +48,21 @@ int clinux_epoll_wait(int epoll, struct clinux_event *events, int capacity, int 
         events[i].events = buffer[i].events;
     }
     return count;
+}
+
+int clinux_wait_for_semaphore(void *semaphore, int64_t nanoseconds) {
+    struct timespec due;
+    clock_gettime(CLOCK_MONOTONIC, &due);
+    due.tv_sec += nanoseconds / 1000000000;
+    due.tv_nsec += nanoseconds % 1000000000;
+    if (due.tv_nsec >= 1000000000) {
+        due.tv_sec += 1;
+        due.tv_nsec -= 1000000000;
+    }
+    int result;
+    do result = sem_clockwait(semaphore, CLOCK_MONOTONIC, &due);
+    while (result == -1 && errno == EINTR);
+    return result;
 }
 
 int clinux_eventfd(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }

@@ -15,6 +15,8 @@ struct RecordHead: Sendable, Equatable {
 /// The state that a commit meets.
 protocol CommitBasis {
     func head(_ id: RecordID) throws(StoreError) -> RecordHead?
+    /// The time of day by the store's clock; nil for a store that carries out a commit before the call returns.
+    var time: Timestamp? { get }
     /// With what is left of its lease.
     func record(_ id: RecordID) throws(StoreError) -> StoredRecord?
     func holder(of lookup: LookupKey) -> RecordID?
@@ -31,6 +33,8 @@ struct CommitPlan {
     private(set) var clearedTenants: Set<TenantName> = []
     /// What the commit adds to the log, in order.
     private(set) var entries: [StoredLogEntry] = []
+    /// After how long a replica is to see to a lease that the commit gives up; nil for never.
+    private(set) var recoveries: [RecordID: Duration?] = [:]
     /// Holders of look-up digests that the changes so far have made or unmade (nil).
     private var holders: [LookupKey: RecordID?] = [:]
 
@@ -71,26 +75,48 @@ struct CommitPlan {
                 else { throw .conflict }
                 record.due = next
                 outcomes[id] = record
-            case .claim(let id, let version, let holder, let replacing, let duration):
-                guard var record = try current(id, basis), record.version == version else { throw .conflict }
-                guard record.lease?.holder == holder || Self.isFree(record.lease, for: replacing) else {
-                    throw .conflict
-                }
-                record.lease = Lease(holder: holder, remaining: duration)
-                outcomes[id] = record
-            case .release(let id, let version, let holder, let isSettled):
-                guard var record = try current(id, basis), record.version == version, record.lease?.holder == holder
+            case .claim(let id, let version, let claim):
+                guard var record = try current(id, basis), record.version == version,
+                    Self.admits(claim, record.lease, basis.time)
                 else { throw .conflict }
-                record.lease = isSettled ? nil : Lease(holder: holder, remaining: .zero, wasGivenUp: true)
+                record.lease = Self.lease(claim, after: record.lease)
                 outcomes[id] = record
+            case .release(let id, let version, let holder, let release):
+                guard var record = try current(id, basis), record.version == version, let lease = record.lease,
+                    lease.holder == holder
+                else { throw .conflict }
+                record.lease = Self.lease(lease, after: release)
+                outcomes[id] = record
+                if case .unknown(let recovery) = release.outcome { recoveries.updateValue(recovery, forKey: id) }
             case .append(let entry): entries.append(entry)
             }
         }
     }
 
-    private static func isFree(_ lease: Lease?, for replacing: String?) -> Bool {
-        guard let lease else { return replacing == nil }
-        return lease.hasRunOut && lease.holder == replacing
+    private static func admits(_ claim: LeaseClaim, _ lease: Lease?, _ time: Timestamp?) -> Bool {
+        if let time, let latest = claim.notAfter, time > latest { return false }
+        guard let lease else { return claim.replacing == nil }
+        if lease.holder == claim.holder { return !lease.wasGivenUp }
+        return lease.holder == claim.replacing && (claim.replacesStanding || lease.hasRunOut)
+    }
+
+    private static func lease(_ claim: LeaseClaim, after standing: Lease?) -> Lease {
+        Lease(
+            holder: claim.holder, remaining: claim.duration,
+            sinceFirstUse: claim.marksUse ? standing?.sinceFirstUse ?? .zero : nil, isOpen: claim.isOpen)
+    }
+
+    private static func lease(_ standing: Lease, after release: LeaseRelease) -> Lease? {
+        var lease = standing
+        (lease.remaining, lease.failure) = (.zero, release.failure)
+        switch release.outcome {
+        case .settled:
+            if release.failure == nil { return nil }
+            (lease.wasGivenUp, lease.isSettled, lease.isOpen, lease.sinceFirstUse) = (true, true, false, nil)
+        case .unknown: (lease.wasGivenUp, lease.isOpen) = (true, false)
+        case .open: lease.isOpen = true
+        }
+        return lease
     }
 
     private func current(_ id: RecordID, _ basis: some CommitBasis) throws(StoreError) -> StoredRecord? {

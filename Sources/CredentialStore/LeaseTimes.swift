@@ -1,10 +1,20 @@
 internal import OAuth
 internal import Reactor
 
-/// Until when the leases last that this process has given, by its own clock: all that a store of one writer needs. A
-/// lease that an earlier process gave has run out, for its holder is dead.
+/// The times of the leases that this process has given, by its own clock: all that a store of one writer needs. A lease
+/// that an earlier process gave has run out, for its holder is dead.
 struct LeaseTimes {
-    private var ends: [RecordID: MonotonicInstant] = [:]
+    private struct Entry {
+        /// A store may keep less of it.
+        var lease: Lease
+        var end: MonotonicInstant
+        var firstUse: MonotonicInstant?
+        var failureEnd: MonotonicInstant?
+        /// When a replica is to see to the lease; nil for never.
+        var recovery: MonotonicInstant?
+    }
+
+    private var entries: [RecordID: Entry] = [:]
     private let now: @Sendable () -> MonotonicInstant
 
     init(now: @escaping @Sendable () -> MonotonicInstant = { .now }) {
@@ -13,20 +23,39 @@ struct LeaseTimes {
 
     /// `record` with what is left of its lease now.
     func timed(_ record: StoredRecord) -> StoredRecord {
+        guard var lease = record.lease else { return record }
         var record = record
-        if record.lease != nil { record.lease?.remaining = remaining(record.id) }
+        let (now, entry) = (now(), entries[record.id])
+        if let entry { lease = entry.lease }
+        lease.remaining = lease.wasGivenUp ? .zero : entry.map { now.duration(to: $0.end) } ?? .zero
+        lease.sinceFirstUse = entry?.firstUse.map { $0.duration(to: now) }
+        let failureRemaining = entry?.failureEnd.map { now.duration(to: $0) } ?? .zero
+        if failureRemaining > .zero { lease.failure?.remaining = failureRemaining } else { lease.failure = nil }
+        record.lease = lease
         return record
     }
 
-    func remaining(_ id: RecordID) -> Duration {
-        ends[id].map { max(.zero, now().duration(to: $0)) } ?? .zero
+    /// When a replica was to see to the lease; nil where it has time or is to be left alone. The far past for a lease of an
+    /// earlier process that did not give it up.
+    func lapse(_ id: RecordID, wasGivenUp: Bool) -> MonotonicInstant? {
+        guard let entry = entries[id] else { return wasGivenUp ? nil : MonotonicInstant(nanoseconds: .min) }
+        return entry.recovery.flatMap { $0 <= now() ? $0 : nil }
     }
 
-    /// When the lease has run out; the far past for one of an earlier process.
-    func end(_ id: RecordID) -> MonotonicInstant { ends[id] ?? MonotonicInstant(nanoseconds: .min) }
-
     /// A commit has written or removed the record.
-    mutating func note(_ id: RecordID, _ record: StoredRecord?) {
-        ends[id] = record?.lease.map { now().advanced(by: $0.remaining) }
+    /// - Parameter recovery: after how long a replica is to see to a lease that the commit has given up, nil for never; nil
+    ///   for a commit that has given none up.
+    mutating func note(_ id: RecordID, _ record: StoredRecord?, recovery: Duration?? = nil) {
+        guard let lease = record?.lease else {
+            entries[id] = nil
+            return
+        }
+        let now = now()
+        let end = now.advanced(by: lease.remaining)
+        entries[id] = Entry(
+            lease: lease, end: end, firstUse: lease.sinceFirstUse.map { now.advanced(by: .zero - $0) },
+            failureEnd: lease.failure.map { now.advanced(by: $0.remaining) },
+            recovery: !lease.wasGivenUp
+                ? end : recovery.map { $0.map { now.advanced(by: $0) } } ?? entries[id]?.recovery)
     }
 }

@@ -7,10 +7,26 @@ internal import Synchronization
 /// Its calls never wait, so they throw conflicts only.
 package final class MemoryRecordStore: RecordStore {
     private let contents: Mutex<Contents>
+    private let timeOfDay: (@Sendable () -> Timestamp)?
 
-    /// - Parameter now: measures leases.
-    package init(now: @escaping @Sendable () -> MonotonicInstant = { .now }) {
-        contents = Mutex(Contents(now: now))
+    /// - Parameters:
+    ///   - now: measures leases.
+    ///   - timeOfDay: the clock that the users of a shared store go by; nil for a store of one writer.
+    package init(
+        now: @escaping @Sendable () -> MonotonicInstant = { .now }, timeOfDay: (@Sendable () -> Timestamp)? = nil
+    ) {
+        self.timeOfDay = timeOfDay
+        contents = Mutex(Contents(now: now, timeOfDay: timeOfDay))
+    }
+
+    private init(_ contents: Contents, timeOfDay: (@Sendable () -> Timestamp)?) {
+        self.contents = Mutex(contents)
+        self.timeOfDay = timeOfDay
+    }
+
+    /// Another store, with what this one holds now.
+    package func copy() -> MemoryRecordStore {
+        MemoryRecordStore(contents.withLock { $0 }, timeOfDay: timeOfDay)
     }
 
     package var revalidateAfter: Duration? { nil }
@@ -83,9 +99,13 @@ package final class MemoryRecordStore: RecordStore {
 
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         contents.withLock { contents in
-            let lapsed = contents.timedRecords.filter { $0.id.kind == kind }.compactMap { LapsedLease($0) }
-            let ordered = lapsed.sorted { (contents.leases.end($0.id), $0.id) < (contents.leases.end($1.id), $1.id) }
-            return Array(ordered.prefix(limit))
+            let lapsed = contents.records.values.compactMap { record -> (MonotonicInstant, LapsedLease)? in
+                guard record.id.kind == kind, let lease = record.lease,
+                    let lapse = contents.leases.lapse(record.id, wasGivenUp: lease.wasGivenUp)
+                else { return nil }
+                return (lapse, LapsedLease(id: record.id, version: record.version, holder: lease.holder))
+            }
+            return lapsed.sorted { ($0.0, $0.1.id) < ($1.0, $1.1.id) }.prefix(limit).map(\.1)
         }
     }
 
@@ -113,7 +133,7 @@ package final class MemoryRecordStore: RecordStore {
         }
     }
 
-    package func clock() async throws(StoreError) -> Timestamp? { nil }
+    package func clock() async throws(StoreError) -> Timestamp? { timeOfDay?() }
 
     package func check() async throws(StoreError) {}
 
@@ -127,9 +147,14 @@ package final class MemoryRecordStore: RecordStore {
         private(set) var bounds = LogBounds()
         private(set) var leases: LeaseTimes
 
-        init(now: @escaping @Sendable () -> MonotonicInstant) {
+        private let timeOfDay: (@Sendable () -> Timestamp)?
+
+        init(now: @escaping @Sendable () -> MonotonicInstant, timeOfDay: (@Sendable () -> Timestamp)?) {
             leases = LeaseTimes(now: now)
+            self.timeOfDay = timeOfDay
         }
+
+        var time: Timestamp? { timeOfDay?() }
 
         var timedRecords: [StoredRecord] { records.values.map(leases.timed) }
 
@@ -153,7 +178,7 @@ package final class MemoryRecordStore: RecordStore {
             }
             // Removals first: a digest may pass from one record to another.
             for id in plan.outcomes.keys { remove(id) }
-            for (id, record) in plan.outcomes { leases.note(id, record) }
+            for (id, record) in plan.outcomes { leases.note(id, record, recovery: plan.recoveries[id]) }
             for case (let id, let record?) in plan.outcomes {
                 records[id] = record
                 if let lookup = record.lookup { holders[LookupKey(kind: id.kind, digest: lookup)] = id }

@@ -43,9 +43,9 @@ package enum VaultChange: Sendable, Equatable {
     /// stay.
     case settleDue(RecordID, version: Int64, due: Timestamp? = nil, next: Timestamp? = nil)
     /// Takes or extends the lease on the record that has exactly this version; its version and content stay.
-    case claim(RecordID, version: Int64, holder: String, replacing: String?, for: Duration)
+    case claim(RecordID, version: Int64, LeaseClaim)
     /// Ends `holder`'s lease: it goes, or stays as one that has run out.
-    case release(RecordID, version: Int64, holder: String, isSettled: Bool)
+    case release(RecordID, version: Int64, holder: String, LeaseRelease)
     /// Adds an entry at the end of the log. Several of a commit keep their order. Never a conflict.
     case append(OpenLogEntry)
 }

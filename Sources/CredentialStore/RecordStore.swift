@@ -22,6 +22,13 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// Credentials that a provider granted and the shared store could not take yet; in a process's own journal only.
     /// The key is the storage key.
     case unpublished
+    /// The identity of a journal; under the tenant `.broker`, the key is empty.
+    case process
+    /// What this process stored of late, for a store that goes back; in a process's own journal only. The key is the storage
+    /// key.
+    case granted
+    /// Under the tenant `.broker`: which history of commits the shared store showed last; see `StoreLineage`.
+    case lineage
 }
 
 /// Where a record stands.
@@ -108,14 +115,12 @@ package enum RecordChange: Sendable, Equatable {
     /// - Parameter due: the mark that the record must have; nil takes any.
     case settleDue(RecordID, version: Int64, due: Timestamp? = nil, next: Timestamp? = nil)
     /// Takes the lease on the record that has exactly this version, for a time that begins with the commit. The record
-    /// must have no lease, with `replacing` nil; or `holder`'s own, run out or not, which is extended; or one of
-    /// `replacing`'s that has run out. The record's version and content stay.
-    /// - Parameter holder: up to 100 octets of ASCII that nobody else uses.
-    case claim(RecordID, version: Int64, holder: String, replacing: String?, for: Duration)
+    /// must have no lease, with `replacing` nil; or the claimer's own, run out or not but not given up, which is extended
+    /// and may be named in `replacing`; or one of
+    /// `replacing`'s that has run out, was given up, or is taken over standing. The record's version and content stay.
+    case claim(RecordID, version: Int64, LeaseClaim)
     /// Ends `holder`'s lease, run out or not, on the record that has exactly this version.
-    /// - Parameter isSettled: whether the lease goes. Otherwise it has run out now and stays, as given up: a mark that
-    ///   nobody knows how its holder's work ended.
-    case release(RecordID, version: Int64, holder: String, isSettled: Bool)
+    case release(RecordID, version: Int64, holder: String, LeaseRelease)
     /// Adds an entry at the end of the log. Several of a commit keep their order. Never a conflict.
     case append(StoredLogEntry)
 }
@@ -167,7 +172,8 @@ package protocol RecordStore: Sendable {
     /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
     func commit(_ changes: [RecordChange]) async throws(StoreError)
 
-    /// Up to `limit` records whose lease has run out without having been given up, those first that did so first.
+    /// Up to `limit` records whose lease has run out without having been given up, or was given up for another replica to
+    /// see to, those first that did so first.
     func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease]
 
     /// Removes up to `limit` records whose expiry is before `now`. Returns how many went.
@@ -206,14 +212,24 @@ package protocol RecordStore: Sendable {
     /// closed. To be called once at most. `hear` is called in the order of what it tells, and must not block.
     ///
     /// A store whose only writer is this process tells nothing.
+    ///
+    /// That the store has gone back is told before anything is read or written that shows it.
     func watch(_ hear: @escaping @Sendable (StoreNews) -> Void)
 
     /// The time of day by the clock that every user of the store shares; nil where that is this process's own.
     func clock() async throws(StoreError) -> Timestamp?
+
+    /// Which history of commits the store shows now; nil where it does not tell. One that differs from what was known is
+    /// told to whoever watches before this returns.
+    func lineage() async throws(StoreError) -> StoreLineage?
 
     /// Shows that the store can be reached and written to, and that its schema is the one that this build knows.
     func check() async throws(StoreError)
 
     /// Ends connections and threads and lets go of locks. No other call may follow.
     func close() async
+}
+
+extension RecordStore {
+    package func lineage() async throws(StoreError) -> StoreLineage? { nil }
 }

@@ -11,6 +11,9 @@ package enum StoreNews: Sendable, Equatable {
     case changed([StoreChange])
     /// A commit was too large to be told: anything may have changed.
     case unknown
+    /// The store may lack commits that were seen, and whatever is told of it later is about what it has now: see
+    /// `StoreLineage`.
+    case wentBack
 }
 
 /// What a commit has changed, without the content.

@@ -71,10 +71,9 @@ package final class Vault: Sendable {
             case .removeAll(let tenant): sealed.append(.removeAll(tenant))
             case .settleDue(let id, let version, let due, let next):
                 sealed.append(.settleDue(id, version: version, due: due, next: next))
-            case .claim(let id, let version, let holder, let replacing, let duration):
-                sealed.append(.claim(id, version: version, holder: holder, replacing: replacing, for: duration))
-            case .release(let id, let version, let holder, let isSettled):
-                sealed.append(.release(id, version: version, holder: holder, isSettled: isSettled))
+            case .claim(let id, let version, let claim): sealed.append(.claim(id, version: version, claim))
+            case .release(let id, let version, let holder, let release):
+                sealed.append(.release(id, version: version, holder: holder, release))
             case .append(let entry): sealed.append(.append(try seal(entry)))
             }
         }
@@ -102,7 +101,7 @@ package final class Vault: Sendable {
         }
     }
 
-    /// Up to `limit` records whose lease has run out without having been given up, those first that did so first.
+    /// Up to `limit` records whose lease a replica is to see to, those first that ran out first; see `RecordStore`.
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         try await store.lapsed(kind, limit: limit)
     }
@@ -112,6 +111,9 @@ package final class Vault: Sendable {
 
     /// See `RecordStore`.
     package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { store.watch(hear) }
+
+    /// See `RecordStore`.
+    package func lineage() async throws(StoreError) -> StoreLineage? { try await store.lineage() }
 
     /// The earliest due mark of the kind's records; nil when none has one.
     package func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {
@@ -178,7 +180,7 @@ package final class Vault: Sendable {
     /// Closes the store. No other call may follow.
     package func close() async { await store.close() }
 
-    func seal(_ record: OpenRecord) throws(StoreError) -> StoredRecord {
+    package func seal(_ record: OpenRecord) throws(StoreError) -> StoredRecord {
         try sealing { () throws(CryptographyError) in try sealer.seal(record) }
     }
 
@@ -195,7 +197,7 @@ package final class Vault: Sendable {
         }
     }
 
-    func open(_ record: StoredRecord) throws(StoreError) -> OpenRecord {
+    package func open(_ record: StoredRecord) throws(StoreError) -> OpenRecord {
         do {
             return try sealer.open(record)
         } catch {

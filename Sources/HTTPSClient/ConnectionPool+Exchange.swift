@@ -5,7 +5,8 @@ internal import Reactor
 extension ConnectionPool {
     /// Sends one request and reads its answer.
     func exchange(_ request: ClientRequest) async throws(TransportError) -> ClientResponse {
-        let deadline = MonotonicInstant.after(configuration.exchangeTimeout)
+        let limit = configuration.exchangeTimeout
+        let deadline = MonotonicInstant.after(request.timeLimit.map { min($0, limit) } ?? limit)
         if request.url.scheme == .http {
             guard configuration.targets.allowsHTTP else { throw .insecureTarget }
             // Pins that nothing can be held against are not dropped in silence.

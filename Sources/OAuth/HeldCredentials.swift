@@ -66,11 +66,16 @@ extension HeldCredentials {
     /// once it has authenticated the client (RFC 6749 §6), while the other answers may be about the new secret.
     package func isEnded(by answer: TokenErrorResponse, refreshedBy client: ClientFingerprint) -> Bool {
         guard obtainedWith.clientID == client.clientID else { return false }
-        return obtainedWith.clientSecretDigest == client.clientSecretDigest || answer.error == "invalid_grant"
+        return obtainedWith.clientSecretDigest == client.clientSecretDigest || answer.isInvalidGrant
     }
 
     /// SHA-256 of the refresh token; nil without one.
     package var refreshTokenDigest: [UInt8]? {
         refreshToken.map { $0.withRevealed { SHA256.digest($0) } }
     }
+}
+
+extension TokenErrorResponse {
+    /// Whether the server says that the grant itself is not good, and not the client (RFC 6749 §5.2).
+    package var isInvalidGrant: Bool { error == "invalid_grant" }
 }

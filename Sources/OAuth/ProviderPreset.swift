@@ -46,6 +46,9 @@ package struct ProviderPreset: Sendable, Equatable {
     /// How long before the access token's expiry a refresh is due already: more than nothing where the refresh token
     /// dies with the access token.
     package let refreshLeadTime: Duration
+    /// For how long after its first use the provider takes a refresh token again, and answers with tokens; nil where that
+    /// is not known.
+    package let reuseGrace: Duration?
 
     private init(
         name: String, title: String? = nil, loginServiceBaseURI: String? = nil, authServiceBaseURI: String? = nil,
@@ -53,7 +56,7 @@ package struct ProviderPreset: Sendable, Equatable {
         pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication, languageParameter: String?,
         emailParameter: String?, sendsClientUniqueKey: Bool = false, repeatsScopes: Bool = false,
         scopesClientCredentials: Bool, defaultLifetime: Duration = .seconds(3600), upgradeGrant: String? = nil,
-        sessionEndingAnswers: [RefusalPattern] = [], refreshLeadTime: Duration = .zero
+        sessionEndingAnswers: [RefusalPattern] = [], refreshLeadTime: Duration = .zero, reuseGrace: Duration? = nil
     ) {
         self.name = name
         self.title = title
@@ -73,6 +76,7 @@ package struct ProviderPreset: Sendable, Equatable {
         self.upgradeGrant = upgradeGrant
         self.sessionEndingAnswers = sessionEndingAnswers
         self.refreshLeadTime = refreshLeadTime
+        self.reuseGrace = reuseGrace
     }
 
     package static let tidal = ProviderPreset(

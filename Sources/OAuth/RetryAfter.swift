@@ -3,11 +3,15 @@ package import HTTPCodec
 
 /// `Retry-After` (RFC 9110 §10.2.3).
 package enum RetryAfter {
-    /// A provider that asks for more is asked again after this.
+    /// A provider that asks for more by a 429 is asked again after this.
     package static let longest: Duration = .seconds(3600)
+    /// The same for every other status: that a server is in trouble now says little of when it will be well.
+    package static let longestOfFailure: Duration = .seconds(60)
 
-    /// Reads seconds or an HTTP date. Nil for anything else; a date that is past is zero.
-    package static func parse(_ text: WireText, now: Timestamp) -> Duration? {
+    /// Reads the field of an answer with that status: seconds or an HTTP date. Nil for anything else; a date that is past
+    /// is zero.
+    package static func parse(_ text: WireText, status: Int, now: Timestamp) -> Duration? {
+        let longest = status == 429 ? longest : longestOfFailure
         if !text.isEmpty, text.utf8.allSatisfy(\.isDigit) {
             return min(.seconds(text.count <= 18 ? Int64(text.text) ?? .max : .max), longest)
         }

@@ -149,9 +149,10 @@ struct PoolState {
         return actions + settle(at: now)
     }
 
-    /// 100 ms, doubled with each failure in a row, up to 2 s: within seconds of its return the server is used again.
+    /// 100 ms, doubled with each failure in a row, up to half a second: a server that is back, or a standby that was
+    /// promoted, is used within a second.
     static func pause(afterFailures failures: Int) -> Duration {
-        .milliseconds(min(2000, 100 << min(failures, 5)))
+        .milliseconds(min(500, 100 << min(failures, 3)))
     }
 
     private mutating func settle(at now: MonotonicInstant) -> [Action] {

@@ -18,6 +18,7 @@ package actor PostgresPool {
     let loop: EventLoop
     private let resolver: NameResolver
     private let trustedIdleness: Duration
+    private let greet: Greeting?
     private var state: PoolState
     private var connections: [Int: PostgresConnection] = [:]
     /// When the server was last heard on each.
@@ -38,16 +39,20 @@ package actor PostgresPool {
     /// A task that uses the pool is spared the way between threads where it prefers this one.
     nonisolated package let executor: any TaskExecutor
 
+    /// What is done with each new connection before it is lent; one that it fails on is as good as not made.
+    package typealias Greeting = @Sendable (PostgresConnection, MonotonicInstant) async throws(PostgresError) -> Void
+
     /// Opens nothing yet.
     package init(
         _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver,
-        trustedIdleness: Duration = PostgresPool.trustedIdleness
+        trustedIdleness: Duration = PostgresPool.trustedIdleness, greet: Greeting? = nil
     ) {
         self.configuration = configuration
         self.loop = loop
         executor = LoopTasks(loop)
         self.resolver = resolver
         self.trustedIdleness = trustedIdleness
+        self.greet = greet
         state = PoolState(
             PoolState.Limits(
                 connections: max(1, configuration.maximumConnections), waiters: max(0, configuration.maximumWaiters),
@@ -205,7 +210,9 @@ package actor PostgresPool {
 
     private func open(_ id: Int) async {
         do throws(PostgresError) {
-            connections[id] = try await PostgresConnection.open(configuration, on: loop, resolver: resolver)
+            let connection = try await PostgresConnection.open(configuration, on: loop, resolver: resolver)
+            try await greet(connection)
+            connections[id] = connection
             lastHeard[id] = .now
             openings[id] = nil
             perform(state.opened(id, at: .now))
@@ -213,6 +220,16 @@ package actor PostgresPool {
             openings[id] = nil
             lastFailure = error
             perform(state.openingFailed(id, at: .now))
+        }
+    }
+
+    private func greet(_ connection: PostgresConnection) async throws(PostgresError) {
+        guard let greet else { return }
+        do throws(PostgresError) {
+            try await greet(connection, .after(configuration.connectTimeout))
+        } catch {
+            await connection.close()
+            throw error
         }
     }
 

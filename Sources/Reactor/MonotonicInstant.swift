@@ -1,6 +1,9 @@
 internal import Glibc
 
-/// A point on the clock that only runs forward (CLOCK_MONOTONIC). For deadlines; never for wall-clock times.
+/// A point on the clock that only runs forward. For deadlines, ages, and to carry a time of day on.
+///
+/// CLOCK_BOOTTIME: it runs on while the machine is suspended, as CLOCK_MONOTONIC does not. A token and what is believed of
+/// a record grow older in that time as well.
 @usableFromInline package struct MonotonicInstant: Comparable, Hashable, Sendable {
     @usableFromInline package var nanoseconds: Int64
 
@@ -10,7 +13,7 @@ internal import Glibc
 
     package static var now: MonotonicInstant {
         var time = timespec()
-        _ = unsafe clock_gettime(CLOCK_MONOTONIC, &time)
+        _ = unsafe clock_gettime(CLOCK_BOOTTIME, &time)
         return MonotonicInstant(nanoseconds: Int64(time.tv_sec) * 1_000_000_000 + Int64(time.tv_nsec))
     }
 

@@ -1,3 +1,4 @@
+internal import CLinux
 internal import Glibc
 
 /// A POSIX semaphore at an address that does not move. Safe from any thread; that is what it is.
@@ -25,13 +26,6 @@ internal import Glibc
 
     /// Waits until signalled or until the time is over.
     func wait(for limit: Duration) {
-        var due = timespec()
-        _ = unsafe clock_gettime(CLOCK_REALTIME, &due)
-        let total = Int64(due.tv_nsec) + max(0, limit.nanoseconds)
-        due.tv_sec += Int(total / 1_000_000_000)
-        due.tv_nsec = Int(total % 1_000_000_000)
-        while unsafe sem_timedwait(semaphore, &due) == -1 {
-            if errno != EINTR { return }
-        }
+        _ = unsafe clinux_wait_for_semaphore(semaphore, max(0, limit.nanoseconds))
     }
 }

@@ -1,6 +1,7 @@
 internal import Glibc
 
-/// The time of day (CLOCK_REALTIME). For what is written down and compared with other machines' times.
+/// The machine's time of day (CLOCK_REALTIME), which may be wrong and may be set: for the log and for the `Date` of an
+/// answer.
 package enum WallClock {
     /// Whole milliseconds since 1970-01-01T00:00:00Z.
     package static var milliseconds: Int64 {

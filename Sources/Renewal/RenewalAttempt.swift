@@ -76,9 +76,11 @@ package struct RenewalAttempt: Sendable, Hashable {
         /// The provider refused, and has not spent the refresh token.
         case denied
         /// No answer, or none that tells: the refresh token may have been spent.
-        case unknown
-        /// The call did not reach the provider, which may be asked again.
-        case notAsked
+        case unknown(Retry)
+        /// The provider gave nothing and has not spent the refresh token, and may be asked again.
+        case notAsked(Retry)
+        /// The process is about to end: others make the calls that are left.
+        case stopped
         /// The moment had passed; nothing was sent.
         case tooLate
         /// It is stored.
@@ -89,6 +91,16 @@ package struct RenewalAttempt: Sendable, Hashable {
         case kept
         /// There is no journal, or it does not take it.
         case notKept
+    }
+
+    /// When the provider may be asked again.
+    package enum Retry: Sendable, Hashable {
+        /// By the schedule.
+        case scheduled
+        /// Not before so long, as the provider has asked for.
+        case notBefore(Duration)
+        /// Not by this attempt: the provider asks for more patience than a caller has.
+        case never
     }
 
     /// What a reader finds.
@@ -123,10 +135,12 @@ package struct RenewalAttempt: Sendable, Hashable {
         case finished
     }
 
+    private static let lateClaimLimit = 2
     /// How long it waits before it tries again to store what it was granted.
     private static let retryInterval: Duration = .seconds(1)
 
-    package let rules: RenewalRules
+    /// Set anew by the driver after each look.
+    package var rules: RenewalRules
     /// Whether it waits for another attempt.
     private let waits: Bool
     private var phase = Phase.beginning
@@ -136,12 +150,19 @@ package struct RenewalAttempt: Sendable, Hashable {
     private var firstUse: Duration?
     /// Whether the refresh token may have been spent by a call whose answer no process that lives may have.
     private(set) package var isUncertain = false
-    private var calls = 0
+    private(set) package var calls = 0
     private var looks = 0
+    private var lateClaims = 0
     /// Whether what was granted is in the journal.
     private var isKept = false
     /// Whether the holder before may have what the refresh token was exchanged for, and has not had its turn to store it.
     private var mayOtherHaveGrant = false
+
+    /// Whether its lease says that the holder before may store what it was granted.
+    package var isOpen: Bool { mayOtherHaveGrant }
+
+    /// Whether the refresh token would be presented within the grace at that time, or was not presented yet.
+    package func isWithinGrace(at time: Duration) -> Bool { firstUse.map { rules.isWithinGrace(time - $0) } ?? true }
 
     /// An attempt that has nothing yet.
     /// - Parameter waits: whether it waits for another attempt, as for a caller, or leaves it alone.
@@ -188,7 +209,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         case (.claiming, .storeAway):
             if calls == 0 { return finish(.storeAway) }
             // The token may be spent, and the store is away just now: within the grace it is presented all the same.
-            if let firstUse, rules.isWithinGrace(now - firstUse) {
+            if isUncertain, let firstUse, rules.isWithinGrace(now - firstUse) {
                 return ask(until: firstUse + rules.grace, now)
             }
             return release(.failed)
@@ -201,16 +222,20 @@ package struct RenewalAttempt: Sendable, Hashable {
             return .publishEnd(over: version)
         case (.asking, .denied):
             return release(.failed)
-        case (.asking, .unknown):
+        case (.asking, .unknown(let retry)):
             isUncertain = true
-            return pauseBeforeNextCall(now)
-        case (.asking, .notAsked):
-            return pauseBeforeNextCall(now)
+            return pauseBeforeNextCall(retry, now)
+        case (.asking, .notAsked(let retry)):
+            return pauseBeforeNextCall(retry, now)
         case (.pausing, .waited):
             return claim(over: nil)
+        case (.pausing, .stopped), (.pausing, .denied):
+            return release(.failed)
         case (.asking, .tooLate):
             calls -= 1
-            return claim(over: nil)
+            lateClaims += 1
+            // A store that is slower than the lease is long is too slow for what a call would bring.
+            return lateClaims > Self.lateClaimLimit ? release(.failed) : claim(over: nil)
 
         case (.publishing, .stored):
             return finish(.stored)
@@ -292,10 +317,14 @@ package struct RenewalAttempt: Sendable, Hashable {
         return .ask(notAfter: end, limit: rules.limit(ofCallBegunAfter: firstUse.map { now - $0 } ?? .zero))
     }
 
-    private mutating func pauseBeforeNextCall(_ now: Duration) -> Step {
-        guard calls <= rules.waits.count else { return release(.failed) }
+    private mutating func pauseBeforeNextCall(_ retry: Retry, _ now: Duration) -> Step {
+        guard calls <= rules.waits.count, retry != .never else { return release(.failed) }
         phase = .pausing
         var wait = rules.waits[calls - 1]
+        if case .notBefore(let duration) = retry, duration > wait {
+            // The provider has said that an earlier call brings nothing.
+            return .pause(duration)
+        }
         if isUncertain, let firstUse {
             // Better the last call within the grace than later.
             let left = rules.grace - rules.transit - (now - firstUse)

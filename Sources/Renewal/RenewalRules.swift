@@ -51,6 +51,9 @@ package struct RenewalRules: Sendable, Hashable {
     /// Whether a call that begins now presents the token within the grace.
     func isWithinGrace(_ sinceFirstUse: Duration) -> Bool { sinceFirstUse + transit <= grace }
 
+    /// The same for a first use that may not be known: then it may have been long ago.
+    package func isWithinGrace(_ sinceFirstUse: Duration?) -> Bool { sinceFirstUse.map(isWithinGrace) ?? false }
+
     /// When a lease that another attempt has left may be taken over.
     /// - Parameter storeReachableFor: for how long this process has reached the store without a failure.
     /// - Returns: zero or less for at once, else after how long to look again.

@@ -57,7 +57,7 @@ struct CredentialsRoutes {
             throw error
         }
         let tag = Self.tag(answer)
-        if held.match(tag) {
+        if let tag, held.match(tag) {
             broker.metrics.tokenRead(provider: provider, .notModified)
             return Response(.notModified, fields: ["ETag": tag, "Cache-Control": "no-store"])
         }
@@ -66,13 +66,16 @@ struct CredentialsRoutes {
             answer.level == .basic
             ? Self.basic(answer.tenant)
             : answer.snapshot.body(at: broker.time.now) ?? Self.basic(answer.tenant)
-        return Response(
-            .ok, fields: ["Content-Type": "application/json", "Cache-Control": "no-store", "ETag": tag], body: body)
+        var fields: Fields = ["Content-Type": "application/json", "Cache-Control": "no-store"]
+        if let tag { fields.append("ETag", tag) }
+        return Response(.ok, fields: fields, body: body)
     }
 
-    /// The record's version. Basic credentials follow the configuration, so its version stands beside it there.
-    private static func tag(_ answer: CredentialsProvider.Answer) -> String {
-        answer.level == .basic
+    /// The record's version. Basic credentials follow the configuration, so its version stands beside it there. Nil for what
+    /// is not stored yet.
+    private static func tag(_ answer: CredentialsProvider.Answer) -> String? {
+        if !answer.snapshot.isStored { return nil }
+        return answer.level == .basic
             ? "\"\(answer.snapshot.version)-\(answer.tenant.version)\"" : "\"\(answer.snapshot.version)\""
     }
 

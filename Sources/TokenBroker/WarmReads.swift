@@ -92,7 +92,10 @@ final class WarmReads: Shortcut {
         counts = broker.metrics.warmReads()
     }
 
-    func clocks() -> (monotonic: MonotonicInstant, milliseconds: Int64) { (time.monotonic, time.now.milliseconds) }
+    func clocks() -> (monotonic: MonotonicInstant, milliseconds: Int64) {
+        let clocks = time.clocks
+        return (clocks.monotonic, clocks.now.milliseconds)
+    }
 
     func answered(_ count: Int, kind: Int) {
         counts.add(count, isNotModified: kind & 1 == 1, provider: kind / 2)

@@ -118,6 +118,8 @@ enum Command: Equatable {
           TOKEN_BROKER_EVENT_DAYS                days that events are kept, 1 to 365; default 7
           TOKEN_BROKER_EVENT_LIMIT               commits whose events are kept at most, 1000 to 1000000000;
                                                  default 1000000
+          TOKEN_BROKER_GRANT_MEMORY              seconds that what was stored in PostgreSQL is kept, to be stored again where
+                                                 that loses its last commits, 0 to 86400; 0 keeps nothing; default 900
           TOKEN_BROKER_CACHE_MEGABYTES           memory for credentials that were read, 1 to 1048576; default 256
           TOKEN_BROKER_CACHE_SECONDS             how long what was read from PostgreSQL is believed while nobody tells
                                                  of changes, 0 to 3600; 0 asks every time; default 5

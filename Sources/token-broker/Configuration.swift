@@ -51,6 +51,8 @@ struct Configuration: Sendable {
     var expiryNotice: Duration
     var eventRetention: Duration
     var eventLimit: Int
+    /// For how long what was stored is kept, for a database that goes back; zero keeps nothing.
+    var grantMemory: Duration
     var cacheBytes: Int
     var cacheValidity: Duration
     var shutdownGrace: Duration
@@ -161,6 +163,7 @@ struct Configuration: Sendable {
         expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", 0...86_400) ?? 300))
         eventRetention = .seconds(Int64(reader.integer("EVENT_DAYS", 1...365) ?? 7) * 86_400)
         eventLimit = reader.integer("EVENT_LIMIT", 1000...1_000_000_000) ?? 1_000_000
+        grantMemory = .seconds(Int64(reader.integer("GRANT_MEMORY", 0...86_400) ?? 900))
         cacheBytes = (reader.integer("CACHE_MEGABYTES", 1...1_048_576) ?? 256) << 20
         cacheValidity = .seconds(Int64(reader.integer("CACHE_SECONDS", 0...3600) ?? 5))
         shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", 1...3600) ?? 25))

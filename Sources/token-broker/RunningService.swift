@@ -32,8 +32,6 @@ struct RunningService {
 
     /// How long a database that does not answer is waited for at the start.
     private static let patience: Duration = .seconds(60)
-    /// How often the own clock is held against the database's.
-    private static let clockInterval: Duration = .seconds(5)
 
     /// Connections at once of the listener for probes and metrics.
     private static let operationsConnections = 64
@@ -75,6 +73,7 @@ struct RunningService {
         // happened, not what: those at other replicas wait longer for the word of it.
         settings.eventSpan = .milliseconds(100)
         settings.cacheBytes = configuration.cacheBytes
+        settings.core.grantMemory = configuration.grantMemory
         settings.core.providerBudget.places = configuration.providerConcurrency
         settings.providerTimeout = configuration.providerTimeout
         settings.rates = configuration.limits.rates
@@ -99,7 +98,7 @@ struct RunningService {
         report(configuration.providerTargets, log)
 
         let shared = SharedTime(time)
-        await adjust(shared, by: vault, log)
+        await shared.adjust(by: vault, log)
         let broker = Broker(
             settings: settings, vault: vault, journal: journal, transport: client, time: shared, log: log)
         do throws(BrokerError) {
@@ -138,9 +137,7 @@ struct RunningService {
         broker.observe { server.statistics }
         if let operations { broker.observeOperations { operations.statistics } }
         broker.start()
-        let clock = Task {
-            while (try? await time.sleep(for: Self.clockInterval)) != nil { await adjust(shared, by: vault, log) }
-        }
+        let clock = Task { await shared.follow(vault, log) }
         if let operations { log.info("listening_for_operations", [.address(operations.address)]) }
         log.info("listening", [.address(server.address)])
         ProcessMemory.giveBackStartPages()
@@ -165,16 +162,6 @@ struct RunningService {
         if targets.allowsHTTP { log.warning("http_providers_allowed", []) }
         if let networks = targets.networks, !networks.isEmpty {
             log.info("provider_networks_allowed", [.count(networks.count)])
-        }
-    }
-
-    private static func adjust(_ time: SharedTime, by vault: Vault, _ log: Log) async {
-        do throws(StoreError) {
-            let change = try await time.adjust(by: vault)
-            if change != .zero { log.warning("clock_differs_from_database", [.difference(change)]) }
-        } catch {
-            // The difference that is known stays.
-            log.warning("store_failed", [.store(error)])
         }
     }
 

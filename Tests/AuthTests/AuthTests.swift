@@ -1,4 +1,5 @@
 internal import Auth
+internal import BrokerCore
 internal import BrokerTesting
 internal import DevelopmentProvider
 internal import ExternalText
@@ -103,6 +104,24 @@ internal import Testing
             let left = try await auth.getCredentials()
             #expect(left.level == .basic && left.token == nil)
         }
+    }
+
+    /// Other processes at the database must find the right time, whatever this machine's wall clock says.
+    @Test(arguments: [Duration.seconds(7200), .seconds(-7200)])
+    func `a token expires by the database's clock`(lead: Duration) async throws {
+        let postgres = try PostgresServer.shared.get()
+        let environment = AuthEnvironment(
+            storage: .postgres(url: try await postgres.connectionToNewSchema(), masterKeys: BrokerHarness.masterKeys),
+            allowsInsecureProviders: true, time: MachineTime(SystemTime(), ahead: lead))
+        try await run { fixture async throws in
+            fixture.provider.provider.configure { $0.accessTokenLifetime = .seconds(3600) }
+            let auth = fixture.auth(in: environment)
+            let before = Date()
+            try await fixture.logIn(auth)
+            let expires = try #require(try await auth.getCredentials().expires)
+            #expect((before.addingTimeInterval(3598)...Date().addingTimeInterval(3601)).contains(expires))
+        }
+        await environment.close()
     }
 
     @Test func `a device login waits for the user`() async throws {

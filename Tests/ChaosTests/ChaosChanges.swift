@@ -17,6 +17,12 @@ final class ChaosChanges: Sendable {
     }
 
     private let state = Mutex(State())
+    /// What the tenants' configurations say of the provider.
+    private let graceSeconds: Int
+
+    init(graceSeconds: Int) {
+        self.graceSeconds = graceSeconds
+    }
 
     /// The last two of five tenants have a client with a secret.
     static func clientID(of tenant: Int) -> String { tenant % 5 >= 3 ? secretClient : publicClient }
@@ -35,7 +41,7 @@ final class ChaosChanges: Sendable {
         let secretMember = clientID == Self.secretClient ? #""client_secret": "\#(secret)", "# : ""
         return #"""
             {"client_id": "\#(clientID)", \#(secretMember)"scopes": ["r_usr"\#(isWide ? #", "w_usr""# : "")],
-             "login_service_base_uri": "\#(providerURL)", "auth_service_base_uri": "\#(providerURL)/v1"}
+             "reuse_grace": \#(graceSeconds), "login_service_base_uri": "\#(providerURL)", "auth_service_base_uri": "\#(providerURL)/v1"}
             """#
     }
 

@@ -27,7 +27,7 @@ struct ChaosCluster {
     let listeners: [ChaosListener]
     /// Minutes that a replica's clock is off.
     let offsets: [Int: Int]
-    let changes = ChaosChanges()
+    let changes: ChaosChanges
     /// The replicas that hear of nothing, and look for changes themselves.
     let polling: Set<Int>
     /// What tenants know of the provider.
@@ -76,6 +76,7 @@ struct ChaosCluster {
     }
 
     private init(_ settings: ChaosSettings, lifetime: Duration) async throws {
+        changes = ChaosChanges(graceSeconds: settings.graceSeconds)
         self.settings = settings
         postgres = try PostgresServer()
         let database = try await postgres.makeDatabase()

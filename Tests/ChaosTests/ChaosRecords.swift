@@ -24,8 +24,10 @@ struct Read: Sendable {
     let begun: Moment
     var ended: Moment = 0
     var outcome = Outcome.unreachable
+    /// 0 where the answer had no entity tag: what is not stored yet has none.
     var version: Int64 = 0
     var expiresIn: Int64?
+    var hasVersion: Bool { version != 0 }
     /// How long the token is to be good at least, in milliseconds.
     var wanted: Moment = 60_000
     /// Of the token; nil for one that the provider never issued.

@@ -67,7 +67,7 @@ extension ChaosVerdict {
 
     private mutating func checkServed(_ told: Dictionary<Place, String>.Keys, _ listener: Int) {
         var missing: [Place: Violation] = [:]
-        for read in state.reads where read.outcome == .user {
+        for read in state.reads where read.outcome == .user && read.hasVersion {
             let place = Place(user: read.user, version: read.version)
             if told.contains(place) || missing[place] != nil { continue }
             missing[place] = Violation(
@@ -89,7 +89,9 @@ extension ChaosVerdict {
     /// Whether each version that was served or stored is among the events of each listener.
     static func isCaughtUp(_ state: ChaosRecords.State) -> Bool {
         let served = Set(
-            state.reads.filter { $0.outcome == .user }.map { Place(user: $0.user, version: $0.version) })
+            state.reads.filter { $0.outcome == .user && $0.hasVersion }.map {
+                Place(user: $0.user, version: $0.version)
+            })
         var told: [Int: Set<Place>] = [:]
         for event in state.heard where event.name == "credentials.updated" {
             if let place = place(event) { told[event.listener, default: []].insert(place) }

@@ -227,7 +227,7 @@ struct ChaosVerdict {
         for (place, write) in writes.enumerated() { for family in write.families { order[family] = place } }
         let byEnd = reads.filter { $0.outcome == .user && $0.family != nil }.sorted { $0.ended < $1.ended }
         var tokens: [Int64: Int] = [:]
-        for read in byEnd {
+        for read in byEnd where read.hasVersion {
             if let token = tokens.updateValue(read.token, forKey: read.version), token != read.token {
                 report(.sameVersion, read, "version \(read.version)")
             }
@@ -258,6 +258,7 @@ struct ChaosVerdict {
             {
                 report(.overstated, read, "\(promised) s promised, \(read.expiresAt - read.ended) ms left")
             }
+            if !read.hasVersion { continue }
             if let here = known.newest(nil, at: read.replica, before: read.begun), here > read.version {
                 report(.wentBack, read, "version \(read.version) after \(here)")
             } else if let horizon = horizon(of: read), let seen = known.newest(family, at: nil, before: horizon),

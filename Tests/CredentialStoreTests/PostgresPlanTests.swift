@@ -125,9 +125,20 @@ internal import Testing
             ("replace fenced", Statements.replaceFenced, values + [.integer(1), .text("h")]),
             ("remove", Statements.remove, names + [.integer(1)]),
             ("settle due", Statements.settleDue, names + [.integer(1), .integer(nil), .integer(9)]),
-            ("claim", Statements.claim, names + [.integer(1), .text("h"), .text(nil), .integer(1000)]),
+            (
+                "claim", Statements.claim,
+                names + [
+                    .integer(1), .text("h"), .text(nil), .integer(1000), .integer(0), .integer(1), .integer(0),
+                    .integer(nil),
+                ]
+            ),
             ("release", Statements.release, names + [.integer(1), .text("h")]),
-            ("give up", Statements.giveUp, names + [.integer(1), .text("h")]),
+            (
+                "end of a lease", Statements.endLease,
+                names + [
+                    .integer(1), .text("h"), .integer(1000), .integer(2), .text("retryable_error"), .integer(2000),
+                ]
+            ),
         ]
         for (name, change, parameters) in changes {
             uses.append(Use(testDescription: name, statement: Statements.alone(change), parameters: parameters))

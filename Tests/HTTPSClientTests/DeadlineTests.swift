@@ -51,6 +51,18 @@ import Testing
         }
     }
 
+    /// The client's limit and the request's, in milliseconds: the shorter one counts.
+    @Test(arguments: [(60_000, 200), (200, 60_000)])
+    func `a limit of the request's own`(client limit: Int, request: Int) async throws {
+        let server = try await TLSTestServer([.withoutHandshake, .hold])
+        try await withClient([set(\.exchangeTimeout, .milliseconds(limit))]) { client in
+            let url = try #require(URLTarget(server.url()))
+            await #expect(throws: TransportError.timedOut(.tlsHandshake, requestSent: false)) {
+                try await client.send(ClientRequest(method: .get, url: url, timeLimit: .milliseconds(request)))
+            }
+        }
+    }
+
     @Test func `a handshake that is kept busy and gets nowhere`() async throws {
         // HelloRequest, which a client ignores while it is in a handshake (RFC 5246 §7.4.1.1).
         let helloRequest = "\u{16}\u{3}\u{3}\u{0}\u{4}\u{0}\u{0}\u{0}\u{0}"

@@ -40,6 +40,15 @@ struct `The program and its database` {
             #expect((answer.fields["Retry-After"]?.text).flatMap { Int($0) } ?? 0 > 0)
         }
 
+        /// Waits until the server's connections have heard of the setting: each hears of it by a signal of its own.
+        func untilReadOnly() async throws {
+            var refusals = 0
+            for _ in 0..<1000 where refusals < 10 {
+                let answer = try await call(.post, "/login/initialize", body: "{}")
+                refusals = answer.status == 503 ? refusals + 1 : 0
+            }
+        }
+
         /// The credentials that the broker has in memory, which are valid for long yet.
         func expectCredentials() async throws {
             let answer = try await call(.get, "/credentials")
@@ -120,6 +129,7 @@ struct `The program and its database` {
         try await Self.run { setting in
             let usual = try await setting.call(.get, "/credentials?storage_key=nobody")
             try await setting.server.setReadOnly(true)
+            try await setting.untilReadOnly()
             for round in 0..<3 {
                 try await setting.expectCredentials()
                 let read = try await setting.call(.get, "/credentials?storage_key=never-read-\(round)")

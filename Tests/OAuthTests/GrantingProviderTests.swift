@@ -18,7 +18,8 @@ import Testing
 
     static let rows: [Row] = [
         // What an earlier build stored belongs to what is configured.
-        Row(granted: nil, present: ("i", "t"), difference: nil), Row(granted: nil, present: ("i", nil), difference: nil),
+        Row(granted: nil, present: ("i", "t"), difference: nil),
+        Row(granted: nil, present: ("i", nil), difference: nil),
         Row(granted: nil, present: (nil, "t"), difference: nil),
         // One issuer is one provider, wherever its token endpoint is.
         Row(granted: ("i", "t"), present: ("i", "t"), difference: nil),
@@ -56,7 +57,8 @@ import Testing
         Row(granted: ("i", nil), present: ("j", nil), previousIssuers: ["i"], difference: nil),
         Row(granted: ("i", nil), present: (nil, "t"), previousIssuers: ["i"], difference: nil),
         Row(granted: ("i", "t"), present: (nil, "u"), previousIssuers: ["i"], difference: nil),
-        Row(granted: ("i", "t"), present: ("j", "u"), previousIssuers: ["j", "h", "t", "I", "i/"], difference: .issuer),
+        Row(
+            granted: ("i", "t"), present: ("j", "u"), previousIssuers: ["j", "h", "t", "I", "i/"], difference: .issuer),
         Row(granted: (nil, "t"), present: (nil, "u"), previousIssuers: ["i", "t"], difference: .tokenEndpoint),
         Row(granted: (nil, "t"), present: (nil, "u"), previousTokenEndpoints: ["s", "t"], difference: nil),
         Row(granted: ("i", "t"), present: (nil, "u"), previousTokenEndpoints: ["t"], difference: nil),

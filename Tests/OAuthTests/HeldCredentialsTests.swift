@@ -30,7 +30,8 @@ import Testing
 
     @Test func `the provider of the grant is remembered, not that of before`() throws {
         var server = Sample.oidc
-        let earlier = try #require(GrantingProvider(issuer: "https://old.example", tokenEndpoint: "https://old.example/t"))
+        let earlier = try #require(
+            GrantingProvider(issuer: "https://old.example", tokenEndpoint: "https://old.example/t"))
         for issuer in [nil, "https://new.example"] {
             server.issuer = issuer
             let held = HeldCredentials(

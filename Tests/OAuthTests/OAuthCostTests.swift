@@ -25,7 +25,7 @@ struct `Cost of OAuth` {
         ),
         ("a list of scopes", { _ = ScopeSet(granted: $0) }), ("a scope", { _ = ScopeSet([$0]) }),
         ("an error code", { _ = ErrorText.presentable($0) }),
-        ("Retry-After", { _ = RetryAfter.parse($0, now: Sample.now) }),
+        ("Retry-After", { _ = RetryAfter.parse($0, status: 429, now: Sample.now) }),
         ("a token", { _ = TokenText.isSendable($0) }),
         ("the end of a token", { _ = TokenResponse.expiry(ofToken: $0) }),
         ("a tenant", { _ = TenantName($0) }), ("a storage key", { _ = StorageKey($0) }),

@@ -47,7 +47,7 @@ import Testing
             ("99999999999999999999999999999999", .seconds(3600)),
         ] as [(String, Duration)])
     func `seconds are read and bounded to an hour`(text: String, duration: Duration) {
-        #expect(RetryAfter.parse(WireText(text), now: Sample.now) == duration)
+        #expect(RetryAfter.parse(WireText(text), status: 429, now: Sample.now) == duration)
     }
 
     @Test(
@@ -59,12 +59,24 @@ import Testing
             ("Fri, 31 Dec 9999 23:59:59 GMT", .seconds(3600)),
         ] as [(String, Duration)])
     func `a date is the time until then, nothing when it is past`(text: String, duration: Duration) {
-        #expect(RetryAfter.parse(WireText(text), now: Sample.now) == duration)
+        #expect(RetryAfter.parse(WireText(text), status: 429, now: Sample.now) == duration)
+    }
+
+    /// A 429 is bounded to an hour.
+    @Test(arguments: [
+        ("59", 59), ("60", 60), ("61", 60), ("3600", 60), ("99999999999999999999", 60),
+        ("Sat, 21 Nov 2026 09:00:59 GMT", 59), ("Sat, 21 Nov 2026 09:01:00 GMT", 60),
+        ("Sat, 21 Nov 2026 09:01:01 GMT", 60),
+    ])
+    func `counts for a minute at most where the status is not 429`(text: String, seconds: Int64) {
+        for status in [301, 400, 428, 430, 500, 503] {
+            #expect(RetryAfter.parse(WireText(text), status: status, now: Sample.now) == .seconds(seconds))
+        }
     }
 
     @Test func `a date counts from this moment's milliseconds`() {
         let now = Sample.now.advanced(by: .milliseconds(1))
-        #expect(RetryAfter.parse("Sat, 21 Nov 2026 09:00:01 GMT", now: now) == .milliseconds(999))
+        #expect(RetryAfter.parse("Sat, 21 Nov 2026 09:00:01 GMT", status: 429, now: now) == .milliseconds(999))
     }
 
     @Test(arguments: [
@@ -72,7 +84,7 @@ import Testing
         "Sat, 21 Nov 2026 09:00:05", "NaN", "infinity",
     ])
     func `anything else is as if it were not there`(text: String) {
-        #expect(RetryAfter.parse(WireText(text), now: Sample.now) == nil)
+        #expect(RetryAfter.parse(WireText(text), status: 429, now: Sample.now) == nil)
     }
 }
 

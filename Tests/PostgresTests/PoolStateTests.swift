@@ -157,8 +157,8 @@ internal import Testing
         #expect(state.nextLook == nil)
     }
 
-    @Test(arguments: [(0, 100), (1, 200), (2, 400), (4, 1600), (5, 2000), (6, 2000), (1_000_000, 2000)])
-    func `the pause doubles up to two seconds`(failures: Int, milliseconds: Int) {
+    @Test(arguments: [(0, 100), (1, 200), (2, 400), (3, 500), (4, 500), (1_000_000, 500)])
+    func `the pause doubles up to half a second`(failures: Int, milliseconds: Int) {
         #expect(PoolState.pause(afterFailures: failures) == .milliseconds(milliseconds))
     }
 

@@ -59,12 +59,12 @@ extension World {
                     let limit = setting.oldRules.contains(.fullCallLimit) ? setting.callLimit : limit.ticks
                     add("\(r) asks with \(replica.presents)") { $0.present(index, setting) }
                     fault(.requestLost, "\(r)'s request is lost") { world in
-                        world.replicas[index].call = .at(now + limit, .unknown)
+                        world.replicas[index].call = .at(now + limit, .unknown(.scheduled))
                     }
                     fault(.answerLost, "\(r)'s answer is lost") { world in
                         world.present(index, setting)
                         world.replicas[index].grant = replica.grant
-                        world.replicas[index].call = .answer(.unknown)
+                        world.replicas[index].call = .answer(.unknown(.scheduled))
                     }
                     fault(.answerLate, "\(r)'s answer is late") { world in
                         world.present(index, setting)
@@ -78,7 +78,7 @@ extension World {
                         world.present(index, setting)
                         let isEnd = setting.oldRules.contains(.unreadableAnswerEnds)
                         world.replicas[index].grant = replica.grant
-                        world.replicas[index].call = .answer(isEnd ? .denied : .unknown)
+                        world.replicas[index].call = .answer(isEnd ? .denied : .unknown(.scheduled))
                     }
                 } else if case .keep = step {
                     add("\(r) keeps its grant") { $0.keep(index, setting) }
@@ -118,7 +118,7 @@ extension World {
                     }
                 } else {
                     isUrgent = true
-                    add("\(r) gives up its call") { $0.step(index, .unknown, setting) }
+                    add("\(r) gives up its call") { $0.step(index, .unknown(.scheduled), setting) }
                 }
             }
             guard replica.attempt != nil else { continue }

@@ -52,9 +52,12 @@ package final class BrokerHarness: Sendable {
     /// - Parameters:
     ///   - store: shared by several harnesses where a test has several replicas.
     ///   - transport: likewise.
+    ///   - time: moved by the test.
+    ///   - brokerTime: the broker's; nil for `time`.
     package init(
         store: any RecordStore = MemoryRecordStore(), transport: ScriptedTransport = ScriptedTransport(),
-        time: ManualTime = ManualTime(), publicBaseURL: String = "https://broker.example", journal: Journal? = nil,
+        time: ManualTime = ManualTime(), brokerTime: (any Time)? = nil,
+        publicBaseURL: String = "https://broker.example", journal: Journal? = nil,
         _ adjust: (inout Broker.Settings) -> Void = { _ in }
     ) async throws {
         self.store = store
@@ -68,7 +71,7 @@ package final class BrokerHarness: Sendable {
             publicBaseURL: publicBaseURL, adminKeys: try AdminKeys(parsing: SecretBytes(utf8: Self.adminKey)))
         adjust(&settings)
         broker = Broker(
-            settings: settings, vault: vault, journal: journal, transport: transport, time: time,
+            settings: settings, vault: vault, journal: journal, transport: transport, time: brokerTime ?? time,
             log: Log(threshold: .debug, time: time) { collector.append($0) })
         service = Service(broker)
     }

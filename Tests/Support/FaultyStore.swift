@@ -1,3 +1,4 @@
+package import BrokerCore
 package import CredentialStore
 package import OAuth
 internal import Synchronization
@@ -31,14 +32,25 @@ package final class FaultyStore: ForwardingStore {
 
     package let inner: any RecordStore
     package let revalidateAfter: Duration?
+    private let time: (any Time)?
     private let state = Mutex(State())
 
     /// - Parameters:
     ///   - inner: where the records are; shared by the stores of several replicas.
     ///   - revalidateAfter: nil for a store with one writer.
-    package init(_ inner: any RecordStore = MemoryRecordStore(), revalidateAfter: Duration? = nil) {
+    ///   - time: the store's clock; nil for a store without one.
+    package init(
+        _ inner: any RecordStore = MemoryRecordStore(), revalidateAfter: Duration? = nil, time: (any Time)? = nil
+    ) {
         self.inner = inner
         self.revalidateAfter = revalidateAfter
+        self.time = time
+    }
+
+    package func clock() async throws(StoreError) -> Timestamp? {
+        try admit()
+        if let time { return time.now }
+        return try await inner.clock()
     }
 
     /// While down, every call is unavailable.

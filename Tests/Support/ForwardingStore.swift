@@ -84,6 +84,11 @@ extension ForwardingStore {
         return try await inner.trimLog(before: time, keeping: count, limit: limit)
     }
 
+    package func lineage() async throws(StoreError) -> StoreLineage? {
+        try admit()
+        return try await inner.lineage()
+    }
+
     package func clock() async throws(StoreError) -> Timestamp? {
         try admit()
         return try await inner.clock()

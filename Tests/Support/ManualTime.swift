@@ -10,6 +10,7 @@ internal import TokenBroker
 package final class ManualTime: Time {
     private struct Sleeper {
         let due: Duration
+        var isTick = false
         let continuation: CheckedContinuation<Bool, Never>
     }
 
@@ -18,6 +19,7 @@ package final class ManualTime: Time {
         /// By how much the clock was moved without time's having passed.
         var moved: Duration = .zero
         var skipsSleeps: Bool
+        var holdsTicks = false
         var slept: [Duration] = []
         var sleepers: [UInt64: Sleeper] = [:]
         var cancelled: Set<UInt64> = []
@@ -26,6 +28,15 @@ package final class ManualTime: Time {
         var lastArrival: UInt64 = 0
         /// The waits that ended before they had begun.
         var left: Set<UInt64> = []
+
+        /// Those whose time has come.
+        mutating func takeDue() -> [Sleeper] {
+            let due = sleepers.filter { $0.value.due <= elapsed && !($0.value.isTick && holdsTicks) }
+            for id in due.keys { sleepers[id] = nil }
+            return Array(due.values)
+        }
+
+        var countOfSleepers: Int { sleepers.values.count { !$0.isTick } }
     }
 
     private struct Arrival {
@@ -60,15 +71,16 @@ package final class ManualTime: Time {
     /// From now on sleepers wait for `advance`.
     package func holdSleeps() { state.withLock { $0.skipsSleeps = false } }
 
+    /// From now on work in the background stands still, as in a process that is held up.
+    package func holdTicks() { state.withLock { $0.holdsTicks = true } }
+
     /// Sets the time of day, as an operator does; no time passes.
     package func moveClock(by duration: Duration) { state.withLock { $0.moved += duration } }
 
     package func advance(by duration: Duration) {
         let due = state.withLock { state in
             state.elapsed += duration
-            let due = state.sleepers.filter { $0.value.due <= state.elapsed }
-            for id in due.keys { state.sleepers[id] = nil }
-            return due.values
+            return state.takeDue()
         }
         for sleeper in due { sleeper.continuation.resume(returning: true) }
     }
@@ -92,7 +104,7 @@ package final class ManualTime: Time {
             await withCheckedContinuation { (continuation: CheckedContinuation<Bool, Never>) in
                 let outcome: Bool? = state.withLock { state in
                     if state.left.remove(id) != nil { return false }
-                    if state.sleepers.count >= count { return true }
+                    if state.countOfSleepers >= count { return true }
                     state.arrivals[id] = Arrival(count: count, continuation: continuation)
                     return nil
                 }
@@ -103,7 +115,7 @@ package final class ManualTime: Time {
         }
         limit.cancel()
         if !areThere, !Task.isCancelled {
-            let found = state.withLock { $0.sleepers.count }
+            let found = state.withLock { $0.countOfSleepers }
             Issue.record(
                 "\(found) instead of \(count) sleepers after a minute",
                 sourceLocation: SourceLocation(fileID: fileID, filePath: filePath, line: line, column: column))
@@ -140,16 +152,26 @@ package final class ManualTime: Time {
         if !isOver { throw CancellationError() }
     }
 
+    package func tick(for duration: Duration) async {
+        _ = await withCheckedContinuation { (continuation: CheckedContinuation<Bool, Never>) in
+            state.withLock { state in
+                state.lastSleeper += 1
+                state.sleepers[state.lastSleeper] = Sleeper(
+                    due: state.elapsed + duration, isTick: true, continuation: continuation)
+            }
+        }
+    }
+
     private func enter(_ id: UInt64, _ duration: Duration, _ continuation: CheckedContinuation<Bool, Never>) {
         let (outcome, arrived) = state.withLock { state -> (Bool?, [CheckedContinuation<Bool, Never>]) in
             if state.cancelled.remove(id) != nil { return (false, []) }
             state.slept.append(duration)
             if state.skipsSleeps || duration <= .zero {
                 state.elapsed += max(duration, .zero)
-                return (true, [])
+                return (true, state.takeDue().map(\.continuation))
             }
             state.sleepers[id] = Sleeper(due: state.elapsed + duration, continuation: continuation)
-            let arrived = state.arrivals.filter { $0.value.count <= state.sleepers.count }
+            let arrived = state.arrivals.filter { $0.value.count <= state.countOfSleepers }
             for id in arrived.keys { state.arrivals[id] = nil }
             return (nil, arrived.values.map(\.continuation))
         }

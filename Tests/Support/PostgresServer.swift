@@ -85,7 +85,7 @@ package final class PostgresServer: Sendable {
         if let primary { port = primary.port } else { port = try Self.freePort() }
         do throws(PostgresError) {
             var configuration = try Self.configuration(
-                "host=\(directory) port=\(port) user=postgres dbname=postgres")
+                "host=\(directory) port=\(port) user=postgres dbname=postgres target_session_attrs=any")
             configuration.maximumConnections = 1
             configuration.maximumWaiters = 10_000
             configuration.waitTimeout = .seconds(300)
@@ -160,6 +160,29 @@ package final class PostgresServer: Sendable {
     package func promote() throws(Failure) {
         try Self.run(
             Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -w promote"), log: "\(socketDirectory)/control.log")
+    }
+
+    /// Waits until a standby has everything that the primary has committed by now.
+    package func catchUp(with primary: PostgresServer) async throws {
+        guard let end = try await primary.run("SELECT pg_current_wal_flush_lsn()::text").first?.text(0) else {
+            throw Failure(description: "the primary does not say how far it is")
+        }
+        try await wait(for: "pg_last_wal_replay_lsn() >= '\(end)'::pg_lsn", "the standby does not catch up")
+    }
+
+    /// Has a standby receive nothing any more: from now on it lags behind.
+    package func cutOff() async throws {
+        _ = try await run("ALTER SYSTEM SET primary_conninfo = ''")
+        _ = try await run("SELECT pg_reload_conf()")
+        try await wait(for: "NOT EXISTS (SELECT 1 FROM pg_stat_wal_receiver)", "the standby receives on")
+    }
+
+    private func wait(for condition: String, _ failure: String) async throws {
+        let end = MonotonicInstant.after(.seconds(30))
+        while try await run("SELECT \(condition)").first?.boolean(0) != true {
+            guard MonotonicInstant.now < end else { throw Failure(description: failure) }
+            await Task.yield()
+        }
     }
 
     /// Makes every session of clients read-only, or lets them write again.

@@ -12,6 +12,8 @@ package final class ScriptedTransport: ProviderTransport {
         /// An answer with a JSON body.
         case json(Int, String, fields: Fields = [:])
         case failure(TransportError)
+        /// No answer comes: the request ends when its own limit is over, or else after 10 s, by the clock given.
+        case hang(ManualTime)
         /// Waits for the gate, then goes on with the step.
         indirect case after(Gate, Step)
         /// Decides by what was sent.
@@ -25,6 +27,7 @@ package final class ScriptedTransport: ProviderTransport {
         package let fields: Fields
         package let form: [String: String]
         package let isPinned: Bool
+        package let timeLimit: Duration?
     }
 
     private struct State {
@@ -54,7 +57,8 @@ package final class ScriptedTransport: ProviderTransport {
         let pairs = (try? FormEncoding.decode(String(decoding: request.body, as: UTF8.self))) ?? []
         let seen = Seen(
             url: request.url.description, method: request.method, fields: request.fields,
-            form: Dictionary(pairs.map { ($0.name.text, $0.value.text) }) { $1 }, isPinned: request.pins != nil)
+            form: Dictionary(pairs.map { ($0.name.text, $0.value.text) }) { $1 }, isPinned: request.pins != nil,
+            timeLimit: request.timeLimit)
         let step = state.withLock { state -> Step? in
             state.seen.append(seen)
             if !state.steps.isEmpty { return state.steps.removeFirst() }
@@ -70,6 +74,13 @@ package final class ScriptedTransport: ProviderTransport {
         case .json(let status, let body, let fields):
             return ClientResponse(status: Status(status), fields: fields, body: Array(body.utf8))
         case .failure(let error): throw error
+        case .hang(let time):
+            do throws(CancellationError) {
+                try await time.sleep(for: seen.timeLimit ?? .seconds(10))
+            } catch {
+                throw .cancelled
+            }
+            throw .timedOut(.firstByte, requestSent: true)
         case .after(let gate, let next):
             gate.arrive()
             await gate.opened()

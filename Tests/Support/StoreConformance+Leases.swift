@@ -31,16 +31,86 @@ extension StoreConformance {
             let missing = RecordID(.credentials, StoreSample.beta, key: "k")
             #expect(try await store.conflicts([.take(missing, version: 5, holder: "a")]))
         },
-        StoreConformance("its holder extends a lease, however it stands") { store async throws in
+        StoreConformance("its holder extends a lease that it has not given up") { store async throws in
             let record = StoreSample.record()
             try await store.commit([.insert(record), .append(StoreSample.entry("x"))])
             try await store.commit([.take(record.id, version: 1, holder: "a", for: .seconds(30))])
             try await store.commit([.take(record.id, version: 1, holder: "a", for: .seconds(60))])
             #expect(try #require(try await store.lease()).remaining > .seconds(31))
-            try await store.commit([.release(record.id, version: 1, holder: "a", isSettled: false)])
+            try await store.commit([.take(record.id, version: 1, holder: "a", for: .zero)])
             #expect(try #require(try await store.lease()).hasRunOut)
             try await store.commit([.take(record.id, version: 1, holder: "a", replacing: "a")])
             #expect(try #require(try await store.lease()).hasRunOut == false)
+            // An extension that arrives late takes no lease again.
+            try await store.commit([.release(record.id, version: 1, holder: "a", isSettled: false)])
+            #expect(try await store.conflicts([.take(record.id, version: 1, holder: "a", replacing: "a")]))
+            try await store.commit([.release(record.id, version: 1, holder: "a", isSettled: true)])
+            #expect(try await store.conflicts([.take(record.id, version: 1, holder: "a", replacing: "a")]))
+            #expect(try await store.lease() == nil)
+        },
+        StoreConformance("the time of the first use stays until the lease is settled or the record replaced") {
+            store async throws in
+            let record = StoreSample.record()
+            try await store.commit([.insert(record)])
+            func take(_ holder: String, over: String? = nil, marksUse: Bool = true) -> RecordChange {
+                .claim(
+                    record.id, version: 1,
+                    LeaseClaim(holder: holder, replacing: over, for: .zero, marksUse: marksUse))
+            }
+            try await store.commit([take("a", marksUse: false)])
+            #expect(try #require(try await store.lease()).sinceFirstUse == nil)
+            try await store.commit([take("a")])
+            let first = try #require(try await store.lease()?.sinceFirstUse)
+            #expect(first >= .zero && first < .seconds(30))
+            try await store.commit([take("b", over: "a")])
+            #expect(try #require(try await store.lease()?.sinceFirstUse) >= first)
+            try await store.commit([
+                .release(record.id, version: 1, holder: "b", LeaseRelease(.unknown(recovery: nil)))
+            ])
+            #expect(try #require(try await store.lease()?.sinceFirstUse) >= first)
+            try await store.commit([.release(record.id, version: 1, holder: "b", LeaseRelease(.settled))])
+            try await store.commit([take("c", marksUse: false)])
+            #expect(try #require(try await store.lease()).sinceFirstUse == nil)
+            try await store.commit([.replace(StoreSample.record(version: 2), version: 1)])
+            #expect(try await store.lease() == nil)
+        },
+        StoreConformance("a lease that is known to be left is taken over although it stands") { store async throws in
+            let record = StoreSample.record()
+            try await store.commit([.insert(record)])
+            try await store.commit([.take(record.id, version: 1, holder: "a")])
+            for (over, standing) in [("a", false), ("b", true)] {
+                #expect(
+                    try await store.conflicts([
+                        .claim(
+                            record.id, version: 1,
+                            LeaseClaim(
+                                holder: "c", replacing: over, replacesStanding: standing, for: .seconds(60)))
+                    ]))
+            }
+            try await store.commit([
+                .claim(
+                    record.id, version: 1,
+                    LeaseClaim(
+                        holder: "c", replacing: "a", replacesStanding: true, for: .seconds(60), isOpen: true))
+            ])
+            let lease = try #require(try await store.lease())
+            #expect(lease.holder == "c" && lease.isOpen)
+        },
+        StoreConformance("a lease that was given up or left open is listed when it is to be") { store async throws in
+            let record = StoreSample.record()
+            try await store.commit([.insert(record), .append(StoreSample.entry("x"))])
+            for (outcome, isListed, isOpen, wasGivenUp) in [
+                (.unknown(recovery: nil), false, false, true), (.unknown(recovery: .seconds(60)), false, false, true),
+                (.unknown(recovery: .zero), true, false, true), (.open, true, true, false),
+            ] as [(LeaseRelease.Outcome, Bool, Bool, Bool)] {
+                let standing = try await store.lease()?.holder
+                let holder = "\(outcome)".prefix(40).filter { $0.isLetter || $0.isNumber }
+                try await store.commit([.take(record.id, version: 1, holder: holder, replacing: standing)])
+                try await store.commit([.release(record.id, version: 1, holder: holder, LeaseRelease(outcome))])
+                let lease = try #require(try await store.lease())
+                #expect((lease.hasRunOut, lease.isOpen, lease.wasGivenUp) == (true, isOpen, wasGivenUp))
+                #expect(try await store.lapsed(.credentials, limit: 9).count == (isListed ? 1 : 0))
+            }
         },
         StoreConformance("a lease that has run out is another's to take who names its holder") { store async throws in
             let record = StoreSample.record()

@@ -66,7 +66,7 @@ ALLOWED = [
     ("DevelopmentProvider/ProviderOptions.swift", r"", "the command line"),
     ("DevelopmentProvider/TokenEndpoint.swift", r"base\.scheme == \"https\"", "the configured base URL's"),
     ("OAuth/DevicePolling.swift", r"answer\.(error|subStatus) == \"", "at most 64 characters of ASCII (ErrorText)"),
-    ("OAuth/HeldCredentials.swift", r"answer\.error == \"", "at most 64 characters of ASCII (ErrorText)"),
+    ("OAuth/HeldCredentials.swift", r"\berror == \"", "at most 64 characters of ASCII (ErrorText)"),
     ("OAuth/RetryAfter.swift", r"parts\[5\] == \"GMT\"", "a WireText"),
     ("Postgres/PostgresLink.swift", r"", "the settings of the configured database's link"),
     ("Postgres/PostgresConfiguration.swift", r"", "the configured database's address"),

@@ -140,8 +140,8 @@ extension Int: Cacheable {}
         #expect((0..<1000).contains(first - now.milliseconds * 1000))
         var last = first
         for _ in 0..<100 {
-            let next = versions.next(after: last)
-            #expect(next == last + 1)
+            let next = versions.next(after: last, at: now)
+            #expect(next > last)
             last = next
         }
         #expect(versions.first(at: now) > last)

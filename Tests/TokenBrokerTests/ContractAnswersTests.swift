@@ -750,7 +750,7 @@ internal import TokenBroker
         await broker.makeTenant("t1", #"{"client_id": "c2", "client_secret": "s", "client_unique_key": "u"}"#)
         let status = await recorder.call(broker, .get, "/credentials/status", tenant: "t1")
         #expect(status.differences?.count == 4)
-        broker.transport.always(.json(400, #"{"error": "invalid_grant"}"#))
+        broker.transport.always(.json(400, #"{"error": "unsupported_grant_type"}"#))
         let upgrade = await recorder.call(broker, .get, "/credentials", tenant: "t1")
         #expect(upgrade.code == "retryable_error")
     }

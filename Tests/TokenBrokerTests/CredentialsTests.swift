@@ -115,7 +115,7 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(41))
         let second = await broker.get()
         #expect(second.token == "client-2")
-        #expect(second.version == first.version + 1)
+        #expect(second.version > first.version)
         #expect(broker.transport.seen.count == 2)
     }
 

@@ -51,7 +51,7 @@ internal import TokenBroker
             wait: .milliseconds(500)),
         .init(
             testDescription: "503, Retry-After 90", step: .json(503, "{}", fields: ["Retry-After": "90"]),
-            wait: .seconds(90)),
+            wait: .seconds(60)),
         .init(testDescription: "not reached", step: .failure(.connectFailed), wait: .milliseconds(500)),
         .init(
             testDescription: "lost", step: .failure(.connectionLost(requestSent: true)), wait: .milliseconds(500)),

@@ -6,6 +6,7 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
+internal import Reactor
 internal import Testing
 internal import TokenBroker
 
@@ -216,6 +217,96 @@ internal import TokenBroker
         let login = await broker.beginLogin()
         #expect(login.uri.hasPrefix("https://op.example/new?"))
         #expect(broker.transport.seen.count == 4)
+    }
+
+    // MARK: When it hangs
+
+    private static func passed(_ broker: BrokerHarness, since start: MonotonicInstant) -> Duration {
+        start.duration(to: broker.time.monotonic)
+    }
+
+    @Test func `an issuer that hangs holds a login up for five seconds, and the next ones not at all`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant)
+        broker.transport.always(.hang(broker.time))
+        let start = broker.time.monotonic
+        for _ in 0..<3 {
+            let answer = await Self.begin(broker)
+            #expect((answer.status, answer.code, answer.retryAfter) == (503, "network_error", 5))
+        }
+        #expect(Self.passed(broker, since: start) == .seconds(5))
+        #expect(broker.transport.seen.count == 1)
+        broker.time.advance(by: .milliseconds(4999))
+        #expect(await Self.begin(broker).status == 503)
+        #expect(broker.transport.seen.count == 1)
+        broker.time.advance(by: .milliseconds(1))
+        broker.transport.always(Self.metadata())
+        #expect(await Self.begin(broker).status == 201)
+    }
+
+    /// What the first address takes before it answers that there is nothing, and what is left for the second one.
+    @Test(arguments: [(0, 5000), (3000, 2000), (4999, 1), (5000, nil), (6000, nil)] as [(Int, Int?)])
+    func `both addresses have five seconds together`(first: Int, left: Int?) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant)
+        let time = broker.time
+        broker.transport.enqueue(
+            .decide { _ in
+                time.advance(by: .milliseconds(first))
+                return .json(404, "")
+            })
+        broker.transport.always(.hang(time))
+        let start = time.monotonic
+        _ = await Self.begin(broker)
+        #expect(Self.passed(broker, since: start) == .milliseconds(max(first, 5000)))
+        let limits: [Duration?] = [.seconds(5)] + (left.map { [.milliseconds($0)] } ?? [])
+        #expect(broker.transport.seen.map(\.timeLimit) == limits)
+    }
+
+    @Test func `what was known before is used on when the issuer hangs`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant)
+        broker.transport.enqueue(Self.metadata())
+        #expect(await Self.begin(broker).status == 201)
+        broker.time.advance(by: .seconds(3600))
+        broker.transport.always(.hang(broker.time))
+        let start = broker.time.monotonic
+        for _ in 0..<3 { #expect(await Self.begin(broker).status == 201) }
+        #expect(Self.passed(broker, since: start) == .seconds(5))
+        broker.time.advance(by: .milliseconds(59_999))
+        #expect(await Self.begin(broker).status == 201)
+        #expect(broker.transport.seen.count == 2)
+        broker.time.advance(by: .milliseconds(1))
+        #expect(await Self.begin(broker).status == 201)
+        #expect(broker.transport.seen.count == 3)
+    }
+
+    @Test(arguments: ["policy=local_force_refresh", "", "api_error_sub_status=11003"])
+    func `a refresh is held up by an issuer that hangs for five seconds in all`(query: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1", Self.tenant.replacing(#""client_id""#, with: #""client_secret": "s1", "client_id""#))
+        await broker.set("old", refresh: "r1", lifetime: .seconds(1))
+        broker.time.advance(by: .seconds(2))
+        broker.transport.always(.hang(broker.time))
+        let start = broker.time.monotonic
+        let answer = await broker.get(query)
+        #expect((answer.status, answer.code) == (503, "network_error"))
+        #expect(Self.passed(broker, since: start) <= .seconds(5))
+        #expect(broker.transport.seen.count == 1)
+    }
+
+    @Test func `callers share one request that hangs, and all of them are let go at once`() async throws {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
+        await broker.makeTenant("t1", Self.tenant)
+        broker.transport.always(.hang(broker.time))
+        await withTaskGroup(of: Int.self) { group in
+            for _ in 0..<20 { group.addTask { await Self.begin(broker).status } }
+            await broker.time.sleepers(atLeast: 1)
+            broker.time.advance(by: .seconds(5))
+            for await status in group { #expect(status == 503) }
+        }
+        #expect(broker.transport.seen.count == 1)
     }
 
     @Test func `logins that begin at once share one request`() async throws {

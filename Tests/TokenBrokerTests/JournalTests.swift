@@ -95,7 +95,9 @@ internal import TokenBroker
         // While it is away, and for longer than anything in memory is believed.
         setting.time.advance(by: .seconds(60))
         #expect(await setting.broker.get().token == "a2")
-        #expect(await setting.broker.get().tag == answer.tag)
+        // Another change may come first, so that no entity tag stands for it yet.
+        #expect(answer.tag.isEmpty)
+        #expect(await setting.broker.get().tag.isEmpty)
         let refused = await setting.passing { await setting.broker.get("policy=local_force_refresh") }
         #expect(refused.code == "storage_unavailable")
         #expect(setting.broker.transport.seen.count == 1)
@@ -104,7 +106,9 @@ internal import TokenBroker
         await setting.untilStored()
         let other = try await setting.another()
         #expect(await other.get().token == "a2")
-        #expect(await other.get().tag == answer.tag)
+        let tag = await other.get().tag
+        #expect(!tag.isEmpty)
+        #expect(await setting.broker.get().tag == tag)
         let kinds = try await other.events().map(\.kind)
         #expect(kinds.suffix(2) == [.credentialsUpdated, .refreshSucceeded])
         #expect(setting.broker.log.contains { $0.contains("credentials_published_from_journal") })

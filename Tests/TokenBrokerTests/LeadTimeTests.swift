@@ -43,8 +43,7 @@ internal import TokenBroker
 
     @Test(
         arguments: [
-            .json(403, ""), .json(400, #"{"error": "invalid_scope"}"#), .json(200, "{}"), .json(429, ""),
-            .failure(.untrusted(.pin)), .failure(.malformedResponse),
+            .json(403, ""), .json(400, #"{"error": "invalid_scope"}"#), .json(429, ""), .failure(.untrusted(.pin)),
         ] as [ScriptedTransport.Step])
     func `serves the stored token when it fails, and pauses for 30 seconds`(
         step: ScriptedTransport.Step
@@ -63,6 +62,18 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
         #expect(broker.transport.seen.count == 2)
+    }
+
+    @Test func `asks again at once after an answer that cannot be read`() async throws {
+        let broker = try await Self.make()
+        broker.time.advance(by: .seconds(3100))
+        broker.transport.enqueue(.json(200, "{}"), .json(200, BrokerHarness.token("a2")))
+        async let answer = broker.get()
+        // The caller's patience, and the wait before the second call.
+        await broker.time.sleepers(atLeast: 2)
+        broker.time.advance(by: .milliseconds(500))
+        #expect(await answer.token == "a2")
+        #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1", "r1"])
     }
 
     @Test func `the pause ends when the token would not do any more`() async throws {

@@ -249,7 +249,9 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
-    @Test func `a revocation endpoint that moves is asked, where tokens are still given at the same place`() async throws {
+    @Test func `a revocation endpoint that moves is asked, where tokens are still given at the same place`()
+        async throws
+    {
         let broker = try await Self.loggedIn(Self.endpoint.before)
         await Self.configure(broker, Self.endpoint.before.replacing("old.example/r", with: "new.example/r"))
         broker.transport.enqueue(.json(200, ""))
@@ -375,7 +377,9 @@ internal import TokenBroker
         let broker = try await Self.loggedIn(Self.endpoint.before)
         await Self.configure(
             broker, Self.endpoint.after,
-            more: #""previous_issuers": ["https://old.example"], "previous_token_endpoints": ["https://old.example/t/"], "#)
+            more:
+                #""previous_issuers": ["https://old.example"], "previous_token_endpoints": ["https://old.example/t/"], "#
+        )
         #expect(await broker.status().differences == ["token_endpoint"])
         broker.time.advance(by: .seconds(3600))
         #expect(await broker.get().level == "basic")
@@ -546,7 +550,8 @@ internal import TokenBroker
         #expect(Self.receivers(of: "refresh-1", one) == ["https://old.example/t"])
     }
 
-    @Test func `a renewal under way ends where it began, and those who wait for it have what it brought`() async throws {
+    @Test func `a renewal under way ends where it began, and those who wait for it have what it brought`() async throws
+    {
         let broker = try await Self.loggedIn(Self.endpoint.before)
         let gate = Gate()
         broker.transport.enqueue(

@@ -162,8 +162,8 @@ internal import TokenBroker
                 }),
             Situation(
                 code: .retryableError, status: 503, how: "the provider wants more patience than a call has",
-                retryAfter: 120,
-                bring: { try await refresh(.json(503, canary, fields: ["Retry-After": "120"])) }),
+                retryAfter: 45,
+                bring: { try await refresh(.json(503, canary, fields: ["Retry-After": "45"])) }),
             Situation(
                 code: .networkError, status: 503, how: "the provider cannot be reached", retryAfter: 5,
                 bring: { try await refresh(.failure(.connectFailed)) }),

@@ -14,6 +14,11 @@ internal import TokenBroker
     private static let first =
         #"{"client_id": "c1", "client_secret": "s1", "client_unique_key": "u1", "scopes": ["a"]}"#
     private static let backoff: [Duration] = [.milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .seconds(8)]
+    /// Where the refresh token may be spent, the last call comes within the grace that is assumed of a provider.
+    private static let backoffWithinGrace = Array(backoff.dropLast()) + [.milliseconds(1500)]
+
+    private static let moreScopes =
+        #"{"client_id": "c1", "client_secret": "s1", "client_unique_key": "u1", "scopes": ["b", "a"]}"#
 
     /// A configuration that differs from `first` in one of the four, and what that makes of the form.
     struct Change: Sendable, CustomTestStringConvertible {
@@ -196,7 +201,6 @@ internal import TokenBroker
     // MARK: Failures
 
     static let failures: [(ScriptedTransport.Step, String)] = [
-        (.json(400, #"{"error": "invalid_grant", "sub_status": 11101}"#), "retryable_error"),
         (.json(400, #"{"error": "unsupported_grant_type"}"#), "retryable_error"),
         (.json(401, #"{"error": "invalid_client"}"#), "retryable_error"),
         (.json(401, #"{"error": "access_denied"}"#), "retryable_error"),
@@ -229,7 +233,7 @@ internal import TokenBroker
         if case .json(429, _, _) = step {
             #expect(broker.time.slept.count == 5)
         } else {
-            #expect(broker.time.slept == Self.backoff)
+            #expect(broker.time.slept == (step.maySpend ? Self.backoffWithinGrace : Self.backoff))
         }
         let after = await broker.get("policy=local")
         #expect((after.tag, after.token) == (before.tag, "a1"))
@@ -294,6 +298,52 @@ internal import TokenBroker
         #expect(await broker.get().token == "a2")
     }
 
+    @Test func `callers are told of a failed upgrade for 30 seconds without another call`() async throws {
+        let broker = try await Self.loggedIn()
+        await broker.makeTenant("t1", #"{"client_id": "c2"}"#)
+        broker.transport.always(.json(400, #"{"error": "unsupported_grant_type"}"#))
+        #expect(await broker.get().status == 503)
+        let again = await broker.get()
+        #expect((again.status, again.code, again.retryAfter) == (503, "retryable_error", 30))
+        broker.time.advance(by: .milliseconds(29_999))
+        #expect(await broker.get().retryAfter == 1)
+        #expect(broker.transport.seen.count == 6)
+        broker.time.advance(by: .milliseconds(1))
+        broker.transport.always(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        #expect(await broker.get().token == "a2")
+    }
+
+    @Test func `a session that has ended while an upgrade is due ends by one ordinary refresh`() async throws {
+        let broker = try await Self.loggedIn()
+        await broker.makeTenant("t1", Self.moreScopes)
+        for _ in 0..<7 { broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#)) }
+        broker.transport.enqueue(.json(200, BrokerHarness.token("client-1")))
+        let answer = await broker.get()
+        #expect((answer.status, answer.level) == (200, "client"))
+        let calls = broker.transport.seen
+        #expect(
+            calls.map(\.form["grant_type"]) == Array(repeating: "update_client", count: 6)
+                + ["refresh_token", "client_credentials"])
+        #expect(calls[6].form["client_id"] == "c1" && calls[6].form["refresh_token"] == "r1")
+        #expect(try await broker.causes() == ["set", "revoked", "client"])
+    }
+
+    @Test func `a session that lives while its upgrade is refused is refreshed and kept`() async throws {
+        let broker = try await Self.loggedIn()
+        await broker.makeTenant("t1", Self.moreScopes)
+        for _ in 0..<6 { broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#)) }
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        #expect(await broker.get().code == "retryable_error")
+        #expect(await broker.get().retryAfter == 30)
+        #expect(broker.transport.seen.count == 7)
+        let kept = await broker.get("policy=local")
+        #expect((kept.token, kept.json["requested_scopes"]) == ("a2", .array([.string("a")])))
+        broker.time.advance(by: .seconds(30))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get().token == "a3")
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+    }
+
     @Test func `a failed upgrade is told with the provider's code and begins and ends once`() async throws {
         let broker = try await Self.loggedIn()
         await broker.makeTenant("t1", #"{"client_id": "c2"}"#)
@@ -301,8 +351,11 @@ internal import TokenBroker
         let answer = await broker.get()
         #expect(answer.json["error_code"] == .string("unsupported_grant_type"))
         let events = try await broker.events().dropFirst()
-        #expect(events.map(\.kind) == [.refreshStarted, .refreshRefreshingAccessToken, .refreshFailed])
-        #expect(events.allSatisfy { $0.data["grant"] == .string("upgrade") })
+        #expect(
+            events.map(\.kind) == [
+                .refreshStarted, .refreshRefreshingAccessToken, .refreshFailed, .credentialsDegraded,
+            ])
+        #expect(events.dropLast().allSatisfy { $0.data["grant"] == .string("upgrade") })
         #expect(Set(events.compactMap { $0.data["refresh_id"]?.text }).count == 1)
         #expect(events.last?.data["error"] == .string("retryable_error"))
     }
@@ -560,5 +613,16 @@ internal import TokenBroker
         #expect(await broker.get().token == "a3")
         #expect(broker.transport.seen.map(\.form["client_id"]) == ["c2", "c3"])
         #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1", "r2"])
+    }
+}
+
+extension ScriptedTransport.Step {
+    /// Whether the provider may have exchanged the refresh token although it answered so.
+    fileprivate var maySpend: Bool {
+        switch self {
+        case .json(let status, _, _): status == 200 || status >= 500
+        case .failure(let error): error.requestMayHaveBeenProcessed
+        default: false
+        }
     }
 }

@@ -8,6 +8,8 @@ internal import Testing
             ("EVENT_DAYS", "a week", 78), ("EVENT_LIMIT", "999", 78), ("EVENT_LIMIT", "1000", 0),
             ("EVENT_LIMIT", "1000000000", 0), ("EVENT_LIMIT", "1000000001", 78), ("EVENT_LIMIT", "-1", 78),
             ("PROVIDER_CONCURRENCY", "0", 78), ("PROVIDER_CONCURRENCY", "1", 0), ("PROVIDER_CONCURRENCY", "1024", 0),
+            ("GRANT_MEMORY", "-1", 78), ("GRANT_MEMORY", "0", 0), ("GRANT_MEMORY", "86400", 0),
+            ("GRANT_MEMORY", "86401", 78),
             ("PROVIDER_CONCURRENCY", "1025", 78), ("CACHE_MEGABYTES", "0", 78), ("CACHE_MEGABYTES", "1", 0),
             ("CACHE_MEGABYTES", "1048576", 0), ("CACHE_MEGABYTES", "1048577", 78), ("CACHE_SECONDS", "-1", 78),
             ("CACHE_SECONDS", "0", 0), ("CACHE_SECONDS", "3600", 0), ("CACHE_SECONDS", "3601", 78),

@@ -46,6 +46,9 @@ static inline void clinux_prefetch(const void *start, long count) {
 }
 /// Names a thread (15 bytes at most).
 int clinux_set_thread_name(unsigned long thread, const char *name);
+/// Waits for a semaphore (sem_t) so many nanoseconds at most, by the clock that nobody sets: sem_timedwait goes by the wall
+/// clock. 0, or -1 with errno.
+int clinux_wait_for_semaphore(void *semaphore, int64_t nanoseconds);
 /// getaddrinfo's "the name exists but has no address".
 extern const int CLINUX_EAI_NODATA;
 /// Raises the soft limit on open descriptors to the hard one; returns it, or -1 with errno.

@@ -149,12 +149,13 @@ final class FileRecords {
 
     func lapsed(_ kind: RecordKind, limit: Int) throws(FileStoreError) -> [LapsedLease] {
         try recoverIfNeeded()
-        var lapsed: [(end: MonotonicInstant, lease: LapsedLease)] = []
-        for (id, holder) in index.leaseHolders where id.kind == kind && leases.remaining(id) <= .zero {
-            guard let version = index.entries[id]?.version else { continue }
-            lapsed.append((leases.end(id), LapsedLease(id: id, version: version, holder: holder)))
+        var lapsed: [(lapse: MonotonicInstant, lease: LapsedLease)] = []
+        for (id, lease) in index.leases where id.kind == kind {
+            guard let lapse = leases.lapse(id, wasGivenUp: lease.wasGivenUp), let version = index.entries[id]?.version
+            else { continue }
+            lapsed.append((lapse, LapsedLease(id: id, version: version, holder: lease.holder)))
         }
-        return lapsed.sorted { ($0.end, $0.lease.id) < ($1.end, $1.lease.id) }.prefix(limit).map(\.lease)
+        return lapsed.sorted { ($0.lapse, $0.lease.id) < ($1.lapse, $1.lease.id) }.prefix(limit).map(\.lease)
     }
 
     func entries(after sequence: Int64, tenant: TenantName?, limit: Int) throws(FileStoreError) -> [PlacedLogEntry] {
@@ -267,7 +268,7 @@ extension FileRecords {
             let isFree = index.insert(record)
             precondition(isFree, "a commit was planned with a look-up digest that is taken")
         }
-        for (id, record) in plan.outcomes { leases.note(id, record) }
+        for (id, record) in plan.outcomes { leases.note(id, record, recovery: plan.recoveries[id]) }
     }
 
     /// Writes all of the records that needs space, and gives the steps that remain.
@@ -462,6 +463,8 @@ extension FileRecords {
 // MARK: - Reading
 
 extension FileRecords: CommitBasis {
+    var time: Timestamp? { nil }
+
     func head(_ id: RecordID) throws(StoreError) -> RecordHead? {
         if let entry = index.entries[id] { return RecordHead(version: entry.version, lookup: entry.lookup) }
         return try asStore { () throws(FileStoreError) in try load(id) }

@@ -10,8 +10,7 @@ struct RecordIndex {
 
     private(set) var entries: [RecordID: Entry] = [:]
     private(set) var holders: [LookupKey: RecordID] = [:]
-    /// The holders of leases that were not given up, run out or not.
-    private(set) var leaseHolders: [RecordID: String] = [:]
+    private(set) var leases: [RecordID: (holder: String, wasGivenUp: Bool)] = [:]
     private var dueTimes: [RecordKind: [RecordID: Timestamp]] = [:]
 
     /// False, with nothing noted, when another record has the look-up digest.
@@ -22,14 +21,14 @@ struct RecordIndex {
             holders[key] = record.id
         }
         entries[record.id] = Entry(version: record.version, lookup: record.lookup, expires: record.expires)
-        if let lease = record.lease, !lease.wasGivenUp { leaseHolders[record.id] = lease.holder }
+        if let lease = record.lease { leases[record.id] = (lease.holder, lease.wasGivenUp) }
         if let due = record.due { dueTimes[record.id.kind, default: [:]][record.id] = due }
         return true
     }
 
     mutating func remove(_ id: RecordID) {
         dueTimes[id.kind]?[id] = nil
-        leaseHolders[id] = nil
+        leases[id] = nil
         guard let lookup = entries.removeValue(forKey: id)?.lookup else { return }
         holders[LookupKey(kind: id.kind, digest: lookup)] = nil
     }

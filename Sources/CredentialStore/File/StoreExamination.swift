@@ -285,6 +285,11 @@ extension RecordID {
         case .unpublished:
             "what a provider granted and the database does not have: the user under storage key \(key) of tenant "
                 + "\(tenant) may have to log in again"
+        case .process: "nothing but a few seconds: other replicas wait for the leases of the process that died"
+        case .granted:
+            "nothing, unless the database goes back by some minutes: then the user under storage key \(key) of tenant "
+                + "\(tenant) may have to log in again"
+        case .lineage: "nothing: a start writes it again"
         }
     }
 }

@@ -110,6 +110,17 @@ enum Migrations {
                     WHERE due IS NOT NULL AND kind IN ('login', 'device')
                     """)
             ]),
+        Migration(
+            version: 5, compatible: 1,
+            statements: [
+                // A default that is a constant rewrites no row.
+                PostgresStatement(
+                    """
+                    ALTER TABLE token_broker_records ADD COLUMN lease_first_use bigint,
+                        ADD COLUMN lease_state bigint NOT NULL DEFAULT 0, ADD COLUMN lease_failure text,
+                        ADD COLUMN lease_retry bigint
+                    """)
+            ]),
     ]
 
     /// How the database's schema stands to what a build knows.

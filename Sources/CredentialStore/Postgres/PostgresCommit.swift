@@ -71,6 +71,22 @@ enum PostgresCommit {
         }
     }
 
+    /// The same with a question as its second statement, which changes nothing.
+    func asking(_ question: PostgresStatement) -> PostgresCommit {
+        let question = PostgresCommand(question)
+        func withQuestion(_ commands: [PostgresCommand]) -> [PostgresCommand] {
+            commands.prefix(1) + [question] + commands.dropFirst()
+        }
+        switch self {
+        case .alone(let command):
+            return .inOne([Self.begin, question, command, Self.commit], decisive: 2, end: 3)
+        case .inOne(let commands, let decisive, let end):
+            return .inOne(withQuestion(commands), decisive: decisive.map { $0 + 1 }, end: end + 1)
+        case .inTwo(let first, let decisive, let last, let end):
+            return .inTwo(first: withQuestion(first), decisive: decisive.map { $0 + 1 }, last: last, end: end)
+        }
+    }
+
     /// Told behind a COMMIT that has committed nothing if its one statement was in conflict. That shows in the record,
     /// so that no change of one is told which there was not, nor the beginning of a renewal whose claim was refused; else
     /// that the log has grown may be told for nothing.
@@ -82,8 +98,8 @@ enum PostgresCommit {
             switch change {
             case .insert(let record), .replace(let record, _, _): return unless(record.id, before: record.version)
             case .remove(let id, _): return unless(id, before: .max)
-            case .claim(let id, _, let holder, _, _):
-                return PostgresCommand(Statements.notifyIfHeld, [.text(notice)] + names(id) + [.text(holder)])
+            case .claim(let id, _, let claim):
+                return PostgresCommand(Statements.notifyIfHeld, [.text(notice)] + names(id) + [.text(claim.holder)])
             default: continue
             }
         }
@@ -141,18 +157,40 @@ enum PostgresCommit {
                 Statements.settleDue,
                 names(id) + [.integer(version), .integer(due?.milliseconds), .integer(next?.milliseconds)]
             )
-        case .claim(let id, let version, let holder, let replacing, let duration):
+        case .claim(let id, let version, let claim):
             (
                 Statements.claim,
-                names(id) + [.integer(version), .text(holder), .text(replacing), .integer(duration.milliseconds)]
+                names(id) + [
+                    .integer(version), .text(claim.holder), .text(claim.replacing),
+                    .integer(claim.duration.milliseconds), .integer(claim.replacesStanding ? 1 : 0),
+                    .integer(claim.marksUse ? 1 : 0), .integer(claim.isOpen ? Statements.LeaseState.isOpen : 0),
+                    .integer(claim.notAfter?.milliseconds),
+                ]
             )
-        case .release(let id, let version, let holder, let isSettled):
-            (
-                isSettled ? Statements.release : Statements.giveUp,
-                names(id) + [.integer(version), .text(holder)]
-            )
+        case .release(let id, let version, let holder, let release):
+            if let end = leaseEnd(release) {
+                (Statements.endLease, names(id) + [.integer(version), .text(holder)] + end)
+            } else {
+                (Statements.release, names(id) + [.integer(version), .text(holder)])
+            }
         case .require, .removeAll, .append: nil
         }
+    }
+
+    /// The parameters of the end of a lease that stays; nil for one that goes.
+    private static func leaseEnd(_ release: LeaseRelease) -> [PostgresValue]? {
+        let (lapse, state): (Duration?, Int64)
+        switch release.outcome {
+        case .settled:
+            if release.failure == nil { return nil }
+            (lapse, state) = (nil, Statements.LeaseState.wasGivenUp | Statements.LeaseState.isSettled)
+        case .unknown(let recovery): (lapse, state) = (recovery, Statements.LeaseState.wasGivenUp)
+        case .open: (lapse, state) = (.zero, Statements.LeaseState.isOpen)
+        }
+        return [
+            .integer(lapse?.milliseconds), .integer(state), .text(release.failure?.code),
+            .integer(release.failure?.remaining.milliseconds),
+        ]
     }
 
     // MARK: Values

@@ -29,6 +29,7 @@ package struct PostgresRecordStore: RecordStore {
 
     private let pool: PostgresPool
     private let feed: CommitFeed
+    private let lineageWatch: LineageWatch
     /// Nil where others are not told.
     private let notifier: CommitNotifier?
     private let timeout: Duration
@@ -65,7 +66,11 @@ package struct PostgresRecordStore: RecordStore {
         listening: Listening = .automatic, heartbeat: PostgresListener.Settings = PostgresListener.Settings(),
         revalidateAfter: Duration = .seconds(5), report: @escaping @Sendable (PostgresError) -> Void = { _ in }
     ) async throws(StoreError) -> PostgresRecordStore {
-        let pool = PostgresPool(configuration, on: loop, resolver: resolver)
+        let lineage = LineageWatch(usesPooler: configuration.usesPooler, report: report)
+        let pool = PostgresPool(configuration, on: loop, resolver: resolver) {
+            connection, deadline throws(PostgresError) in
+            try await lineage.ask(connection, until: deadline)
+        }
         let source: PostgresConfiguration?
         var notifier: CommitNotifier? = CommitNotifier(pool, timeout: configuration.statementTimeout)
         switch listening {
@@ -85,7 +90,7 @@ package struct PostgresRecordStore: RecordStore {
             }
         }
         let store = PostgresRecordStore(
-            revalidateAfter: revalidateAfter, pool: pool, feed: feed, notifier: notifier,
+            revalidateAfter: revalidateAfter, pool: pool, feed: feed, lineage: lineage, notifier: notifier,
             timeout: configuration.statementTimeout, report: report)
         do throws(StoreError) {
             try await store.prepareSchema(migrates: migrates)
@@ -97,12 +102,13 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     private init(
-        revalidateAfter: Duration?, pool: PostgresPool, feed: CommitFeed, notifier: CommitNotifier?, timeout: Duration,
-        report: @escaping @Sendable (PostgresError) -> Void
+        revalidateAfter: Duration?, pool: PostgresPool, feed: CommitFeed, lineage: LineageWatch,
+        notifier: CommitNotifier?, timeout: Duration, report: @escaping @Sendable (PostgresError) -> Void
     ) {
         self.revalidateAfter = revalidateAfter
         self.pool = pool
         self.feed = feed
+        lineageWatch = lineage
         self.notifier = notifier
         self.timeout = timeout
         self.report = report
@@ -184,7 +190,10 @@ package struct PostgresRecordStore: RecordStore {
         }
     }
 
-    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { feed.watch(hear) }
+    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {
+        lineageWatch.watch(hear)
+        feed.watch(hear)
+    }
 
     // MARK: The log
 
@@ -214,11 +223,16 @@ package struct PostgresRecordStore: RecordStore {
     /// anybody has read.
     private func numberEntries() async throws(StoreError) -> LogBounds {
         while true {
+            let known = lineageWatch.known()
             let (bounds, isPending) = try await query(Statements.log, []) { result throws(PostgresError) in
                 guard let row = result.first, let last = try row.integer(0), let trimmed = try row.integer(1),
                     let isPending = try row.boolean(2)
                 else { throw .unexpectedResult("the row of token_broker_log is not there") }
                 return (LogBounds(trimmed: trimmed, last: last), isPending)
+            }
+            if let end = lineageWatch.note(sequence: bounds.last, since: known) {
+                try await skipSequences(to: end)
+                continue
             }
             if !isPending { return bounds }
             let deadline = MonotonicInstant.after(timeout)
@@ -226,7 +240,21 @@ package struct PostgresRecordStore: RecordStore {
                 try await numberSome(until: deadline)
             }
             // Another reader was quicker, or this one is done when there was less than it may do at once.
-            if let numbered, numbered.count < Self.numberedAtOnce { return numbered.bounds }
+            if let numbered, numbered.count < Self.numberedAtOnce {
+                if lineageWatch.note(sequence: numbered.bounds.last, since: known) == nil { return numbered.bounds }
+            }
+        }
+    }
+
+    /// After the store has gone back: gives no sequence a second time.
+    private func skipSequences(to end: Int64) async throws(StoreError) {
+        let deadline = MonotonicInstant.after(timeout)
+        _ = try await repeating { () async throws(PostgresError) in
+            try await whole(
+                [
+                    PostgresCommand(Statements.begin), PostgresCommand(Statements.lockLog),
+                    PostgresCommand(Statements.skipSequences, [.integer(end)]), PostgresCommand(Statements.commit),
+                ], until: deadline)
         }
     }
 
@@ -319,6 +347,17 @@ package struct PostgresRecordStore: RecordStore {
         }
     }
 
+    package func lineage() async throws(StoreError) -> StoreLineage? {
+        let deadline = MonotonicInstant.after(timeout)
+        do throws(PostgresError) {
+            return try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
+                try await lineageWatch.ask(connection, until: deadline)
+            }
+        } catch {
+            throw storeError(error)
+        }
+    }
+
     package func check() async throws(StoreError) {
         let deadline = MonotonicInstant.after(timeout)
         let isWritable: Bool
@@ -378,7 +417,9 @@ package struct PostgresRecordStore: RecordStore {
     private func settle(_ changes: [RecordChange]) async throws(StoreError) {
         let changes = Self.inLockOrder(changes)
         let notice = notifier == nil ? nil : CommitNotice.text(changes)
-        let commit = PostgresCommit(changes, notice: notice)
+        var commit = PostgresCommit(changes, notice: notice)
+        let asks = changes.contains(where: \.claims) && lineageWatch.asksWithClaims
+        if asks { commit = commit.asking(Statements.lineage) }
         // Requirements, the removal of all that a tenant has, and claims come to the same when they are done twice.
         let isRepeatable = changes.allSatisfy { change in
             switch change {
@@ -390,7 +431,7 @@ package struct PostgresRecordStore: RecordStore {
         for _ in 0..<Self.attempts {
             let attempt: Result<Bool, PostgresError>
             do throws(PostgresError) {
-                attempt = .success(try await apply(commit, until: deadline))
+                attempt = .success(try await apply(commit, asksForLineage: asks, until: deadline))
             } catch {
                 attempt = .failure(error)
             }
@@ -417,7 +458,7 @@ package struct PostgresRecordStore: RecordStore {
     static func inLockOrder(_ changes: [RecordChange]) -> [RecordChange] {
         func place(_ change: RecordChange) -> (phase: Int, id: RecordID) {
             switch change {
-            case .require(let id), .remove(let id, _), .settleDue(let id, _, _, _), .claim(let id, _, _, _, _),
+            case .require(let id), .remove(let id, _), .settleDue(let id, _, _, _), .claim(let id, _, _),
                 .release(let id, _, _, _):
                 (id.kind == .tenant ? 0 : 1, id)
             case .replace(let record, _, _): (record.id.kind == .tenant ? 0 : 1, record.id)
@@ -432,7 +473,11 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     /// Makes the changes; false when one of them is in conflict, and then none is made.
-    private func apply(_ commit: PostgresCommit, until deadline: MonotonicInstant) async throws(PostgresError) -> Bool {
+    /// - Parameter asksForLineage: whether the second statement is the question for the lineage.
+    private func apply(
+        _ commit: PostgresCommit, asksForLineage: Bool, until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> Bool {
+        let known = lineageWatch.known()
         switch commit {
         case .alone(let command):
             return try await pool.execute(command.statement, command.parameters, until: deadline).affectedRows == 1
@@ -442,11 +487,13 @@ package struct PostgresRecordStore: RecordStore {
                     try await self.conclude(commands, end: end, on: connection, until: deadline)
                 }
             }
+            if asksForLineage { try lineageWatch.note(results[1], since: known) }
             return decisive.map { results[$0].affectedRows == 1 } ?? true
         case .inTwo(let first, let decisive, let last, let end):
             return try await pool.withConnection(until: deadline) { connection throws(PostgresError) in
                 try await Self.rollingBack(connection, until: deadline) { () async throws(PostgresError) in
                     let results = try await connection.pipeline(first, until: deadline)
+                    if asksForLineage { try self.lineageWatch.note(results[1], since: known) }
                     guard decisive.allSatisfy({ results[$0].affectedRows == 1 }) else {
                         _ = try await connection.execute(Statements.rollback, until: deadline)
                         return false
@@ -545,18 +592,19 @@ package struct PostgresRecordStore: RecordStore {
                 {
                     hasMoved = true
                 }
-            case .claim(let id, let version, let holder, _, _):
+            case .claim(let id, let version, let claim):
                 let found = try await read(id)
                 // Nobody else uses that name. But the lease may have been its own before, and then shows nothing of the
                 // entries.
-                if found?.version == version, found?.lease?.holder == holder, !changes.contains(where: \.appends) {
+                if found?.version == version, found?.lease?.holder == claim.holder, !changes.contains(where: \.appends)
+                {
                     return
                 }
                 if found?.version != version { hasMoved = true }
-            case .release(let id, let version, let holder, let isSettled):
+            case .release(let id, let version, let holder, let release):
                 let found = try await read(id)
                 if found?.version != version || found?.lease?.holder != holder { hasMoved = true }
-                if !isSettled, found?.version == version, found?.lease?.wasGivenUp == true { return }
+                if release.isDone(found?.lease), found?.version == version { return }
             case .append(let entry):
                 if try await isAppended(entry) { return }
             case .require(let id):
@@ -675,10 +723,17 @@ package struct PostgresRecordStore: RecordStore {
 
     private static func lease(_ row: PostgresResult.Row) throws(PostgresError) -> Lease? {
         guard let holder = try row.text(7) else { return nil }
-        guard let remaining = try row.integer(8) else {
-            return Lease(holder: holder, remaining: .zero, wasGivenUp: true)
+        let (remaining, state) = (try row.integer(8), try row.integer(10) ?? 0)
+        var failure: LeaseFailure?
+        if let code = try row.text(11), let left = try row.integer(12), left > 0 {
+            failure = LeaseFailure(code: code, remaining: .milliseconds(left))
         }
-        return Lease(holder: holder, remaining: .milliseconds(remaining))
+        let isSettled = state & Statements.LeaseState.isSettled != 0
+        let wasGivenUp = remaining == nil || state & Statements.LeaseState.wasGivenUp != 0
+        return Lease(
+            holder: holder, remaining: wasGivenUp ? .zero : .milliseconds(remaining ?? 0), wasGivenUp: wasGivenUp,
+            sinceFirstUse: try row.integer(9).map { .milliseconds($0) },
+            isOpen: state & Statements.LeaseState.isOpen != 0, isSettled: isSettled, failure: failure)
     }
 
     private static func record(_ kind: RecordKind, _ row: PostgresResult.Row) throws(PostgresError) -> StoredRecord {
@@ -693,7 +748,23 @@ package struct PostgresRecordStore: RecordStore {
     }
 }
 
+extension LeaseRelease {
+    /// Whether a lease that still has the holder's name shows that this took place.
+    fileprivate func isDone(_ lease: Lease?) -> Bool {
+        switch outcome {
+        case .settled: lease?.isSettled == true
+        case .unknown: lease?.wasGivenUp == true && lease?.isSettled == false
+        case .open: lease?.hasRunOut == true && lease?.isOpen == true
+        }
+    }
+}
+
 extension RecordChange {
+    fileprivate var claims: Bool {
+        if case .claim = self { return true }
+        return false
+    }
+
     fileprivate var appends: Bool {
         if case .append = self { return true }
         return false

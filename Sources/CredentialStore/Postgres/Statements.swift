@@ -9,7 +9,8 @@ enum Statements {
     private static let clock = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
     private static let select = """
-        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder, lease_expires - \(clock)
+        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder, lease_expires - \(clock),
+            \(clock) - lease_first_use, lease_state, lease_failure, lease_retry - \(clock)
         FROM token_broker_records
         """
 
@@ -79,10 +80,15 @@ enum Statements {
             SELECT $1, $2, $3, $4, $5, $6, $7, $8 WHERE true \(condition) ON CONFLICT DO NOTHING
             """, parameterCount: 8)
 
+    private static let noLease = """
+        lease_holder = NULL, lease_expires = NULL, lease_first_use = NULL, lease_state = 0, lease_failure = NULL,
+            lease_retry = NULL
+        """
+
     static let replace = RowChange(
         sql: """
             UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
-                lease_holder = NULL, lease_expires = NULL
+                \(noLease)
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9 \(condition)
             """, parameterCount: 9)
 
@@ -90,9 +96,9 @@ enum Statements {
     static let replaceFenced = RowChange(
         sql: """
             UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
-                lease_holder = NULL, lease_expires = NULL
+                \(noLease)
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
-                AND (lease_holder IS NULL OR lease_holder = $10 OR lease_expires IS NULL OR lease_expires <= \(clock))
+                AND (lease_holder IS NULL OR lease_holder = $10 OR \(hasRunOut))
                 \(condition)
             """, parameterCount: 10)
 
@@ -109,26 +115,49 @@ enum Statements {
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND due = coalesce($5, due) \(condition)
             """, parameterCount: 6)
 
+    /// What `lease_state` is put together of. A lease whose `lease_expires` is NULL was given up as well: that is how
+    /// builds before these columns say it.
+    enum LeaseState {
+        static let isOpen: Int64 = 1
+        static let wasGivenUp: Int64 = 2
+        static let isSettled: Int64 = 4
+    }
+
+    private static let hasRunOut = """
+        lease_expires IS NULL OR lease_expires <= \(clock) OR lease_state & \(LeaseState.wasGivenUp) <> 0
+        """
+
+    /// $5 takes the lease over from $6, or from none where that is NULL; a lease that has not run out where $8 is 1. $9 is
+    /// 1 where the content may be used up: the first such claim since the lease began notes the time, which a build
+    /// before these columns leaves behind when it ends a lease. $10 is the state, and $11 the latest time or NULL.
     static let claim = RowChange(
         sql: """
-            UPDATE token_broker_records SET lease_holder = $5, lease_expires = \(clock) + $7
-            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4
-                AND (lease_holder = $5 OR (lease_holder IS NULL AND $6 IS NULL)
-                    OR (lease_holder = $6 AND (lease_expires IS NULL OR lease_expires <= \(clock)))) \(condition)
-            """, parameterCount: 7)
+            UPDATE token_broker_records SET lease_holder = $5, lease_expires = \(clock) + $7, lease_state = $10,
+                lease_first_use = CASE WHEN $9 = 0 THEN NULL
+                    WHEN lease_holder IS NULL OR lease_state & \(LeaseState.isSettled) <> 0 THEN \(clock)
+                    ELSE coalesce(lease_first_use, \(clock)) END,
+                lease_failure = NULL, lease_retry = NULL
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND \(clock) <= coalesce($11, \(clock))
+                AND ((lease_holder = $5 AND lease_expires IS NOT NULL AND lease_state & \(LeaseState.wasGivenUp) = 0)
+                    OR (lease_holder IS NULL AND $6 IS NULL)
+                    OR (lease_holder = $6 AND $6 <> $5 AND ($8 = 1 OR \(hasRunOut)))) \(condition)
+            """, parameterCount: 11)
 
     static let release = RowChange(
         sql: """
-            UPDATE token_broker_records SET lease_holder = NULL, lease_expires = NULL
+            UPDATE token_broker_records SET \(noLease)
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
             """, parameterCount: 5)
 
-    /// A holder without an end has given its lease up.
-    static let giveUp = RowChange(
+    /// Ends the lease and keeps it. $6 is after how long `lapsed` lists it, or NULL for never, $7 the state, and $8 what
+    /// the holder's work failed with, for $9 milliseconds.
+    static let endLease = RowChange(
         sql: """
-            UPDATE token_broker_records SET lease_expires = NULL
+            UPDATE token_broker_records SET lease_expires = \(clock) + $6, lease_state = $7, lease_failure = $8,
+                lease_retry = \(clock) + $9,
+                lease_first_use = CASE WHEN $7 & \(LeaseState.isSettled) <> 0 THEN NULL ELSE lease_first_use END
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
-            """, parameterCount: 5)
+            """, parameterCount: 9)
 
     /// The change by itself. It touches one row, or none and is in conflict.
     static func alone(_ change: RowChange) -> PostgresStatement { change.alone }
@@ -307,6 +336,9 @@ enum Statements {
         WHERE reached.count > 0 RETURNING log.last, log.trimmed, reached.count
         """, isPrepared: true)
 
+    /// Moves the end of the log on, which leaves a gap. Under `lockLog`.
+    static let skipSequences = PostgresStatement("UPDATE token_broker_log SET last = $1 WHERE last < $1")
+
     /// The old end of the log.
     static let oldest = PostgresStatement(
         """
@@ -354,6 +386,15 @@ enum Statements {
 
     static let state = PostgresStatement(
         "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
+
+    /// The system identifier, the timeline in hexadecimal digits, and the durable end of the log of changes, which a crash does not
+    /// take back; the last two NULL on a standby. The timeline is taken from there, and not from the control file, which has it after the next checkpoint only.
+    static let lineage = PostgresStatement(
+        """
+        SELECT (SELECT system_identifier FROM pg_control_system()),
+            CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_flush_lsn()), 8) END,
+            CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint END
+        """)
 
     static let time = PostgresStatement(trusted: "SELECT \(clock)", isPrepared: true)
 

@@ -1,0 +1,170 @@
+internal import CredentialStore
+internal import OAuth
+
+/// Storing again what the store has lost.
+///
+/// Versions rise with time, so that of two records the one of the lower version was written first. What was put back has
+/// the version of its putting back: whether it comes before what this process knows, which it may have been put back without
+/// knowing of, shows in the tokens.
+extension CredentialsRecords {
+    /// What this process knows of credentials beside what the store has.
+    private struct Known {
+        let version: Int64
+        let record: CredentialRecord
+        let replaced: [[UInt8]]
+    }
+
+    /// The newest version that this process has written, read or heard of; 0 for none. To be taken before the store is
+    /// read.
+    func knownVersion(_ id: CredentialsID) -> Int64 {
+        guard memory.isEnabled else { return 0 }
+        return max(memory.version(id), cache.any(id)?.version ?? 0)
+    }
+
+    /// Whether what was read is to be held against what is known.
+    func isInQuestion(_ id: CredentialsID, _ version: Int64, known: Int64) -> Bool {
+        version < known || rollback.remainingHold != nil && version > known && memory.hasContent(id)
+    }
+
+    private func newest(_ id: CredentialsID) throws(StoreError) -> Known? {
+        let kept = try memory.kept(id)
+        if let read = cache.any(id), read.version >= memory.version(id), read.version > kept?.version ?? 0 {
+            return Known(version: read.version, record: read.record, replaced: [])
+        }
+        return kept.map { Known(version: $0.version, record: $0.record, replaced: $0.replaced) }
+    }
+
+    /// Stores again what this process knows to come after what was read, in place of exactly that.
+    /// - Returns: what is stored now; nil where what was read is the newest, or nothing can be put in its place.
+    func mend(_ id: CredentialsID, over read: OpenRecord?) async throws(StoreError) -> CredentialsSnapshot? {
+        var found = read
+        for _ in 0..<8 {
+            guard let known = try newest(id) else { return nil }
+            let standing = try found.map { record throws(StoreError) in try content(of: record, id) }
+            let version = found?.version ?? 0
+            guard Self.comes(known, after: standing, version, isPutBack: rollback.mayBePutBack(version)) else {
+                if version > known.version { memory.supersede(id, by: version) }
+                return nil
+            }
+            // What is not there at all may have gone with its tenant, of which this replica was not told.
+            if found == nil, !rollback.isRecent { return nil }
+            do throws(StoreError) {
+                return try await putBack(known, id, over: standing, version)
+            } catch .conflict {
+                found = try await vault.read(Self.recordID(id))
+                if found == nil, try await !tenantExists(id) {
+                    memory.drop(id)
+                    forget(id)
+                    return nil
+                }
+            }
+        }
+        throw .conflict
+    }
+
+    private static func comes(
+        _ known: Known, after standing: CredentialRecord?, _ version: Int64, isPutBack: Bool
+    ) -> Bool {
+        if version < known.version { return true }
+        guard version > known.version, isPutBack, let digest = standing?.tokenDigest else { return false }
+        return known.replaced.contains(digest)
+    }
+
+    private func putBack(
+        _ known: Known, _ id: CredentialsID, over standing: CredentialRecord?, _ version: Int64
+    ) async throws(StoreError) -> CredentialsSnapshot {
+        let now = time.now
+        let prepared = prepare(
+            known.record, id, over: version, above: known.version,
+            replacing: known.replaced + (standing?.tokenDigest.map { [$0] } ?? [])
+        ) { version in
+            if let held = known.record.held {
+                return [.updated(id, to: held, version: version, by: .recovery, nil, at: now)]
+            }
+            let end: BrokerEvent.End = known.record.ended == nil ? .logout : .revoked
+            return standing?.held.map { [.deauthorized(id, from: $0, version: version, by: end, nil, at: now)] } ?? []
+        }
+        // What waits to be stored comes after this.
+        let snapshot = try await write(prepared, id, endsPublication: false)
+        // It shows that commits are missing, however that came about.
+        rollback.noteByVersion()
+        rollback.count { counts in
+            if known.record.held == nil { counts.ended += 1 } else { counts.restored += 1 }
+        }
+        log.warning("credentials_restored", LogField.credentials(id) + [.version(snapshot.version)])
+        return snapshot
+    }
+
+    // MARK: Everything
+
+    /// Looks at everything that this process knows of, and stores again what the store has lost.
+    /// - Returns: how many newer versions are known that cannot be stored again.
+    func mendAll() async throws(StoreError) -> Int {
+        let oldest = time.now.advanced(by: .zero - memory.span).milliseconds * 1000
+        var known: [CredentialsID: Int64] = [:]
+        for (id, version) in cache.versions(from: oldest) { known[id] = version }
+        for entry in memory.all { known[entry.id] = max(known[entry.id] ?? 0, entry.version) }
+        var rest = Array(known)[...]
+        var lost = 0
+        while !rest.isEmpty {
+            if Task.isCancelled { throw .unavailable }
+            let batch = Array(rest.prefix(Self.sweepBatch))
+            rest = rest.dropFirst(batch.count)
+            let versions = try await vault.versions(of: batch.map { Self.recordID($0.key) })
+            var differing: [(CredentialsID, Int64)] = []
+            for (entry, version) in zip(batch, versions) where entry.value != version {
+                differing.append((entry.key, entry.value))
+            }
+            lost += try await mend(differing)
+        }
+        return lost
+    }
+
+    private static var sweepBatch: Int { 1000 }
+    private static var mendedAtOnce: Int { 8 }
+
+    private func mend(_ differing: [(CredentialsID, Int64)]) async throws(StoreError) -> Int {
+        let outcomes = await withTaskGroup(of: Result<Bool, StoreError>.self) { group in
+            var outcomes: [Result<Bool, StoreError>] = []
+            for (index, (id, version)) in differing.enumerated() {
+                if index >= Self.mendedAtOnce, let outcome = await group.next() { outcomes.append(outcome) }
+                group.addTask {
+                    do throws(StoreError) {
+                        return .success(try await self.standing(id).snapshot.version < version)
+                    } catch {
+                        return .failure(error)
+                    }
+                }
+            }
+            for await outcome in group { outcomes.append(outcome) }
+            return outcomes
+        }
+        var lost = 0
+        for outcome in outcomes where try outcome.get() { lost += 1 }
+        return lost
+    }
+
+    // MARK: Waiting
+
+    /// Waits until the replicas have had the time to store again what a store that has gone back lacks.
+    /// - Parameter version: of the record whose refresh token is to be presented. It may be another one's turn to present
+    ///   that of the next version when this returns.
+    /// - Throws: `retryable_error` where the task is cancelled meanwhile.
+    func waitForOthersAfterRollback(_ id: CredentialsID, _ version: Int64) async throws(BrokerError) {
+        let known = memory.version(id)
+        while true {
+            let ticket = changes.ticket(id)
+            var rest = rollback.remainingHold
+            if rest == nil {
+                // Another replica may have put the next one there.
+                let isKnownToBeOld = known > version && memory.version(id) == known
+                rest = isKnownToBeOld ? rollback.remainingLongHold : nil
+            }
+            guard let rest else { return }
+            await changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: rest) }
+            if Task.isCancelled {
+                throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+            }
+        }
+    }
+}

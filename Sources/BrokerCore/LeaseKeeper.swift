@@ -1,0 +1,97 @@
+internal import CredentialStore
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// Extends the leases of attempts that wait for a provider, so that a lease can be short: other replicas notice soon when
+/// its holder dies.
+final class LeaseKeeper: Sendable {
+    /// A lease that is kept.
+    struct Held: Sendable {
+        let id: CredentialsID
+        let version: Int64
+        /// What extends the lease; its deadline is set anew each time.
+        let claim: LeaseClaim
+        let interval: Duration
+    }
+
+    private struct Entry {
+        let held: Held
+        var due: MonotonicInstant
+    }
+
+    private struct State {
+        var entries: [UInt64: Entry] = [:]
+        var lastToken: UInt64 = 0
+        var isAtWork = false
+    }
+
+    /// How often it looks which leases are due.
+    private static let look: Duration = .milliseconds(250)
+    private static let atOnce = 16
+
+    private let records: CredentialsRecords
+    private let time: any Time
+    private let state = Mutex(State())
+
+    init(records: CredentialsRecords, time: any Time) {
+        self.records = records
+        self.time = time
+    }
+
+    /// Begins to extend a lease, first after its interval, until `letGo`.
+    func keep(_ held: Held) -> UInt64 {
+        let due = time.monotonic.advanced(by: held.interval)
+        let (token, begins) = state.withLock { state in
+            state.lastToken += 1
+            state.entries[state.lastToken] = Entry(held: held, due: due)
+            defer { state.isAtWork = true }
+            return (state.lastToken, !state.isAtWork)
+        }
+        if begins { Task { await self.work() } }
+        return token
+    }
+
+    func letGo(_ token: UInt64) {
+        state.withLock { _ = $0.entries.removeValue(forKey: token) }
+    }
+
+    private func work() async {
+        while true {
+            await time.tick(for: Self.look)
+            let now = time.monotonic
+            let due: [(token: UInt64, held: Held)]? = state.withLock { state in
+                if state.entries.isEmpty {
+                    state.isAtWork = false
+                    return nil
+                }
+                var due: [(UInt64, Held)] = []
+                for (token, entry) in state.entries where entry.due <= now {
+                    due.append((token, entry.held))
+                    state.entries[token]?.due = now.advanced(by: entry.held.interval)
+                }
+                return due
+            }
+            guard let due else { return }
+            await withTaskGroup(of: Void.self) { group in
+                for (index, entry) in due.enumerated() {
+                    if index >= Self.atOnce { await group.next() }
+                    group.addTask { await self.extend(entry.held, entry.token) }
+                }
+            }
+        }
+    }
+
+    private func extend(_ held: Held, _ token: UInt64) async {
+        var claim = held.claim
+        claim.notAfter = records.claimDeadline
+        do throws(StoreError) {
+            try await records.commit([.claim(CredentialsRecords.recordID(held.id), version: held.version, claim)])
+        } catch .conflict {
+            // Another attempt has the lease, or the record is another one: what is stored decides what the grant is worth.
+            letGo(token)
+        } catch {
+            // The next look tries again. Until then the lease stands, or another replica waits for this one's turn.
+        }
+    }
+}

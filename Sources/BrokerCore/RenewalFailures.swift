@@ -1,0 +1,85 @@
+internal import CredentialStore
+internal import HTTPCodec
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// Failures of renewals that further callers are told of without asking the provider again, for a short time: in this
+/// process by this table, in other replicas through the lease's row.
+final class RenewalFailures: Sendable {
+    private struct Entry {
+        let version: Int64
+        let grant: TokenRequest.Grant
+        let error: BrokerError
+        let until: MonotonicInstant
+    }
+
+    /// For how long a failed upgrade is not tried again.
+    static let pauseAfterUpgrade: Duration = .seconds(30)
+    /// For how long other replicas take a failure for their own: those that have waited for it look within a second.
+    private static let sharing: Duration = .seconds(2)
+    private static let limit = 16_384
+
+    /// Whether other replicas write to the store.
+    private let isShared: Bool
+    private let entries = Mutex<[CredentialsID: Entry]>([:])
+
+    init(isShared: Bool) {
+        self.isShared = isShared
+    }
+
+    /// Keeps the failure of an upgrade.
+    func remember(
+        _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, now: MonotonicInstant
+    ) {
+        entries.withLock { entries in
+            if entries.count >= Self.limit {
+                entries = entries.filter { $0.value.until > now }
+                // An upgrade whose failure is forgotten is tried once more than needed.
+                if entries.count >= Self.limit / 2 { entries = [:] }
+            }
+            entries[id] = Entry(
+                version: version, grant: grant, error: error, until: now.advanced(by: Self.pauseAfterUpgrade))
+        }
+    }
+
+    /// The failure that a caller is to be told; nil where the provider is to be asked.
+    func standing(
+        _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant?, _ now: MonotonicInstant
+    ) -> BrokerError? {
+        entries.withLock { entries in
+            guard let entry = entries[id] else { return nil }
+            guard entry.until > now, entry.version == version else {
+                entries[id] = nil
+                return nil
+            }
+            guard entry.grant == grant else { return nil }
+            return entry.error.retrying(after: now.duration(to: entry.until))
+        }
+    }
+
+    /// What other replicas are told of a failure; nil for nothing.
+    func shared(_ error: BrokerError, _ decision: CredentialsDecision) -> LeaseFailure? {
+        guard isShared else { return nil }
+        return LeaseFailure(
+            code: error.code.rawValue,
+            remaining: decision.isUpgrade ? Self.pauseAfterUpgrade : Self.sharing)
+    }
+}
+
+extension BrokerError {
+    /// The failure of another replica's renewal. A code of a newer build is one that a retry may help with.
+    init(sharedFailure failure: LeaseFailure) {
+        let code = Code(rawValue: failure.code) ?? .retryableError
+        self.init(
+            code, "Another replica has just tried to renew the credentials, and failed. Its log has the reason.",
+            retryAfter: code.status == .serviceUnavailable ? Self.seconds(failure.remaining) : nil)
+    }
+
+    /// The same error with another time after which to ask again.
+    fileprivate func retrying(after duration: Duration) -> BrokerError {
+        BrokerError(code, detail, errorCode: errorCode, retryAfter: Self.seconds(duration))
+    }
+
+    private static func seconds(_ duration: Duration) -> Int { max(1, Int((duration.milliseconds + 999) / 1000)) }
+}

@@ -1,0 +1,586 @@
+internal import CredentialStore
+internal import HTTPCodec
+internal import OAuth
+internal import Reactor
+internal import Renewal
+
+/// One attempt to renew one set of credentials: carries out the steps that `RenewalAttempt` decides on.
+///
+/// It starts from what is in memory where every change of that would have been heard of: the lease is given on exactly
+/// that version, so that the claim tells what a look would have told. Where it is refused, what is stored is read.
+final class RenewalRun {
+    typealias Renewed = CredentialsProvider.Renewed
+
+    let provider: CredentialsProvider
+    let id: CredentialsID
+    let tenant: Tenant
+    let query: CredentialsQuery
+    let urgency: ProviderBudget.Urgency
+    let refreshID = RefreshID()
+    /// The name under which it holds the lease.
+    let holder: String
+    var attempt: RenewalAttempt
+    /// What the attempt's lengths of time are counted from.
+    let beginning: MonotonicInstant
+    private var stepBegan: Duration = .zero
+
+    // MARK: What the last look found
+
+    var current = CredentialsSnapshot.nothing
+    var decision = CredentialsDecision.missing
+    /// What the provider is asked for; nil where it is not asked.
+    var grant: TokenRequest.Grant?
+    /// What is in memory, before it was used.
+    private var assumed: CredentialsSnapshot?
+    /// Whether the last look was at what is in memory. Until a claim shows that this is what is stored, the run is one
+    /// that no listener and no log is told of.
+    private var isAssumed = false
+    /// The holder of a lease that only tells of a failure.
+    private var failedHolder: String?
+    private var standingLease: Lease?
+    private var reachableFor: Duration = .seconds(1 << 32)
+    private var ticket: Signals<CredentialsID>.Ticket
+    private var waitedSince: MonotonicInstant?
+
+    // MARK: What became of it
+
+    private var claim = Claim.notMade
+    /// What the provider is asked with; nil before it is.
+    var server: AuthorizationServer?
+    var request: TokenEndpoint.Call?
+    /// What the provider granted, and by which kind of request.
+    var granted: (response: TokenResponse, grant: TokenRequest.Grant)?
+    /// What ended the session.
+    var ending: TokenErrorResponse?
+    /// What the last call, or the store, failed with.
+    var failure: BrokerError?
+    /// Whether the last upgrade was refused because the session has ended.
+    var isUpgradeDead = false
+
+    /// Whether a newer configuration of the tenant is to decide.
+    var isSuperseded = false
+
+    private enum Claim { case notMade, made, failed }
+
+    /// - Parameter assumed: what is in memory, where every change of it would have been heard of.
+    init(
+        _ provider: CredentialsProvider, _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery,
+        _ urgency: ProviderBudget.Urgency, assuming assumed: CredentialsSnapshot?
+    ) {
+        self.provider = provider
+        self.id = id
+        self.tenant = tenant
+        self.query = query
+        self.urgency = urgency
+        self.assumed = assumed
+        holder = provider.holders.begin(refreshID)
+        beginning = provider.time.monotonic
+        ticket = provider.records.changes.ticket(id)
+        attempt = RenewalAttempt(rules: provider.rules(for: nil, of: tenant), waits: urgency == .caller)
+    }
+
+    /// Whether it is one that is told of.
+    private var counts: Bool { !isAssumed || claim == .made }
+
+    var elapsed: Duration { beginning.duration(to: provider.time.monotonic) }
+
+    func run() async -> Result<Renewed, BrokerError> {
+        let start = provider.time.monotonic
+        var hasHandedOver = false
+        defer {
+            if !hasHandedOver { provider.holders.end(holder) }
+            if let waitedSince { provider.metrics.waitedForLease(waitedSince.duration(to: provider.time.monotonic)) }
+        }
+        var step = next(.begun)
+        while true {
+            switch step {
+            case .read:
+                switch await look() {
+                case .success(let standing): step = next(.stands(standing))
+                case .failure(.storeAway(let error)):
+                    failure = error
+                    step = next(.storeAway)
+                case .failure(.ended(let result)): return result
+                }
+            case .wait(let duration):
+                guard await wait(duration) else {
+                    return .failure(BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1))
+                }
+                step = next(.waited)
+            case .claim:
+                if decision == .retire { return finish(await retire(), since: start) }
+                do throws(BrokerError) {
+                    guard let later = try await converse(step) else { return .success(.overtaken) }
+                    step = later
+                } catch {
+                    return finish(.failure(error), since: start)
+                }
+            case .publish:
+                let (result, isHandedOver) = await publish(step)
+                hasHandedOver = isHandedOver
+                return finish(result, since: start)
+            case .publishEnd: return finish(await publishEnd(), since: start)
+            case .release(let version, let release):
+                await letGo(over: version, release)
+                step = next(.stored)
+            case .finish(let result): return finish(await conclude(result), since: start)
+            case .ask, .pause, .keep: preconditionFailure("\(step) outside of a conversation")
+            }
+        }
+    }
+
+    func next(_ outcome: RenewalAttempt.Outcome) -> RenewalAttempt.Step {
+        let now = elapsed
+        defer { stepBegan = now }
+        return attempt.next(outcome, now: now, asked: stepBegan, storeReachableFor: reachableFor)
+    }
+
+    // MARK: Looking
+
+    private enum LookFailure: Error {
+        case storeAway(BrokerError)
+        /// Nothing is to be attempted.
+        case ended(Result<Renewed, BrokerError>)
+    }
+
+    private func look() async -> Result<RenewalAttempt.Standing, LookFailure> {
+        let records = provider.records
+        ticket = records.changes.ticket(id)
+        if records.unpublished(id) != nil {
+            // The store has the spent refresh token, and only the one in the journal is any good.
+            guard await provider.isPublished(id, since: ticket) else {
+                return .failure(.ended(.failure(BrokerError(StoreError.unavailable))))
+            }
+            return .failure(.ended(.success(.overtaken)))
+        }
+        if let snapshot = assumed {
+            assumed = nil
+            (current, standingLease, failedHolder, isAssumed) = (snapshot, nil, nil, true)
+            decision = provider.decide(snapshot, tenant, query, id)
+            grant = CredentialsProvider.grant(of: decision)
+            if grant != nil, snapshot.version > 0 {
+                if let failure = provider.failures.standing(id, snapshot.version, grant, provider.time.monotonic) {
+                    return .failure(.ended(.failure(failure)))
+                }
+                attempt.rules = provider.rules(for: grant, of: tenant)
+                return .success(RenewalAttempt.Standing(version: snapshot.version, isDue: true, lease: nil))
+            }
+        }
+        isAssumed = false
+        do throws(StoreError) {
+            (current, standingLease) = try await records.standing(id)
+            if provider.needsRow(current, provider.decide(current, tenant, query, id)) {
+                current = try await records.write(
+                    CredentialRecord(held: nil), id, over: current, tenantVersion: tenant.version
+                ) { _ in [] }
+            }
+        } catch .conflict {
+            // The record, or another tenant of the same name, came to be just now.
+            return .failure(.ended(.success(.overtaken)))
+        } catch {
+            records.report(error, id)
+            return .failure(.storeAway(BrokerError(error)))
+        }
+        return await stand()
+    }
+
+    /// What was read, as the attempt sees it.
+    private func stand() async -> Result<RenewalAttempt.Standing, LookFailure> {
+        var lease = standingLease
+        failedHolder = nil
+        if let standing = lease, standing.isSettled { (failedHolder, lease) = (standing.holder, nil) }
+        let isGone = lease.map { provider.holders.isGone($0.holder) } ?? false
+        decision = provider.decide(current, tenant, query, id)
+        grant = CredentialsProvider.grant(of: decision)
+        if grant == nil, decision != .retire || lease == nil {
+            guard decision != .retire else { return .success(standing(isDue: true, nil)) }
+            guard let lease, lease.hasRunOut || isGone else { return .failure(.ended(.success(.overtaken))) }
+            guard let recovery = provider.recovery(of: current, lease, tenant, id) else {
+                await provider.rest(lease, id, current, tenant)
+                return .failure(.ended(.success(.overtaken)))
+            }
+            (decision, grant) = (recovery, CredentialsProvider.grant(of: recovery))
+        }
+        // A refresh token is not put away while another replica may be exchanging it; the rest needs no lease.
+        if decision == .retire, current.record.held?.refreshToken == nil { lease = nil }
+        if urgency == .caller, let failure = failureToShare() { return .failure(.ended(.failure(failure))) }
+        attempt.rules = provider.rules(for: grant, of: tenant)
+        if lease != nil, !isGone { reachableFor = await provider.records.reachableFor() }
+        return .success(
+            standing(
+                isDue: true,
+                lease.map { lease in
+                    StandingLease(
+                        holder: lease.holder, remaining: lease.remaining, sinceFirstUse: lease.sinceFirstUse,
+                        isGivenUp: lease.wasGivenUp, isHolderGone: isGone, isOpen: lease.isOpen)
+                }))
+    }
+
+    private func standing(isDue: Bool, _ lease: StandingLease?) -> RenewalAttempt.Standing {
+        RenewalAttempt.Standing(version: current.version, isDue: isDue, lease: lease)
+    }
+
+    /// What an attempt, of this process or of another replica, failed with a moment ago.
+    private func failureToShare() -> BrokerError? {
+        if let failure = provider.failures.standing(id, current.version, grant, provider.time.monotonic) {
+            return failure
+        }
+        guard let lease = standingLease, let failure = lease.failure, !provider.holders.isOwn(lease.holder) else {
+            return nil
+        }
+        return BrokerError(sharedFailure: failure)
+    }
+
+    /// Waits for another replica, which ends its renewal by telling so, or whose lease runs out.
+    /// - Returns: false where the process is about to end.
+    private func wait(_ duration: Duration) async -> Bool {
+        waitedSince = waitedSince ?? provider.time.monotonic
+        let (records, time) = (provider.records, provider.time)
+        let pause = min(duration, CredentialsProvider.lookInterval)
+        await records.changes.wait(for: id, since: ticket) { try? await time.sleep(for: pause) }
+        return !Task.isCancelled
+    }
+
+    // MARK: Asking the provider
+
+    /// Takes a place at the provider and the lease, in that order, and asks until there is something to store or to give up.
+    /// - Returns: the step that follows; nil where there is nothing to ask any more.
+    private func converse(_ first: RenewalAttempt.Step) async throws(BrokerError) -> RenewalAttempt.Step? {
+        guard let server = try await serverToAsk() else { return nil }
+        self.server = server
+        let spends = grant?.spendsRefreshToken == true
+        if spends { try await provider.records.waitForOthersAfterRollback(id, current.version) }
+        do throws(BrokerError) {
+            let client = tenant.configuration.client
+            return try await provider.endpoint.budget.withPlace(
+                for: client, at: server, of: tenant.name, urgency, mayWait: !isAssumed
+            ) { () async throws(BrokerError) in
+                var step = first
+                while true {
+                    switch step {
+                    case .claim(let version, let over, let isOpen):
+                        step = self.next(await self.takeLease(on: version, over: over, isOpen: isOpen))
+                        // The claim may have been the first to meet a store that has gone back.
+                        if spends, case .ask = step, self.provider.records.rollback.remainingHold != nil {
+                            self.isSuperseded = true
+                            self.failure = BrokerError(.retryableError, "The store has gone back.")
+                            step = self.next(.denied)
+                        }
+                    case .ask(let latest, let limit):
+                        if self.elapsed > latest {
+                            self.failure = BrokerError(StoreError.unavailable)
+                            step = self.next(.tooLate)
+                        } else {
+                            step = self.next(try await self.ask(limit: limit))
+                        }
+                    case .pause(let duration): step = self.next(await self.pause(duration))
+                    default: return step
+                    }
+                }
+            }
+        } catch {
+            if isAssumed, claim == .notMade {
+                // Whether memory is right is to be known before a caller hears of a failure or waits for a place.
+                return next(.refused)
+            }
+            throw decision.isUpgrade ? error.asFailedUpgrade : error
+        }
+    }
+
+    /// Where to ask; nil where what is held may not be shown there, or where only a newer configuration may decide.
+    private func serverToAsk() async throws(BrokerError) -> AuthorizationServer? {
+        if let server { return server }
+        // A replica with an old configuration would carry the session back.
+        if decision.isUpgrade, try await !provider.isCurrent(tenant) { return nil }
+        do throws(BrokerError) {
+            guard let held = current.record.held, grant?.spendsRefreshToken == true else {
+                return try await provider.servers.server(for: tenant)
+            }
+            return try await provider.server(for: tenant, holding: held)
+        } catch {
+            throw decision.isUpgrade ? error.asFailedUpgrade : error
+        }
+    }
+
+    /// Takes the lease, or extends it before a further call. The first claim is one commit with the events that tell of the
+    /// renewal's beginning: a store that cannot be written to could not take the provider's answer either, and then the
+    /// refresh token had better not be spent.
+    private func takeLease(
+        on version: Int64, over replaced: String?, isOpen: Bool
+    ) async -> RenewalAttempt.Outcome {
+        let (records, isFirst) = (provider.records, claim != .made)
+        var events: [BrokerEvent] = []
+        if isFirst, let grant, grant.spendsRefreshToken {
+            events = BrokerEvent.steps(
+                [.refreshStarted, .refreshRefreshingAccessToken], id, grant, refreshID, at: provider.time.now)
+        }
+        do throws(StoreError) {
+            var changes: [VaultChange] = []
+            // What is not stored yet has no row to stand in.
+            if version > 0 {
+                var claim = leaseClaim(isOpen: isOpen)
+                if isFirst {
+                    claim.replacing = replaced ?? failedHolder
+                    claim.replacesStanding = replaced.map { provider.holders.isGone($0) } ?? false
+                }
+                changes.append(.claim(CredentialsRecords.recordID(id), version: version, claim))
+            }
+            try await records.tell(events, of: id, with: changes)
+            claim = .made
+            return .claimed
+        } catch .conflict {
+            return .refused
+        } catch {
+            if isFirst { claim = .failed }
+            records.report(error, id)
+            failure = BrokerError(error)
+            return .storeAway
+        }
+    }
+
+    private func leaseClaim(isOpen: Bool) -> LeaseClaim {
+        // An extension takes no lease that the row has not.
+        LeaseClaim(
+            holder: holder, replacing: holder, for: attempt.rules.leaseSpan,
+            marksUse: grant?.spendsRefreshToken == true, isOpen: isOpen,
+            notAfter: provider.records.claimDeadline)
+    }
+
+    /// Runs `body` while the lease is extended.
+    private func keepingLease<R>(_ body: () async throws(BrokerError) -> R) async throws(BrokerError) -> R {
+        if attempt.version == 0 { return try await body() }
+        let token = provider.keeper.keep(
+            LeaseKeeper.Held(
+                id: id, version: attempt.version, claim: leaseClaim(isOpen: attempt.isOpen),
+                interval: attempt.rules.extensionInterval))
+        defer { provider.keeper.letGo(token) }
+        return try await body()
+    }
+
+    private func ask(limit: Duration) async throws(BrokerError) -> RenewalAttempt.Outcome {
+        guard let server, let call = try call(at: server) else { return .denied }
+        if attempt.isUncertain, call.grant.spendsRefreshToken {
+            provider.log.warning(
+                "refresh_outcome_unknown",
+                LogField.credentials(id) + [.refresh(refreshID), .provider(server.preset)])
+            provider.metrics.repeatedAfterUnknownOutcome(provider: server.preset.name)
+        }
+        let (answer, isUncertain) = try await keepingLease { () async throws(BrokerError) in
+            await self.provider.endpoint.send(call, limit: limit)
+        }
+        return await outcome(of: answer, to: call, isUncertain: isUncertain && call.grant.spendsRefreshToken)
+    }
+
+    private func outcome(
+        of answer: TokenEndpoint.Answer, to call: TokenEndpoint.Call, isUncertain: Bool
+    ) async -> RenewalAttempt.Outcome {
+        let isUpgrade = decision.isUpgrade && call.grant == grant
+        failure = answer.error ?? failure
+        isUpgradeDead = false
+        var retry = RenewalAttempt.Retry.scheduled
+        switch answer {
+        case .granted(let response):
+            granted = (response, call.grant)
+            return .granted
+        case .sessionEnded(let refusal):
+            isUpgradeDead = isUpgrade
+            if isUpgrade { return .notAsked(.scheduled) }
+            return await endsSession(refusal) ? .sessionEnded : .denied
+        case .refused:
+            // No failure of an upgrade is final.
+            if !isUpgrade { return isUncertain ? .unknown(.never) : .denied }
+        case .rateLimited(_, let wait):
+            guard isUpgrade else {
+                provider.endpoint.budget.pauses.pause(call.pause, for: wait, now: provider.time.monotonic)
+                return .denied
+            }
+            retry = self.retry(after: wait, call)
+        case .again(_, let wait): retry = wait.map { self.retry(after: $0, call) } ?? .scheduled
+        }
+        return isUncertain ? .unknown(retry) : .notAsked(retry)
+    }
+
+    private func retry(after wait: Duration, _ call: TokenEndpoint.Call) -> RenewalAttempt.Retry {
+        if wait <= BackoffSchedule.longestWait { return .notBefore(wait) }
+        provider.endpoint.budget.pauses.pause(call.pause, for: wait, now: provider.time.monotonic)
+        return .never
+    }
+
+    /// Waits before a further call, and for what the provider has asked other calls for, unless the refresh token may be
+    /// spent: a provider forgives one that comes again only for a short time.
+    private func pause(_ duration: Duration) async -> RenewalAttempt.Outcome {
+        let latest = provider.time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
+        var wait = duration
+        do throws(BrokerError) {
+            return try await keepingLease { () async throws(BrokerError) in
+                while true {
+                    if !self.attempt.isUncertain, let request = self.request {
+                        wait = try self.provider.endpoint.wait(
+                            wait, heeding: request.pause, atMost: self.provider.time.monotonic.duration(to: latest))
+                    }
+                    if await self.isStopped(after: wait) { return .stopped }
+                    if wait <= .zero { return .waited }
+                    wait = .zero
+                }
+            }
+        } catch {
+            failure = error
+            return .denied
+        }
+    }
+
+    /// Whether the broker is about to stop: then another replica, or the next process, makes the calls that are left, and
+    /// sooner than this one could.
+    private func isStopped(after duration: Duration) async -> Bool {
+        let (stop, time) = (provider.stop, provider.time)
+        if duration > .zero { await stop.wait(for: 0, since: stop.ticket(0)) { try? await time.sleep(for: duration) } }
+        if !Task.isCancelled, !stop.isClosed { return false }
+        failure = BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+        return true
+    }
+
+    // MARK: The end
+
+    /// Gives the lease back and tells how a renewal ended that brought nothing.
+    private func letGo(over version: Int64, _ release: RenewalAttempt.Release) async {
+        let isStopping = Task.isCancelled || provider.stop.isClosed
+        let outcome: LeaseRelease.Outcome
+        switch release {
+        case .settled: outcome = .settled
+        case .open: outcome = .open
+        case .unknown:
+            // Another replica is to try at once while the provider's grace lasts.
+            let pause: Duration = isStopping ? .zero : .seconds(1)
+            outcome = .unknown(recovery: attempt.isWithinGrace(at: elapsed + pause) ? pause : nil)
+        }
+        let error = reason()
+        provider.remember(error, id, version, grant, decision)
+        var leaseRelease = LeaseRelease(outcome)
+        if !isStopping, !isSuperseded, let shared = provider.failures.shared(error, decision) {
+            leaseRelease.failure = shared
+        }
+        let change: [VaultChange] =
+            version > 0
+            ? [.release(CredentialsRecords.recordID(id), version: version, holder: holder, leaseRelease)] : []
+        await tell(error, isUpgradeGivenUp: decision.isUpgrade && !isStopping, with: change)
+    }
+
+    /// Tells listeners of a failure. Where the store does not take it, a listener misses the event; the log has it.
+    func tell(_ error: BrokerError, isUpgradeGivenUp: Bool = false, with changes: [VaultChange] = []) async {
+        let (records, now) = (provider.records, provider.time.now)
+        var events: [BrokerEvent] = []
+        if let grant, grant.spendsRefreshToken {
+            events.append(.refreshFailed(id, grant, error, refreshID, at: now))
+            if isUpgradeGivenUp {
+                let retry = now.advanced(by: RenewalFailures.pauseAfterUpgrade)
+                events.append(.degraded(id, error, retryAt: retry, refreshID, at: now))
+            }
+        }
+        do throws(StoreError) {
+            do throws(StoreError) {
+                try await records.tell(events, of: id, with: changes)
+            } catch .conflict {
+                // Another change has taken the lease away already.
+                try await records.tell(events, of: id)
+            }
+        } catch {
+            if error == .conflict { return }
+            provider.log.warning("event_not_stored", LogField.credentials(id) + [.store(error)])
+        }
+    }
+
+    /// Why nothing was granted.
+    func reason() -> BrokerError {
+        let error =
+            failure
+            ?? BrokerError(
+                .networkError, "The provider could not be reached or did not answer in time.", retryAfter: 5)
+        return decision.isUpgrade ? error.asFailedUpgrade : error
+    }
+
+    private func conclude(_ result: RenewalAttempt.Result) async -> Result<Renewed, BrokerError> {
+        switch result {
+        case .failed: return isSuperseded ? .success(.overtaken) : .failure(reason())
+        case .storeAway: return .failure(failure ?? BrokerError(StoreError.unavailable))
+        case .busy: return .success(.overtaken)
+        case .stored, .ended, .overtaken:
+            if claim == .made { await tell(Self.overtaken) }
+            return .success(.overtaken)
+        }
+    }
+
+    static let overtaken = BrokerError(.conflict, "A login, a logout or another replica was faster.")
+
+    private func finish(
+        _ result: Result<Renewed, BrokerError>, since start: MonotonicInstant
+    ) -> Result<Renewed, BrokerError> {
+        if case .failure = result, decision == .refresh(isEarly: true), counts || claim == .failed {
+            // A store that takes nothing makes callers wait as a provider does that does not answer.
+            provider.pauseEarlyRenewal(id, of: current.version, for: CredentialsProvider.pauseAfterEarlyFailure)
+        }
+        if counts, claim != .notMade || decision == .retire || result.isFailure {
+            report(result, took: start.duration(to: provider.time.monotonic))
+        }
+        return result
+    }
+
+    /// Whether a refusal need not be the provider's or the user's will: the refresh token may have been spent by a call whose
+    /// answer was lost, or the store may have gone back to a spent one.
+    var isDoubtful: Bool { attempt.isUncertain || provider.records.rollback.isDoubtful(current.version) }
+
+    private func report(_ result: Result<Renewed, BrokerError>, took duration: Duration) {
+        var outcome: Metrics.Renewal
+        var fields: [LogField] = LogField.credentials(id) + [.refresh(refreshID), .duration(duration)]
+        switch result {
+        case .success(.overtaken): outcome = .overtaken
+        case .success(.new(let snapshot, _)):
+            outcome = decision == .retire ? .retired : .succeeded
+            if grant?.spendsRefreshToken == true, snapshot.record.held == nil {
+                outcome = isDoubtful ? .sessionLost : .sessionEnded
+            }
+            fields.append(.version(snapshot.version))
+        case .failure(let error):
+            outcome = .failed
+            fields.append(.code(error.code))
+        }
+        provider.metrics.renewalEnded(
+            provider: tenant.configuration.preset.name, grant, outcome, took: duration)
+        switch outcome {
+        case .succeeded: provider.log.info("credentials_renewed", fields)
+        case .overtaken: provider.log.info("renewal_overtaken", fields)
+        case .retired: provider.log.info("credentials_retired", fields)
+        case .sessionEnded: provider.log.warning("session_ended_by_provider", fields)
+        case .sessionLost: provider.log.error("session_lost", fields)
+        case .failed: provider.log.warning("renewal_failed", fields)
+        }
+    }
+}
+
+extension Result {
+    fileprivate var isFailure: Bool {
+        if case .failure = self { return true }
+        return false
+    }
+}
+
+extension CredentialsDecision {
+    /// Whether it carries credentials over to the client that is configured now.
+    var isUpgrade: Bool {
+        switch self {
+        case .upgrade, .obtainClientCredentials(isUpgrade: true): true
+        default: false
+        }
+    }
+}
+
+extension BrokerError {
+    /// Whatever kept an upgrade from succeeding is told as something that may be over next time: the user stays
+    /// logged in with what is stored.
+    var asFailedUpgrade: BrokerError {
+        if code.status == .serviceUnavailable || code == .notFound { return self }
+        return BrokerError(
+            .retryableError,
+            "The stored credentials were obtained with another client configuration, and carrying them over to the "
+                + "present one failed: \(detail)", errorCode: errorCode, retryAfter: 5)
+    }
+}

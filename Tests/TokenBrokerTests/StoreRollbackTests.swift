@@ -1,0 +1,256 @@
+internal import BrokerTesting
+internal import CredentialStore
+internal import Cryptography
+internal import HTTPCodec
+internal import HTTPSClient
+internal import OAuth
+internal import Testing
+internal import TokenBroker
+
+@testable internal import BrokerCore
+
+@Suite(.timeLimit(.minutes(2))) struct `A store that goes back` {
+    private static let force = "policy=local_force_refresh"
+
+    /// Replicas of one store, which hear of each other's changes. A user has "a1" with "r1" when the store is noted.
+    private struct Setting {
+        let time: ManualTime
+        let store: RewindingStore
+        let group = ReplicaStore.Group()
+        let ways: [ReplicaStore]
+        let brokers: [BrokerHarness]
+        var one: BrokerHarness { brokers[0] }
+        var two: BrokerHarness { brokers[1] }
+
+        init(
+            replicas: Int = 2, skipsSleeps: Bool = true, journal: Journal? = nil, memory: Duration = .seconds(900)
+        ) async throws {
+            let time = ManualTime(skipsSleeps: skipsSleeps)
+            self.time = time
+            store = RewindingStore(MemoryRecordStore { time.monotonic })
+            var ways: [ReplicaStore] = []
+            var brokers: [BrokerHarness] = []
+            for index in 0..<replicas {
+                let way = ReplicaStore(store, in: group)
+                ways.append(way)
+                brokers.append(
+                    try await BrokerHarness(store: way, time: time, journal: index == 0 ? journal : nil) {
+                        $0.core.grantMemory = memory
+                    })
+                way.follow()
+            }
+            self.ways = ways
+            self.brokers = brokers
+            try await brokers[0].broker.core.takeUpJournal()
+            await brokers[0].makeTenant()
+            await brokers[0].set("a1", refresh: "r1")
+            store.note()
+        }
+
+        /// Has a replica exchange "r1" for "r2", and return the answer.
+        func refresh(_ broker: BrokerHarness, from token: Int = 1) async -> BrokerHarness.Answer {
+            broker.transport.enqueue(.json(200, BrokerHarness.token("a\(token + 1)", refresh: "r\(token + 1)")))
+            return await broker.get(force)
+        }
+
+        /// The store loses what was committed since it was noted, and the replicas hear of it.
+        func goBack(telling told: [ReplicaStore]? = nil) {
+            time.advance(by: .seconds(1))
+            store.goBack()
+            for way in told ?? ways { way.tell(.wentBack) }
+        }
+
+        /// The refresh token that a replica presented last.
+        func presented(_ broker: BrokerHarness) -> String? {
+            broker.transport.seen.last?.form["refresh_token"]
+        }
+    }
+
+    @Test func `has what this replica was granted stored again, as a later version, before it is asked for more`()
+        async throws
+    {
+        let setting = try await Setting(replicas: 1)
+        let granted = await setting.refresh(setting.one)
+        #expect(granted.token == "a2")
+        setting.goBack()
+        let next = await setting.refresh(setting.one, from: 2)
+        #expect(next.token == "a3" && next.version > granted.version)
+        #expect(setting.presented(setting.one) == "r2")
+        #expect(try await setting.one.causes() == ["set", "recovery", "refresh"])
+        #expect(setting.one.log.contains { $0.contains("credentials_restored") })
+    }
+
+    @Test func `is noticed by a version that is older than one that was read, without a word`() async throws {
+        let setting = try await Setting(replicas: 1)
+        let granted = await setting.refresh(setting.one)
+        setting.store.goBack()
+        // It is not believed any more, and read again.
+        setting.time.advance(by: .seconds(1))
+        setting.ways[0].follow()
+        let answer = await setting.one.get()
+        #expect(answer.token == "a2" && answer.version > granted.version)
+        #expect(setting.one.transport.seen.count == 1)
+        #expect(try await setting.one.causes() == ["set", "recovery"])
+    }
+
+    @Test func `keeps a replica that has no newer one from presenting what may be spent, until all had their turn`()
+        async throws
+    {
+        let setting = try await Setting(skipsSleeps: false)
+        // The word of it is lost with the database.
+        setting.ways[1].setDelivery(.fails)
+        let granted = await setting.refresh(setting.one)
+        #expect(granted.token == "a2")
+        setting.goBack()
+        async let renewed = setting.two.get(Self.force)
+        await setting.time.sleepers(atLeast: 1)
+        #expect(setting.two.transport.seen.isEmpty)
+        setting.ways[1].setDelivery(.passes)
+        async let looked = setting.one.broker.core.storeRecovery.look()
+        await setting.time.sleepers(atLeast: 2)
+        setting.time.advance(by: StoreRollback.hold)
+        _ = await looked
+        let answer = await renewed
+        #expect(answer.token == "a2" && answer.version > granted.version)
+        #expect(setting.two.transport.seen.isEmpty)
+        let line = try #require(setting.one.log.first { $0.contains("store_went_back") })
+        #expect(line.contains(#""restored":1"#) && line.contains(#""lost":0"#))
+    }
+
+    @Test func `loses no logout, at whichever replica it was and whoever read of it`() async throws {
+        for reader in [0, 1] {
+            let setting = try await Setting()
+            #expect(await setting.one.logOut().status == 204)
+            _ = await setting.two.get("policy=local_valid")
+            setting.goBack()
+            _ = await setting.brokers[reader].broker.core.storeRecovery.look()
+            #expect(await setting.two.status().isLoggedIn == false)
+            #expect(await setting.one.get(Self.force).level != "user")
+            #expect(setting.one.transport.seen.isEmpty && setting.two.transport.seen.isEmpty)
+            #expect(try await setting.one.causes() == ["set", "logout"])
+        }
+    }
+
+    @Test func `has a logout stored again over a session that another replica has put back`() async throws {
+        let setting = try await Setting()
+        _ = await setting.refresh(setting.one)
+        // It does not hear of the logout, and takes its own grant for the newest.
+        setting.ways[0].setDelivery(.fails)
+        #expect(await setting.two.logOut().status == 204)
+        setting.ways[0].setDelivery(.passes)
+        setting.goBack()
+        _ = await setting.one.broker.core.storeRecovery.look()
+        #expect(try await setting.one.causes() == ["set", "recovery"])
+        setting.ways[1].tell(.wentBack)
+        _ = await setting.two.broker.core.storeRecovery.look()
+        #expect(await setting.one.status().isLoggedIn == false)
+        #expect(try await setting.one.causes() == ["set", "recovery", "logout"])
+    }
+
+    @Test func `has the newest grant stored again over an older one that another replica has put back`() async throws {
+        let setting = try await Setting()
+        _ = await setting.refresh(setting.one)
+        setting.ways[0].setDelivery(.fails)
+        _ = await setting.refresh(setting.two, from: 2)
+        setting.ways[0].setDelivery(.passes)
+        setting.goBack()
+        _ = await setting.one.broker.core.storeRecovery.look()
+        _ = await setting.two.broker.core.storeRecovery.look()
+        #expect(await setting.refresh(setting.one, from: 3).token == "a4")
+        #expect(setting.presented(setting.one) == "r3")
+    }
+
+    @Test func `is mended by a replica that has only read what it has lost`() async throws {
+        let setting = try await Setting()
+        let granted = await setting.refresh(setting.one)
+        #expect(await setting.two.get().token == "a2")
+        // The replica that was granted it is gone.
+        setting.goBack(telling: [setting.ways[1]])
+        let next = await setting.refresh(setting.two, from: 2)
+        #expect(next.token == "a3" && next.version > granted.version)
+        #expect(setting.presented(setting.two) == "r2")
+    }
+
+    @Test func `overwrites no login that came after it`() async throws {
+        let setting = try await Setting()
+        setting.ways[0].setDelivery(.fails)
+        _ = await setting.refresh(setting.one)
+        setting.store.goBack()
+        setting.ways[1].tell(.wentBack)
+        setting.time.advance(by: .seconds(1))
+        await setting.two.set("b1", refresh: "s1")
+        setting.ways[0].setDelivery(.passes)
+        setting.ways[0].tell(.wentBack)
+        _ = await setting.one.broker.core.storeRecovery.look()
+        #expect(await setting.two.get().token == "b1")
+        setting.ways[0].follow()
+        #expect(await setting.one.get().token == "b1")
+    }
+
+    @Test func `is told of as a loss where nobody has what it lacks`() async throws {
+        let setting = try await Setting()
+        _ = await setting.refresh(setting.one)
+        // The other one has heard of the version, and has not read it.
+        setting.goBack(telling: [setting.ways[1]])
+        _ = await setting.two.broker.core.storeRecovery.look()
+        let line = try #require(setting.two.log.first { $0.contains("store_went_back") })
+        #expect(line.contains(#""lost":1"#) && line.contains(#""level":"error""#))
+        setting.two.transport.enqueue(.json(400, #"{"error":"invalid_grant"}"#))
+        _ = await setting.two.get(Self.force)
+        #expect(setting.two.log.contains { $0.contains("session_lost") })
+        let ended = try #require(try await setting.two.events().last { $0.kind == .credentialsDeauthorized })
+        #expect(ended.data["reason"]?.text == "outcome_unknown")
+    }
+
+    @Test func `has nothing stored again under a tenant that was deleted, and nothing without the memory`() async throws
+    {
+        let setting = try await Setting()
+        _ = await setting.refresh(setting.one)
+        #expect(await setting.one.call(.delete, "/tenants/t1").status == 204)
+        setting.goBack()
+        _ = await setting.one.broker.core.storeRecovery.look()
+        #expect(try await setting.one.causes() == ["set"])
+
+        let without = try await Setting(replicas: 1, memory: .zero)
+        _ = await without.refresh(without.one)
+        without.goBack()
+        _ = await without.refresh(without.one, from: 2)
+        #expect(without.presented(without.one) == "r1")
+    }
+
+    // MARK: The journal
+
+    private static func journal(_ directory: StoreFixtureDirectory) async throws -> Journal {
+        Journal(
+            vault: Vault(
+                store: try await FileRecordStore(directory: directory.path),
+                keyring: try Keyring(parsing: BrokerHarness.masterKeys)))
+    }
+
+    @Test(arguments: [(899, true), (900, false)])
+    func `is mended by the next process from its journal, as long as that keeps it`(
+        age: Int, isKept: Bool
+    ) async throws {
+        let directory = StoreFixtureDirectory()
+        let setting = try await Setting(replicas: 1, journal: try await Self.journal(directory))
+        _ = await setting.refresh(setting.one)
+        setting.store.goBack()
+        setting.time.advance(by: .seconds(age))
+        // As after a kill.
+        await setting.one.broker.core.credentials.journal?.close()
+        let journal = try await Self.journal(directory)
+        let next = try await BrokerHarness(
+            store: ReplicaStore(setting.store, in: setting.group), time: setting.time, journal: journal)
+        try await next.broker.core.takeUpJournal()
+        #expect(try await journal.grants().count == 1)
+        _ = await next.broker.core.storeRecovery.look()
+        await next.broker.core.credentials.records.memory.expire()
+        #expect(try await journal.grants().count == (isKept ? 1 : 0))
+        next.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await next.get(Self.force).token == "a3")
+        #expect(setting.presented(next) == (isKept ? "r2" : "r1"))
+        // The store says itself that it has gone back.
+        #expect(next.log.contains { $0.contains("store_went_back") })
+        await journal.close()
+    }
+}
