@@ -99,10 +99,10 @@ extension CredentialsProvider {
     /// Keeps the failure of an upgrade, so that further callers are told at once.
     func remember(
         _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant?,
-        _ decision: CredentialsDecision
+        _ decision: CredentialsDecision, of tenant: Tenant
     ) {
         guard decision.isUpgrade, let grant else { return }
-        failures.remember(error, id, version, grant, now: time.monotonic)
+        failures.remember(error, id, version, grant, of: tenant, now: time.monotonic)
     }
 
     /// Whether the configuration that a renewal goes by is the stored one. A replica may not have heard of a new one

@@ -28,8 +28,9 @@ final class CredentialsRecords: Sendable {
     /// What was granted and could not be stored yet. It is what callers are to have.
     private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
     private let unpublishedCount = Atomic<Int>(0)
-    /// When the store did not answer last, in nanoseconds of the monotonic clock.
-    private let lastFailure = Atomic<Int64>(Int64.min)
+    /// When the store did not answer last, in nanoseconds of the monotonic clock. This process began to know then: holders
+    /// of leases may not have reached the store before.
+    private let lastFailure: Atomic<Int64>
     /// Likewise, when it took something last.
     private let lastCommit = Atomic<Int64>(Int64.min)
 
@@ -40,6 +41,7 @@ final class CredentialsRecords: Sendable {
         vault: Vault, tenants: TenantDirectory, bus: EventBus, time: any Time, log: Log, schedule: ExpirySchedule,
         cacheBytes: Int, memory: GrantMemory
     ) {
+        lastFailure = Atomic(time.monotonic.nanoseconds)
         self.tenants = tenants
         self.vault = vault
         self.bus = bus
@@ -350,9 +352,7 @@ final class CredentialsRecords: Sendable {
     /// has not come back, and from its return on holders are to have all of their turn.
     func reachableFor() async -> Duration {
         func sinceFailure() -> Duration {
-            let failure = lastFailure.load(ordering: .relaxed)
-            if failure == .min { return .seconds(1 << 32) }
-            return MonotonicInstant(nanoseconds: failure).duration(to: time.monotonic)
+            MonotonicInstant(nanoseconds: lastFailure.load(ordering: .relaxed)).duration(to: time.monotonic)
         }
         // No other process holds a lease on what this one has for itself.
         if !isShared || sinceFailure() >= RenewalRules.usualTurn { return sinceFailure() }

@@ -10,7 +10,7 @@ final class LeaseKeeper: Sendable {
     struct Held: Sendable {
         let id: CredentialsID
         let version: Int64
-        /// What extends the lease; its deadline is set anew each time.
+        /// What extends the lease, and takes none: so it may come late.
         let claim: LeaseClaim
         let interval: Duration
     }
@@ -18,6 +18,7 @@ final class LeaseKeeper: Sendable {
     private struct Entry {
         let held: Held
         var due: MonotonicInstant
+        var isUnderWay = false
     }
 
     private struct State {
@@ -28,7 +29,6 @@ final class LeaseKeeper: Sendable {
 
     /// How often it looks which leases are due.
     private static let look: Duration = .milliseconds(250)
-    private static let atOnce = 16
 
     private let records: CredentialsRecords
     private let time: any Time
@@ -66,27 +66,24 @@ final class LeaseKeeper: Sendable {
                     return nil
                 }
                 var due: [(UInt64, Held)] = []
-                for (token, entry) in state.entries where entry.due <= now {
+                for (token, entry) in state.entries where entry.due <= now && !entry.isUnderWay {
                     due.append((token, entry.held))
                     state.entries[token]?.due = now.advanced(by: entry.held.interval)
+                    state.entries[token]?.isUnderWay = true
                 }
                 return due
             }
             guard let due else { return }
-            await withTaskGroup(of: Void.self) { group in
-                for (index, entry) in due.enumerated() {
-                    if index >= Self.atOnce { await group.next() }
-                    group.addTask { await self.extend(entry.held, entry.token) }
-                }
-            }
+            // A row that another transaction has locked holds no other lease up. There is one statement for each call that
+            // waits for a provider, of which the provider's places bound the number.
+            for entry in due { Task { await self.extend(entry.held, entry.token) } }
         }
     }
 
     private func extend(_ held: Held, _ token: UInt64) async {
-        var claim = held.claim
-        claim.notAfter = records.claimDeadline
+        defer { state.withLock { $0.entries[token]?.isUnderWay = false } }
         do throws(StoreError) {
-            try await records.commit([.claim(CredentialsRecords.recordID(held.id), version: held.version, claim)])
+            try await records.commit([.claim(CredentialsRecords.recordID(held.id), version: held.version, held.claim)])
         } catch .conflict {
             // Another attempt has the lease, or the record is another one: what is stored decides what the grant is worth.
             letGo(token)

@@ -70,6 +70,7 @@ final class LeaseRecovery: Sendable {
     /// Sees to everything that has run out by now.
     func recoverAll() async {
         do throws(StoreError) {
+            var last: [CredentialsID] = []
             while !Task.isCancelled {
                 let lapsed = try await vault.lapsed(.credentials, limit: Self.batch)
                 let now = time.monotonic
@@ -81,6 +82,9 @@ final class LeaseRecovery: Sendable {
                     if lapsed.isEmpty { state.failures = [:] }
                     return ids.filter { id in state.failures[id].map { $0.until <= now } ?? true }
                 }
+                // Nothing has come of the last round: the rest is for the next look.
+                if due == last { return }
+                last = due
                 await recover(due)
                 // A full page may hide others behind those that are being left alone.
                 if lapsed.count < Self.batch || due.isEmpty { return }

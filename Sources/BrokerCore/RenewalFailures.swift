@@ -9,6 +9,8 @@ internal import Synchronization
 final class RenewalFailures: Sendable {
     private struct Entry {
         let version: Int64
+        /// The tenant's.
+        let configuration: Int64
         let grant: TokenRequest.Grant
         let error: BrokerError
         let until: MonotonicInstant
@@ -30,7 +32,8 @@ final class RenewalFailures: Sendable {
 
     /// Keeps the failure of an upgrade.
     func remember(
-        _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, now: MonotonicInstant
+        _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, of tenant: Tenant,
+        now: MonotonicInstant
     ) {
         entries.withLock { entries in
             if entries.count >= Self.limit {
@@ -39,13 +42,15 @@ final class RenewalFailures: Sendable {
                 if entries.count >= Self.limit / 2 { entries = [:] }
             }
             entries[id] = Entry(
-                version: version, grant: grant, error: error, until: now.advanced(by: Self.pauseAfterUpgrade))
+                version: version, configuration: tenant.version, grant: grant, error: error,
+                until: now.advanced(by: Self.pauseAfterUpgrade))
         }
     }
 
     /// The failure that a caller is to be told; nil where the provider is to be asked.
     func standing(
-        _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant?, _ now: MonotonicInstant
+        _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant?, of tenant: Tenant,
+        _ now: MonotonicInstant
     ) -> BrokerError? {
         entries.withLock { entries in
             guard let entry = entries[id] else { return nil }
@@ -53,17 +58,26 @@ final class RenewalFailures: Sendable {
                 entries[id] = nil
                 return nil
             }
-            guard entry.grant == grant else { return nil }
+            guard entry.grant == grant, entry.configuration == tenant.version else { return nil }
             return entry.error.retrying(after: now.duration(to: entry.until))
         }
     }
 
     /// What other replicas are told of a failure; nil for nothing.
-    func shared(_ error: BrokerError, _ decision: CredentialsDecision) -> LeaseFailure? {
+    func shared(_ error: BrokerError, _ decision: CredentialsDecision, of tenant: Tenant) -> LeaseFailure? {
         guard isShared else { return nil }
+        // An upgrade's is one of the configuration that it is to carry the credentials over to.
         return LeaseFailure(
-            code: error.code.rawValue,
+            code: decision.isUpgrade ? "\(error.code.rawValue)@\(tenant.version)" : error.code.rawValue,
             remaining: decision.isUpgrade ? Self.pauseAfterUpgrade : Self.sharing)
+    }
+
+    /// What another replica's failure is to a caller of this one; nil where it is about another configuration.
+    func read(_ failure: LeaseFailure, _ decision: CredentialsDecision, of tenant: Tenant) -> BrokerError? {
+        let parts = failure.code.split(separator: "@", maxSplits: 1).map(String.init)
+        if parts.count == 2, !decision.isUpgrade || Int64(parts[1]) != tenant.version { return nil }
+        guard let code = parts.first else { return nil }
+        return BrokerError(sharedFailure: LeaseFailure(code: code, remaining: failure.remaining))
     }
 }
 

@@ -99,7 +99,7 @@ extension RenewalRun {
             }
             // The session lives, and the upgrade was refused all the same: callers are told for a while without asking.
             if grant == .upgrade, granted?.grant == .refreshToken {
-                provider.remember(reason(), id, snapshot.version, grant, decision)
+                provider.remember(reason(), id, snapshot.version, grant, decision, of: tenant)
             }
             return (.success(.new(snapshot, life: life)), false)
         case .overtaken:

@@ -145,6 +145,8 @@ final class RenewalRun {
 
     private func look() async -> Result<RenewalAttempt.Standing, LookFailure> {
         let records = provider.records
+        // What is asked, and where, follows from what is found.
+        (server, request) = (nil, nil)
         ticket = records.changes.ticket(id)
         if records.unpublished(id) != nil {
             // The store has the spent refresh token, and only the one in the journal is any good.
@@ -159,7 +161,9 @@ final class RenewalRun {
             decision = provider.decide(snapshot, tenant, query, id)
             grant = CredentialsProvider.grant(of: decision)
             if grant != nil, snapshot.version > 0 {
-                if let failure = provider.failures.standing(id, snapshot.version, grant, provider.time.monotonic) {
+                if let failure = provider.failures.standing(
+                    id, snapshot.version, grant, of: tenant, provider.time.monotonic)
+                {
                     return .failure(.ended(.failure(failure)))
                 }
                 attempt.rules = provider.rules(for: grant, of: tenant)
@@ -205,7 +209,7 @@ final class RenewalRun {
         if decision == .retire, current.record.held?.refreshToken == nil { lease = nil }
         if urgency == .caller, let failure = failureToShare() { return .failure(.ended(.failure(failure))) }
         attempt.rules = provider.rules(for: grant, of: tenant)
-        if lease != nil, !isGone { reachableFor = await provider.records.reachableFor() }
+        if let lease, !isGone || lease.isOpen { reachableFor = await provider.records.reachableFor() }
         return .success(
             standing(
                 isDue: true,
@@ -222,13 +226,13 @@ final class RenewalRun {
 
     /// What an attempt, of this process or of another replica, failed with a moment ago.
     private func failureToShare() -> BrokerError? {
-        if let failure = provider.failures.standing(id, current.version, grant, provider.time.monotonic) {
+        if let failure = provider.failures.standing(id, current.version, grant, of: tenant, provider.time.monotonic) {
             return failure
         }
         guard let lease = standingLease, let failure = lease.failure, !provider.holders.isOwn(lease.holder) else {
             return nil
         }
-        return BrokerError(sharedFailure: failure)
+        return provider.failures.read(failure, decision, of: tenant)
     }
 
     /// Waits for another replica, which ends its renewal by telling so, or whose lease runs out.
@@ -318,7 +322,7 @@ final class RenewalRun {
             var changes: [VaultChange] = []
             // What is not stored yet has no row to stand in.
             if version > 0 {
-                var claim = leaseClaim(isOpen: isOpen)
+                var claim = leaseClaim(isOpen: isOpen, notAfter: records.claimDeadline)
                 if isFirst {
                     claim.replacing = replaced ?? failedHolder
                     claim.replacesStanding = replaced.map { provider.holders.isGone($0) } ?? false
@@ -329,6 +333,7 @@ final class RenewalRun {
             claim = .made
             return .claimed
         } catch .conflict {
+            if attempt.calls == 0 { claim = .notMade }
             return .refused
         } catch {
             if isFirst { claim = .failed }
@@ -338,12 +343,12 @@ final class RenewalRun {
         }
     }
 
-    private func leaseClaim(isOpen: Bool) -> LeaseClaim {
+    private func leaseClaim(isOpen: Bool, notAfter: Timestamp?) -> LeaseClaim {
         // An extension takes no lease that the row has not.
         LeaseClaim(
             holder: holder, replacing: holder, for: attempt.rules.leaseSpan,
             marksUse: grant?.spendsRefreshToken == true, isOpen: isOpen,
-            notAfter: provider.records.claimDeadline)
+            notAfter: notAfter)
     }
 
     /// Runs `body` while the lease is extended.
@@ -351,19 +356,26 @@ final class RenewalRun {
         if attempt.version == 0 { return try await body() }
         let token = provider.keeper.keep(
             LeaseKeeper.Held(
-                id: id, version: attempt.version, claim: leaseClaim(isOpen: attempt.isOpen),
+                id: id, version: attempt.version, claim: leaseClaim(isOpen: attempt.isOpen, notAfter: nil),
                 interval: attempt.rules.extensionInterval))
         defer { provider.keeper.letGo(token) }
         return try await body()
     }
 
     private func ask(limit: Duration) async throws(BrokerError) -> RenewalAttempt.Outcome {
-        guard let server, let call = try call(at: server) else { return .denied }
+        let call: TokenEndpoint.Call
+        do throws(BrokerError) {
+            guard let server, let next = try self.call(at: server) else { return .denied }
+            call = next
+        } catch {
+            failure = error
+            return .denied
+        }
         if attempt.isUncertain, call.grant.spendsRefreshToken {
             provider.log.warning(
                 "refresh_outcome_unknown",
-                LogField.credentials(id) + [.refresh(refreshID), .provider(server.preset)])
-            provider.metrics.repeatedAfterUnknownOutcome(provider: server.preset.name)
+                LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
+            provider.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
         }
         let (answer, isUncertain) = try await keepingLease { () async throws(BrokerError) in
             await self.provider.endpoint.send(call, limit: limit)
@@ -454,9 +466,9 @@ final class RenewalRun {
             outcome = .unknown(recovery: attempt.isWithinGrace(at: elapsed + pause) ? pause : nil)
         }
         let error = reason()
-        provider.remember(error, id, version, grant, decision)
+        provider.remember(error, id, version, grant, decision, of: tenant)
         var leaseRelease = LeaseRelease(outcome)
-        if !isStopping, !isSuperseded, let shared = provider.failures.shared(error, decision) {
+        if !isStopping, !isSuperseded, let shared = provider.failures.shared(error, decision, of: tenant) {
             leaseRelease.failure = shared
         }
         let change: [VaultChange] =

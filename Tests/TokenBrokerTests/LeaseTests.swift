@@ -461,6 +461,8 @@ internal import TokenBroker
         _ = await one.set("a1", refresh: "r1")
         let gate = Gate()
         two.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        // The second replica has reached the store for long enough.
+        time.advance(by: .seconds(5))
         try await Self.abandon(one)
         two.broker.start()
         await gate.arrivals()

@@ -118,7 +118,7 @@ enum Migrations {
                     """
                     ALTER TABLE token_broker_records ADD COLUMN lease_first_use bigint,
                         ADD COLUMN lease_state bigint NOT NULL DEFAULT 0, ADD COLUMN lease_failure text,
-                        ADD COLUMN lease_retry bigint
+                        ADD COLUMN lease_retry bigint, ADD COLUMN lease_state_of text
                     """)
             ]),
     ]

@@ -725,7 +725,9 @@ package struct PostgresRecordStore: RecordStore {
         guard let holder = try row.text(7) else { return nil }
         let (remaining, state) = (try row.integer(8), try row.integer(10) ?? 0)
         var failure: LeaseFailure?
-        if let code = try row.text(11), let left = try row.integer(12), left > 0 {
+        if state & Statements.LeaseState.wasGivenUp != 0, let code = try row.text(11), let left = try row.integer(12),
+            left > 0
+        {
             failure = LeaseFailure(code: code, remaining: .milliseconds(left))
         }
         let isSettled = state & Statements.LeaseState.isSettled != 0

@@ -8,9 +8,14 @@ enum Statements {
     /// that was given meanwhile.
     private static let clock = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
+    /// Whether what the row says of the lease, but for its holder and its end, is of this holder. Builds before these
+    /// columns leave them as they are when they take a lease or end one.
+    private static let isDescribed = "lease_state_of = lease_holder"
+
     private static let select = """
         SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder, lease_expires - \(clock),
-            \(clock) - lease_first_use, lease_state, lease_failure, lease_retry - \(clock)
+            CASE WHEN \(isDescribed) THEN \(clock) - lease_first_use END,
+            CASE WHEN \(isDescribed) THEN lease_state ELSE 0 END, lease_failure, lease_retry - \(clock)
         FROM token_broker_records
         """
 
@@ -82,7 +87,7 @@ enum Statements {
 
     private static let noLease = """
         lease_holder = NULL, lease_expires = NULL, lease_first_use = NULL, lease_state = 0, lease_failure = NULL,
-            lease_retry = NULL
+            lease_retry = NULL, lease_state_of = NULL
         """
 
     static let replace = RowChange(
@@ -124,7 +129,8 @@ enum Statements {
     }
 
     private static let hasRunOut = """
-        lease_expires IS NULL OR lease_expires <= \(clock) OR lease_state & \(LeaseState.wasGivenUp) <> 0
+        lease_expires IS NULL OR lease_expires <= \(clock)
+            OR \(isDescribed) AND lease_state & \(LeaseState.wasGivenUp) <> 0
         """
 
     /// $5 takes the lease over from $6, or from none where that is NULL; a lease that has not run out where $8 is 1. $9 is
@@ -133,8 +139,8 @@ enum Statements {
     static let claim = RowChange(
         sql: """
             UPDATE token_broker_records SET lease_holder = $5, lease_expires = \(clock) + $7, lease_state = $10,
-                lease_first_use = CASE WHEN $9 = 0 THEN NULL
-                    WHEN lease_holder IS NULL OR lease_state & \(LeaseState.isSettled) <> 0 THEN \(clock)
+                lease_state_of = $5, lease_first_use = CASE WHEN $9 = 0 THEN NULL
+                    WHEN (\(isDescribed)) IS NOT TRUE OR lease_state & \(LeaseState.isSettled) <> 0 THEN \(clock)
                     ELSE coalesce(lease_first_use, \(clock)) END,
                 lease_failure = NULL, lease_retry = NULL
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND \(clock) <= coalesce($11, \(clock))
@@ -154,7 +160,7 @@ enum Statements {
     static let endLease = RowChange(
         sql: """
             UPDATE token_broker_records SET lease_expires = \(clock) + $6, lease_state = $7, lease_failure = $8,
-                lease_retry = \(clock) + $9,
+                lease_retry = \(clock) + $9, lease_state_of = $5,
                 lease_first_use = CASE WHEN $7 & \(LeaseState.isSettled) <> 0 THEN NULL ELSE lease_first_use END
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
             """, parameterCount: 9)
