@@ -74,7 +74,7 @@ final class RenewalFailures: Sendable {
 
     /// What another replica's failure is to a caller of this one; nil where it is about another configuration.
     func read(_ failure: LeaseFailure, _ decision: CredentialsDecision, of tenant: Tenant) -> BrokerError? {
-        let parts = failure.code.split(separator: "@", maxSplits: 1).map(String.init)
+        let parts = failure.code.utf8.split(separator: UInt8(ascii: "@"), maxSplits: 1).compactMap { String($0) }
         if parts.count == 2, !decision.isUpgrade || Int64(parts[1]) != tenant.version { return nil }
         guard let code = parts.first else { return nil }
         return BrokerError(sharedFailure: LeaseFailure(code: code, remaining: failure.remaining))
