@@ -61,14 +61,6 @@ package struct TokenEndpoint: Sendable {
         self.log = log
     }
 
-    /// Shows that the provider has not asked to be left alone.
-    /// - Throws: `retryable_error` for as long as it has.
-    func admit(_ client: ClientConfiguration, at server: AuthorizationServer) throws(BrokerError) {
-        if let remaining = budget.pauses.remaining(ProviderPauses.Key(client, at: server), now: time.monotonic) {
-            throw Self.retryable(nil, after: remaining)
-        }
-    }
-
     /// Makes a token request ready to be sent.
     /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
     func prepare(
