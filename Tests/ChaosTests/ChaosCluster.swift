@@ -101,9 +101,7 @@ struct ChaosCluster {
         polling = Int.random(in: 0..<4, using: &generator) == 0 ? [1] : []
         offsets = settings.faults.contains(.clock) ? [ChaosSettings.replicas - 1: minutes] : [:]
         let clocks = settings.faults.contains(.step) ? Set(0..<ChaosSettings.replicas) : Set(offsets.keys)
-        if !clocks.isEmpty, !ChaosReplica.Clock.isThere {
-            throw Failure(description: "libfaketime is missing (Debian: faketime, which Deploy/test installs)")
-        }
+        let clockLibrary = clocks.isEmpty ? nil : try await ChaosClock.makeLibrary(in: directories.path)
         providerRelay = try ChaosRelay(to: provider.address.port, on: loop)
         providerURL =
             settings.faults.contains(.link) ? "http://127.0.0.1:\(providerRelay.port)" : provider.baseURL
@@ -132,10 +130,11 @@ struct ChaosCluster {
                 "DATABASE_CONNECTIONS": "8", "JOURNAL_DIR": journal, "SHUTDOWN_GRACE": "5",
                 "PROVIDER_TIMEOUT": "\(Self.providerTimeoutSeconds)", "EVENT_LOOPS": "2",
             ]
-            var clock: ChaosReplica.Clock?
-            if clocks.contains(index) {
-                clock = ChaosReplica.Clock(
-                    file: directories.path + "/clock-\(index)", offset: (offsets[index] ?? 0) * 60)
+            var clock: ChaosClock?
+            if clocks.contains(index), let clockLibrary {
+                clock = ChaosClock(
+                    library: clockLibrary, file: directories.path + "/clock-\(index)",
+                    offset: (offsets[index] ?? 0) * 60)
             }
             replicas.append(try ChaosReplica(index: index, port: port, variables: variables, clock: clock))
         }

@@ -141,8 +141,6 @@ struct ChaosFaults {
                 try clock.set(step: seconds)
                 try await Task.sleep(for: .milliseconds(3000 + lot * 8))
                 try clock.set(step: 0)
-                // The program looks at its clock's file once a second.
-                try await Task.sleep(for: .milliseconds(1000))
             }
         default:
             try await changeMasterKeys(lot)

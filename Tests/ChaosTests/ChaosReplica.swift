@@ -5,38 +5,12 @@ import Reactor
 
 /// One broker process and those that take its place, on one port and with one journal directory.
 actor ChaosReplica {
-    /// A wall clock that is off by as many seconds as a file says; the program looks at it once a second.
-    ///
-    /// The monotonic clock stays: what passes is measured rightly.
-    struct Clock: Sendable {
-        let file: String
-        /// In seconds, before any step.
-        let offset: Int
-
-        private static let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
-
-        static var isThere: Bool { FileManager.default.fileExists(atPath: library) }
-
-        var environment: [String: String] {
-            [
-                "LD_PRELOAD": Self.library, "FAKETIME_TIMESTAMP_FILE": file, "FAKETIME_CACHE_DURATION": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            ]
-        }
-
-        /// The file is whole at each moment.
-        func set(step seconds: Int) throws {
-            let sum = offset + seconds
-            try Data("\(sum < 0 ? "" : "+")\(sum)\n".utf8).write(to: URL(filePath: file), options: .atomic)
-        }
-    }
-
     nonisolated let index: Int
     nonisolated let port: UInt16
     /// Carries calls to it; a replica that is down refuses them.
     nonisolated let client: BrokerClient
     /// Nil for the machine's own.
-    nonisolated let clock: Clock?
+    nonisolated let clock: ChaosClock?
     private var environment: [String: String]
     private var process: TestProcess?
     private var finished: [(at: Moment, text: String)] = []
@@ -47,7 +21,7 @@ actor ChaosReplica {
     }
 
     /// - Parameter variables: without their prefix.
-    init(index: Int, port: UInt16, variables: [String: String], clock: Clock?) throws {
+    init(index: Int, port: UInt16, variables: [String: String], clock: ChaosClock?) throws {
         self.index = index
         self.port = port
         self.clock = clock
