@@ -35,7 +35,7 @@ package final class CredentialsProvider: Sendable {
     /// Nil keeps what cannot be stored in memory only.
     let journal: Journal?
     /// What stores the journal's entries.
-    let publications = Mutex<[CredentialsID: Task<Void, Never>]>([:])
+    let publications = Mutex<[CredentialsID: KeptPublication]>([:])
     /// Signalled when an entry of the journal is to be stored without delay.
     let nudges = Signals<CredentialsID>()
     /// Closed when the broker is about to stop.

@@ -23,6 +23,13 @@ struct Publication: Sendable {
     fileprivate(set) var conflicts = 0
 }
 
+/// The work in the background that stores what is in the journal.
+struct KeptPublication: Sendable {
+    let task: Task<Void, Never>
+    /// The holder of the lease under which the record came to be.
+    let holder: String?
+}
+
 /// Storing what a renewal brought, in place of exactly what it started from.
 ///
 /// A provider may have replaced the refresh token by now, so the result may not be lost: a store that is away is asked
@@ -133,11 +140,13 @@ extension CredentialsProvider {
         case cutShort(BrokerError)
     }
 
-    /// Carries out an attempt's steps from its first `publish` on, for a caller who waits.
+    /// Carries out an attempt's steps from its first `publish` on.
+    /// - Parameter isKept: whether it is in the journal, and so safe: then no caller waits for it.
     func publish(
         _ publication: inout Publication, _ attempt: inout RenewalAttempt, _ first: RenewalAttempt.Step,
-        since beginning: MonotonicInstant
+        since beginning: MonotonicInstant, isKept: Bool = false
     ) async -> Published {
+        let id = publication.id
         var (step, error) = (first, BrokerError(StoreError.unavailable))
         var snapshot: CredentialsSnapshot?
         func next(_ outcome: RenewalAttempt.Outcome) {
@@ -155,29 +164,33 @@ extension CredentialsProvider {
                 case .conflict(let conflict): next(.conflict(conflict))
                 case .storeAway(let reason):
                     error = reason
+                    if isKept { publication.conflicts = 0 }
                     next(.storeAway)
                 }
+            case .keep where isKept: next(.kept)
             case .keep:
                 if await keep(publication) {
                     next(.kept)
                     goOn(with: publication, attempt, step, since: beginning)
-                    return .kept(records.unpublished(publication.id))
+                    return .kept(records.unpublished(id))
                 }
                 next(.notKept)
             case .wait(let duration):
-                let ticket = records.changes.ticket(publication.id)
-                let pause = Self.pause(duration, publication)
-                await records.changes.wait(for: publication.id, since: ticket) {
-                    try? await self.time.sleep(for: pause)
-                }
-                if Task.isCancelled || error.code == .internalError {
+                let needsOperator = error.code == .internalError
+                let signals = isKept ? nudges : records.changes
+                let ticket = signals.ticket(id)
+                // What only an operator can mend stays in the journal.
+                let pause = isKept && needsOperator ? .seconds(60) : Self.pause(duration, publication)
+                await signals.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
+                if !isKept, Task.isCancelled || needsOperator {
                     // What was granted is to be there for the next process.
                     if await keep(publication) {
                         goOn(with: publication, attempt, step, since: beginning)
-                        return .kept(records.unpublished(publication.id))
+                        return .kept(records.unpublished(id))
                     }
                     return .cutShort(error)
                 }
+                if Task.isCancelled { return .cutShort(error) }
                 next(.waited)
             case .finish(.stored):
                 guard let snapshot else { return .overtaken }
@@ -203,8 +216,9 @@ extension CredentialsProvider {
         // What was in the journal before was replaced in the store by what this one started from. The work that still
         // sees to it would take this one out of the journal with it.
         let previous = publications.withLock { $0[publication.id] }
-        previous?.cancel()
-        await previous?.value
+        previous?.task.cancel()
+        await previous?.task.value
+        if let holder = previous?.holder { holders.end(holder) }
         let snapshot = CredentialsSnapshot(unpublished: publication.record, of: publication.id, over: publication.base)
         let entry = JournalEntry(
             id: publication.id, base: publication.base, holder: publication.holder, spent: spent,
@@ -270,53 +284,24 @@ extension CredentialsProvider {
         }
     }
 
+    /// Stores in the background what is in the journal.
     private func goOn(
-        with publication: Publication, _ attempt: RenewalAttempt, _ step: RenewalAttempt.Step,
+        with kept: Publication, _ started: RenewalAttempt, _ step: RenewalAttempt.Step,
         since beginning: MonotonicInstant
     ) {
-        let id = publication.id
+        let id = kept.id
         publications.withLock { tasks in
-            tasks[id] = Task {
-                await self.publishFromJournal(publication, attempt, step, since: beginning)
+            let task = Task {
+                var (publication, attempt) = (kept, started)
+                switch await self.publish(&publication, &attempt, step, since: beginning, isKept: true) {
+                case .stored: await self.leaveJournal(publication, isStored: true)
+                case .overtaken: await self.leaveJournal(publication, isStored: false)
+                // The process ends, or a later grant takes its place in the journal.
+                case .kept, .cutShort: break
+                }
                 self.publications.withLock { $0[id] = nil }
             }
-        }
-    }
-
-    private func publishFromJournal(
-        _ started: Publication, _ startedAttempt: RenewalAttempt, _ first: RenewalAttempt.Step,
-        since beginning: MonotonicInstant
-    ) async {
-        var (publication, attempt, step) = (started, startedAttempt, first)
-        let id = publication.id
-        var mustLook = false
-        func next(_ outcome: RenewalAttempt.Outcome) {
-            let now = beginning.duration(to: time.monotonic)
-            step = attempt.next(outcome, now: now, asked: now, storeReachableFor: .zero)
-        }
-        while !Task.isCancelled {
-            switch step {
-            case .publish(let version, let heedsLease):
-                publication.base = version
-                switch await advance(&publication, heedsLease: heedsLease) {
-                case .stored: next(.stored)
-                case .conflict(let conflict): next(.conflict(conflict))
-                case .storeAway(let reason):
-                    mustLook = reason.code == .internalError
-                    publication.conflicts = 0
-                    next(.storeAway)
-                }
-            case .keep: next(.kept)
-            case .wait(let duration):
-                let ticket = nudges.ticket(id)
-                // Where an operator must look, what is in the journal stays there.
-                let pause = mustLook ? .seconds(60) : Self.pause(duration, publication)
-                await nudges.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
-                if Task.isCancelled { return }
-                next(.waited)
-            case .finish(.stored): return await leaveJournal(publication, isStored: true)
-            default: return await leaveJournal(publication, isStored: false)
-            }
+            tasks[id] = KeptPublication(task: task, holder: kept.holder)
         }
     }
 
@@ -347,7 +332,7 @@ extension CredentialsProvider {
 
     /// Ends the tries to store what is in the journal: it is safe there.
     func leaveJournalled() async {
-        let tasks = publications.withLock { Array($0.values) }
+        let tasks = publications.withLock { $0.values.map(\.task) }
         for task in tasks { task.cancel() }
         for task in tasks { await task.value }
     }

@@ -51,12 +51,14 @@ extension RenewalRun {
                 CredentialRecord(held: obtained, ended: current.record.ended), decision.isUpgrade ? .upgrade : .client
             )
         case .upgrade:
-            let upgraded = HeldCredentials(
+            var upgraded = HeldCredentials(
                 granted: granted.response, level: .user, to: client, by: server, replacing: held, now: now)
+            upgraded.refreshableFrom = refreshableFrom
             return (CredentialRecord(held: upgraded), .upgrade)
         default:
             var renewed = HeldCredentials(
                 granted: granted.response, level: .user, to: client, by: server, replacing: held, now: now)
+            renewed.refreshableFrom = refreshableFrom
             // After a refused upgrade it was the earlier registration that refreshed.
             renewed.obtainedWith =
                 grant == .upgrade
@@ -64,6 +66,14 @@ extension RenewalRun {
                 : held?.obtainedWith.refreshed(by: client.fingerprint) ?? client.fingerprint
             return (CredentialRecord(held: renewed), .refresh)
         }
+    }
+
+    private var refreshableFrom: Timestamp? {
+        let rest = attempt.successorRest
+        guard rest > .zero, let successor = granted?.response.refreshToken,
+            successor != current.record.held?.refreshToken
+        else { return nil }
+        return provider.time.now.advanced(by: rest)
     }
 
     private func events(

@@ -167,7 +167,7 @@ final class RenewalRun {
                     return .failure(.ended(.failure(failure)))
                 }
                 attempt.rules = provider.rules(for: grant, of: tenant)
-                return .success(RenewalAttempt.Standing(version: snapshot.version, isDue: true, lease: nil))
+                return .success(standing(isDue: true, nil))
             }
         }
         isAssumed = false
@@ -221,7 +221,13 @@ final class RenewalRun {
     }
 
     private func standing(isDue: Bool, _ lease: StandingLease?) -> RenewalAttempt.Standing {
-        RenewalAttempt.Standing(version: current.version, isDue: isDue, lease: lease)
+        var rest: Duration = .zero
+        if grant?.spendsRefreshToken == true, let from = current.record.held?.refreshableFrom {
+            rest = provider.time.now.duration(to: from)
+            // No call leaves more to wait for: the clock that the record was written by was another.
+            if rest > provider.callLimit * 2 { rest = .zero }
+        }
+        return RenewalAttempt.Standing(version: current.version, isDue: isDue, lease: lease, rest: rest)
     }
 
     /// What an attempt, of this process or of another replica, failed with a moment ago.
@@ -377,14 +383,14 @@ final class RenewalRun {
                 LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
             provider.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
         }
-        let (answer, isUncertain) = try await keepingLease { () async throws(BrokerError) in
+        let (answer, trace) = try await keepingLease { () async throws(BrokerError) in
             await self.provider.endpoint.send(call, limit: limit)
         }
-        return await outcome(of: answer, to: call, isUncertain: isUncertain && call.grant.spendsRefreshToken)
+        return await outcome(of: answer, to: call, trace: call.grant.spendsRefreshToken ? trace : .none)
     }
 
     private func outcome(
-        of answer: TokenEndpoint.Answer, to call: TokenEndpoint.Call, isUncertain: Bool
+        of answer: TokenEndpoint.Answer, to call: TokenEndpoint.Call, trace: TokenEndpoint.Trace
     ) async -> RenewalAttempt.Outcome {
         let isUpgrade = decision.isUpgrade && call.grant == grant
         failure = answer.error ?? failure
@@ -400,7 +406,7 @@ final class RenewalRun {
             return await endsSession(refusal) ? .sessionEnded : .denied
         case .refused:
             // No failure of an upgrade is final.
-            if !isUpgrade { return isUncertain ? .unknown(.never) : .denied }
+            if !isUpgrade { return trace == .none ? .denied : trace == .spent ? .unknown(.never) : .unanswered(.never) }
         case .rateLimited(_, let wait):
             guard isUpgrade else {
                 provider.endpoint.budget.pauses.pause(call.pause, for: wait, now: provider.time.monotonic)
@@ -409,7 +415,11 @@ final class RenewalRun {
             retry = self.retry(after: wait, call)
         case .again(_, let wait): retry = wait.map { self.retry(after: $0, call) } ?? .scheduled
         }
-        return isUncertain ? .unknown(retry) : .notAsked(retry)
+        return switch trace {
+        case .none: .notAsked(retry)
+        case .spent: .unknown(retry)
+        case .underWay: .unanswered(retry)
+        }
     }
 
     private func retry(after wait: Duration, _ call: TokenEndpoint.Call) -> RenewalAttempt.Retry {

@@ -188,10 +188,18 @@ package struct TokenEndpoint: Sendable {
         return response.status == .ok
     }
 
-    /// One call: what it brought, and whether the provider may have done what it was asked without our having the
-    /// result.
+    /// What a call that brought nothing may have left at the provider.
+    enum Trace {
+        case none
+        /// The provider has answered, and may have spent the refresh token.
+        case spent
+        /// The provider has not answered, and may still come to the call.
+        case underWay
+    }
+
+    /// One call: what it brought, and what it may have left at the provider.
     /// - Parameter limit: how long the call may take; nil for the transport's own limit.
-    func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, isUncertain: Bool) {
+    func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, trace: Trace) {
         let (server, grant, id) = (call.server, call.grant, call.id)
         var message = call.message
         message.timeLimit = limit
@@ -204,22 +212,24 @@ package struct TokenEndpoint: Sendable {
             log.warning(
                 "token_request_failed", [.refresh(id), .provider(server.preset), .transport(error)])
             let (reason, isFinal) = Self.meaning(of: error, grant: grant)
-            return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), error.requestMayHaveBeenProcessed)
+            let trace: Trace =
+                error.requestMayBeUnderWay ? .underWay : error.requestMayHaveBeenProcessed ? .spent : .none
+            return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), trace)
         }
         if (200..<300).contains(response.status.code) {
             if let granted = await Self.grant(response, askedAt: asked) {
-                return (.granted(granted), false)
+                return (.granted(granted), .none)
             }
             log.warning(
                 "token_response_unusable", [.refresh(id), .provider(server.preset), .status(response.status)])
             // A refresh token is spent all the same, and good for another try while the provider's grace lasts.
             return (
-                grant.spendsRefreshToken ? .again(Self.unusable, retryAfter: nil) : .refused(Self.unusable), true
+                grant.spendsRefreshToken ? .again(Self.unusable, retryAfter: nil) : .refused(Self.unusable), .spent
             )
         }
         let refusal = await refusal(response, as: id, at: server)
         log.warning("token_request_refused", refusal.fields)
-        return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500)
+        return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none)
     }
 
     private func meaning(

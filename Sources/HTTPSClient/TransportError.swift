@@ -77,4 +77,13 @@ package enum TransportError: Error, Equatable, Sendable {
             false
         }
     }
+
+    /// Whether the server may not have come to the request yet, and still act on it: nothing told that it has.
+    package var requestMayBeUnderWay: Bool {
+        switch self {
+        case .timedOut(_, let requestSent), .connectionLost(let requestSent): requestSent
+        case .cancelled: true
+        default: false
+        }
+    }
 }

@@ -72,6 +72,7 @@ extension HeldCredentials {
             json.memberIfPresent("client_secret_digest", obtainedWith.clientSecretDigest.map(Base64URL.encode))
             json.memberIfPresent("issuer", grantedBy?.issuer?.text)
             json.memberIfPresent("token_endpoint", grantedBy?.tokenEndpoint?.text)
+            if let refreshableFrom { json.member("refreshable_from", refreshableFrom.milliseconds) }
         }
     }
 
@@ -91,6 +92,7 @@ extension HeldCredentials {
         for name in optional {
             if let member = json[name], member.string == nil { return nil }
         }
+        if let member = json["refreshable_from"], member.integer == nil { return nil }
         var digest: [UInt8]?
         if let text = json["client_secret_digest"]?.string {
             guard let bytes = Base64URL.decode(text.text) else { return nil }
@@ -103,7 +105,8 @@ extension HeldCredentials {
             obtainedWith: ClientFingerprint(
                 clientID: clientID, scopes: requested, clientUniqueKey: json["client_unique_key"]?.string,
                 clientSecretDigest: digest),
-            grantedBy: GrantingProvider(issuer: json["issuer"]?.string, tokenEndpoint: json["token_endpoint"]?.string))
+            grantedBy: GrantingProvider(issuer: json["issuer"]?.string, tokenEndpoint: json["token_endpoint"]?.string),
+            refreshableFrom: (json["refreshable_from"]?.integer).map(Timestamp.init(milliseconds:)))
     }
 
     private static func scopes(_ json: JSONValue?) -> ScopeSet? {

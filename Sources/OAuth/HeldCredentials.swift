@@ -13,6 +13,9 @@ package struct HeldCredentials: Sendable, Equatable {
     package var obtainedWith: ClientFingerprint
     /// Nil for credentials that an earlier build stored: they belong to the provider that is configured.
     package var grantedBy: GrantingProvider?
+    /// Before when the refresh token is not to be used, because the provider may still come to a call with its
+    /// predecessor; nil for at once.
+    package var refreshableFrom: Timestamp?
 
     /// Whether a user is logged in by these, as far as is known without asking the provider: without a refresh token
     /// for as long as the token lives.
@@ -22,7 +25,8 @@ package struct HeldCredentials: Sendable, Equatable {
 
     package init(
         level: CredentialsLevel, accessToken: SecretBytes, refreshToken: SecretBytes?, expires: Timestamp,
-        grantedScopes: ScopeSet, userID: WireText?, obtainedWith: ClientFingerprint, grantedBy: GrantingProvider?
+        grantedScopes: ScopeSet, userID: WireText?, obtainedWith: ClientFingerprint, grantedBy: GrantingProvider?,
+        refreshableFrom: Timestamp? = nil
     ) {
         precondition(level != .basic, "basic credentials hold no token")
         self.level = level
@@ -33,6 +37,7 @@ package struct HeldCredentials: Sendable, Equatable {
         self.userID = userID
         self.obtainedWith = obtainedWith
         self.grantedBy = grantedBy
+        self.refreshableFrom = refreshableFrom
     }
 
     /// Makes credentials of a new grant: a login, a refresh, an upgrade, or the client's.

@@ -75,8 +75,10 @@ package struct RenewalAttempt: Sendable, Hashable {
         case sessionEnded
         /// The provider refused, and has not spent the refresh token.
         case denied
-        /// No answer, or none that tells: the refresh token may have been spent.
+        /// An answer that does not tell: the refresh token may have been spent.
         case unknown(Retry)
+        /// No answer: the same, and the provider may still come to the call.
+        case unanswered(Retry)
         /// The provider gave nothing and has not spent the refresh token, and may be asked again.
         case notAsked(Retry)
         /// The process is about to end: others make the calls that are left.
@@ -109,8 +111,11 @@ package struct RenewalAttempt: Sendable, Hashable {
         /// Whether the credentials are to be renewed.
         package var isDue: Bool
         package var lease: StandingLease?
+        /// How long the refresh token is not to be presented; see `RenewalAttempt.successorRest`. Zero or less for at once.
+        package var rest: Duration
 
-        package init(version: Int64, isDue: Bool, lease: StandingLease?) {
+        package init(version: Int64, isDue: Bool, lease: StandingLease?, rest: Duration = .zero) {
+            self.rest = rest
             self.version = version
             self.isDue = isDue
             self.lease = lease
@@ -150,6 +155,8 @@ package struct RenewalAttempt: Sendable, Hashable {
     private var firstUse: Duration?
     /// Whether the refresh token may have been spent by a call whose answer no process that lives may have.
     private(set) package var isUncertain = false
+    /// Whether the provider may still come to an earlier call with the same refresh token.
+    private var mayCallBeUnderWay = false
     private(set) package var calls = 0
     private var looks = 0
     private var lateClaims = 0
@@ -163,6 +170,11 @@ package struct RenewalAttempt: Sendable, Hashable {
 
     /// Whether the refresh token would be presented within the grace at that time, or was not presented yet.
     package func isWithinGrace(at time: Duration) -> Bool { firstUse.map { rules.isWithinGrace(time - $0) } ?? true }
+
+    /// How long the refresh token that was granted rests. Once it is used, many providers take its predecessor for stolen,
+    /// whatever grace they give, and revoke the session: so an earlier call that the provider has not answered is given as
+    /// long again as a call may take.
+    package var successorRest: Duration { mayCallBeUnderWay ? rules.callLimit : .zero }
 
     /// An attempt that has nothing yet.
     /// - Parameter waits: whether it waits for another attempt, as for a caller, or leaves it alone.
@@ -225,6 +237,9 @@ package struct RenewalAttempt: Sendable, Hashable {
         case (.asking, .unknown(let retry)):
             isUncertain = true
             return pauseBeforeNextCall(retry, now)
+        case (.asking, .unanswered(let retry)):
+            (isUncertain, mayCallBeUnderWay) = (true, true)
+            return pauseBeforeNextCall(retry, now)
         case (.asking, .notAsked(let retry)):
             return pauseBeforeNextCall(retry, now)
         case (.pausing, .waited):
@@ -275,7 +290,11 @@ package struct RenewalAttempt: Sendable, Hashable {
         _ standing: Standing, readAt: Duration, _ storeReachableFor: Duration
     ) -> Step {
         version = standing.version
-        (firstUse, isUncertain, mayOtherHaveGrant) = (nil, false, false)
+        (firstUse, isUncertain, mayCallBeUnderWay, mayOtherHaveGrant) = (nil, false, false, false)
+        if standing.isDue, standing.rest > .zero {
+            phase = .waiting
+            return .wait(standing.rest)
+        }
         guard let lease = standing.lease else {
             return standing.isDue ? claim(over: nil) : finish(.overtaken)
         }
@@ -287,6 +306,7 @@ package struct RenewalAttempt: Sendable, Hashable {
             return .wait(wait)
         }
         isUncertain = true
+        mayCallBeUnderWay = lease.remaining > .zero - rules.callLimit
         firstUse = lease.sinceFirstUse.map { readAt - $0 }
         mayOtherHaveGrant = lease.mayBeHeld && (lease.sinceFirstUse.map(rules.isWithinGrace) ?? false)
         return claim(over: lease.holder)

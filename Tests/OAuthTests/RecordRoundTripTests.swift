@@ -58,7 +58,10 @@ import Testing
                     clientID: WireText(text()), scopes: scopes(), clientUniqueKey: maybe { WireText($0.text()) },
                     clientSecretDigest: maybe { $0.bytes(32) }),
                 grantedBy: GrantingProvider(
-                    issuer: maybe { WireText($0.text()) }, tokenEndpoint: maybe { WireText($0.text()) }))
+                    issuer: maybe { WireText($0.text()) }, tokenEndpoint: maybe { WireText($0.text()) }),
+                refreshableFrom: maybe {
+                    Timestamp(milliseconds: Int64.random(in: -1_000...Timestamp.latest.milliseconds, using: &$0))
+                })
         }
     }
 
