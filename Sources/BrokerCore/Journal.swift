@@ -3,6 +3,8 @@ internal import Cryptography
 internal import ExternalText
 internal import JSON
 internal import OAuth
+internal import Reactor
+internal import Renewal
 
 /// What was granted while the store was away, sealed and durable on this process's own disk.
 ///
@@ -86,13 +88,20 @@ struct JournalEntry: Sendable, Equatable {
     /// The digest of the refresh token that was exchanged.
     let spent: [UInt8]
     let record: CredentialRecord
+    /// For how long after its first use the provider takes that refresh token again, as the tenant had it when the entry was
+    /// made: the store, which has the tenant, may be away when the entry is taken up. Builds before this one did not
+    /// write it.
+    let grace: Duration
 
-    init(id: CredentialsID, base: Int64, holder: String?, spent: [UInt8], record: CredentialRecord) {
+    init(
+        id: CredentialsID, base: Int64, holder: String?, spent: [UInt8], record: CredentialRecord, grace: Duration
+    ) {
         self.id = id
         self.base = base
         self.holder = holder
         self.spent = spent
         self.record = record
+        self.grace = grace
     }
 
     var encoded: [UInt8] {
@@ -103,6 +112,7 @@ struct JournalEntry: Sendable, Equatable {
             // Builds before this one serve an entry as this version.
             json.member("version", base + 1)
             json.member("record", Base64URL.encode(record.encoded))
+            json.member("grace", grace.milliseconds)
         }
     }
 
@@ -116,6 +126,7 @@ struct JournalEntry: Sendable, Equatable {
         else { return nil }
         self.init(
             id: CredentialsID(tenant: record.id.tenant, storageKey: storageKey), base: base,
-            holder: json["holder"]?.string?.text, spent: spent, record: credentials)
+            holder: json["holder"]?.string?.text, spent: spent, record: credentials,
+            grace: json["grace"]?.integer.map { .milliseconds($0) } ?? RenewalRules.usualGrace)
     }
 }

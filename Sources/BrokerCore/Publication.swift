@@ -169,7 +169,7 @@ extension CredentialsProvider {
                 }
             case .keep where isKept: next(.kept)
             case .keep:
-                if await keep(publication) {
+                if await keep(publication, grace: attempt.rules.grace) {
                     next(.kept)
                     goOn(with: publication, attempt, step, since: beginning)
                     return .kept(records.unpublished(id))
@@ -184,7 +184,7 @@ extension CredentialsProvider {
                 await signals.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
                 if !isKept, Task.isCancelled || needsOperator {
                     // What was granted is to be there for the next process.
-                    if await keep(publication) {
+                    if await keep(publication, grace: attempt.rules.grace) {
                         goOn(with: publication, attempt, step, since: beginning)
                         return .kept(records.unpublished(id))
                     }
@@ -209,7 +209,7 @@ extension CredentialsProvider {
     /// Puts what was granted into the journal, and serves it from now on; not where this process knows of a later change,
     /// such as a logout.
     /// - Returns: false where there is no journal, where it fails, or where nothing is lost without it.
-    private func keep(_ publication: Publication) async -> Bool {
+    private func keep(_ publication: Publication, grace: Duration) async -> Bool {
         guard let journal, let spent = publication.spent, publication.record.held?.refreshToken != nil else {
             return false
         }
@@ -222,7 +222,7 @@ extension CredentialsProvider {
         let snapshot = CredentialsSnapshot(unpublished: publication.record, of: publication.id, over: publication.base)
         let entry = JournalEntry(
             id: publication.id, base: publication.base, holder: publication.holder, spent: spent,
-            record: publication.record)
+            record: publication.record, grace: grace)
         do throws(StoreError) {
             try await journal.keep(entry)
         } catch {
@@ -256,7 +256,7 @@ extension CredentialsProvider {
                 log.warning("credentials_found_in_journal", LogField.credentials(entry.id))
                 if let holder = entry.holder { holders.resume(holder) }
                 var attempt = RenewalAttempt(
-                    rules: RenewalRules(callLimit: callLimit, waits: []), keptOver: entry.base)
+                    rules: RenewalRules(grace: entry.grace, callLimit: callLimit, waits: []), keptOver: entry.base)
                 let beginning = time.monotonic
                 let step = attempt.next(.begun, now: .zero, asked: .zero, storeReachableFor: .zero)
                 // It may be long since it was written, and a logout may have come between: only where the store does

@@ -5,6 +5,7 @@ internal import Cryptography
 internal import FoundationEssentials
 internal import HTTPCodec
 internal import OAuth
+internal import Reactor
 internal import Testing
 internal import TokenBroker
 
@@ -23,14 +24,15 @@ internal import TokenBroker
         /// What the journal is written to.
         let journalStore: BrokerFaultyStore
 
-        init() async throws {
+        /// - Parameter tenant: more members of the tenant's configuration.
+        init(tenant members: String = "") async throws {
             let time = time
             base = MemoryRecordStore { time.monotonic }
             store = BrokerFaultyStore(base, revalidateAfter: .seconds(5))
             journalStore = BrokerFaultyStore(try await FileRecordStore(directory: directory.path))
             journal = try Self.journal(journalStore)
             broker = try await BrokerHarness(store: store, time: time, journal: journal)
-            await broker.makeTenant()
+            await broker.makeTenant("t1", #"{"client_id": "c1"\#(members)}"#)
             await broker.set("a1", refresh: "r1")
             time.advance(by: .seconds(3600))
         }
@@ -134,6 +136,40 @@ internal import TokenBroker
         next.transport.enqueue(.json(200, BrokerHarness.token("a3")))
         #expect(await next.get().token == "a3")
         #expect(next.transport.seen.map { $0.form["refresh_token"] } == ["r2"])
+        await next.broker.finish()
+    }
+
+    /// Another replica presents the token within the grace, and what it is granted is the newer one. Later it is granted
+    /// nothing.
+    @Test(
+        arguments: [
+            (#", "reuse_grace": 0"#, 0...1, 0), (#", "reuse_grace": 5"#, 4...5, 0), ("", 9...10, 0),
+            (#", "reuse_grace": 60"#, 20...21, 0), (#", "reuse_grace": 60"#, 0...1, 59),
+        ] as [(String, ClosedRange<Int64>, Int64)])
+    func `the next process waits for another replica's lease by the tenant's grace`(
+        members: String, wait: ClosedRange<Int64>, age: Int64
+    ) async throws {
+        let setting = try await Setting(tenant: members)
+        #expect(await setting.refreshWithoutStore().token == "a2")
+        await setting.broker.broker.finish()
+        await setting.journal.close()
+        setting.time.advance(by: .seconds(age))
+        let version = try #require(try await setting.base.read(Self.row)).version
+        let holder = try #require(try await setting.base.read(Self.row)?.lease?.holder)
+        try await setting.base.commit([
+            .claim(
+                Self.row, version: version,
+                LeaseClaim(
+                    holder: "other", replacing: holder, replacesStanding: true, for: .seconds(20), marksUse: true))
+        ])
+        let journal = try await Setting.journal(setting.directory)
+        let next = try await setting.another(journal)
+        let start = setting.time.monotonic
+        try await next.broker.core.takeUpJournal()
+        await setting.untilStored(by: next)
+        let took = start.duration(to: setting.time.monotonic)
+        #expect(wait.contains(took.components.seconds), "\(took)")
+        #expect(await next.get().token == "a2")
         await next.broker.finish()
     }
 
