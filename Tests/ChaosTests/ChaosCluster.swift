@@ -13,14 +13,18 @@ struct ChaosCluster {
     /// The longest a call to the provider may take, by the brokers' configuration.
     static let providerTimeoutSeconds = 2
     let settings: ChaosSettings
-    let postgres: PostgresServer
+    let database: ChaosDatabase
+    /// The server that takes writes now.
+    var postgres: PostgresServer { database.server }
     /// In transaction mode, before the database of the replicas that `ChaosSettings.pooling` says.
     private let pooler: PgBouncerServer
     let provider: RunningProvider
     let replicas: [ChaosReplica]
-    /// By replica.
+    /// By replica: to PgBouncer for some, to the database for the others.
     let relays: [ChaosRelay]
     let listenRelays: [ChaosRelay]
+    /// Between PgBouncer and the database.
+    private let poolerRelay: ChaosRelay
     /// Between all replicas and the provider.
     let providerRelay: ChaosRelay
     let records = ChaosRecords()
@@ -62,7 +66,23 @@ struct ChaosCluster {
         try result.get()
     }
 
-    private var allRelays: [ChaosRelay] { relays + listenRelays + [providerRelay] }
+    private var allRelays: [ChaosRelay] { relays + listenRelays + [poolerRelay, providerRelay] }
+
+    /// Leads everything that was led to the database to the server that is the database now.
+    func leadToDatabase() async throws {
+        let server = postgres
+        guard let address = SocketAddress(numericHost: server.address, port: server.port) else {
+            throw Failure(description: "not an address: \(server.address)")
+        }
+        for (index, relay) in relays.enumerated() where !isPooled(index) { await relay.lead(to: address) }
+        for relay in listenRelays + [poolerRelay] { await relay.lead(to: address) }
+    }
+
+    private func isPooled(_ replica: Int) -> Bool { Self.isPooled(replica, settings) }
+
+    private static func isPooled(_ replica: Int, _ settings: ChaosSettings) -> Bool {
+        settings.pooling == .all || settings.pooling == .one && replica == 1
+    }
 
     /// Returns once all of them hear of what happens.
     private func startListeners() async -> [Task<Void, Never>] {
@@ -78,9 +98,12 @@ struct ChaosCluster {
     private init(_ settings: ChaosSettings, lifetime: Duration) async throws {
         changes = ChaosChanges(graceSeconds: settings.graceSeconds)
         self.settings = settings
-        postgres = try PostgresServer()
-        let database = try await postgres.makeDatabase()
-        pooler = try await PgBouncerServer.start(before: postgres)
+        database = try await ChaosDatabase()
+        let (postgres, name) = (database.server, database.name)
+        loop = try EventLoop(name: "chaos-relays")
+        poolerRelay = try ChaosRelay(to: postgres.port, on: loop)
+        pooler = try await PgBouncerServer.start(
+            before: postgres, by: settings.faults.contains(.failover) ? poolerRelay.port : nil)
         let scopes = ["r_usr", "w_usr"]
         var configuration = ProviderConfiguration(
             profile: .tidal,
@@ -92,7 +115,6 @@ struct ChaosCluster {
         configuration.accessTokenLifetime = lifetime
         configuration.capacity = 2_000_000
         provider = try RunningProvider(configuration)
-        loop = try EventLoop(name: "chaos-relays")
         directories = StoreFixtureDirectory()
         var generator = SplitMix64(seed: settings.seed)
         let sign = Bool.random(using: &generator) ? 1 : -1
@@ -109,9 +131,9 @@ struct ChaosCluster {
         var listenRelays: [ChaosRelay] = []
         var replicas: [ChaosReplica] = []
         // Each byte through a relay costs this process time, which a measurement is not to pay for nothing.
-        let needsRelays = !settings.faults.isDisjoint(with: [.cut, .listen, .oneway, .late])
+        let needsRelays = !settings.faults.isDisjoint(with: [.cut, .listen, .oneway, .late, .failover])
         for index in 0..<ChaosSettings.replicas {
-            let isPooled = settings.pooling == .all || settings.pooling == .one && index == 1
+            let isPooled = Self.isPooled(index, settings)
             let relay = try ChaosRelay(to: isPooled ? pooler.port : postgres.port, on: loop)
             let listenRelay = try ChaosRelay(to: postgres.port, on: loop)
             relays.append(relay)
@@ -120,12 +142,12 @@ struct ChaosCluster {
             let journal = directories.path + "/journal-\(index)"
             try FileManager.default.createDirectory(
                 atPath: journal, withIntermediateDirectories: true, attributes: [.posixPermissions: 0o700])
-            let listenURL = postgres.uri(database: database, port: needsRelays ? listenRelay.port : nil)
+            let listenURL = postgres.uri(database: name, port: needsRelays ? listenRelay.port : nil)
             let variables = [
                 "LISTEN": "127.0.0.1:\(port)", "ADMIN_KEY": BrokerHarness.adminKey,
                 "MASTER_KEYS": changes.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true",
                 "DATABASE_URL": postgres.uri(
-                    database: database, port: needsRelays ? relay.port : isPooled ? pooler.port : nil),
+                    database: name, port: needsRelays ? relay.port : isPooled ? pooler.port : nil),
                 "DATABASE_POOLER": "\(isPooled)", "DATABASE_LISTEN_URL": polling.contains(index) ? "" : listenURL,
                 "DATABASE_CONNECTIONS": "8", "JOURNAL_DIR": journal, "SHUTDOWN_GRACE": "5",
                 "PROVIDER_TIMEOUT": "\(Self.providerTimeoutSeconds)", "EVENT_LOOPS": "2",

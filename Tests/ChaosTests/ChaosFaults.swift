@@ -39,6 +39,9 @@ struct ChaosFaults {
             if kind.scriptsProvider, other.kind.scriptsProvider || other.aim != nil { return false }
             if other.kind.scriptsProvider, aim != nil { return false }
             if kind.restarts, other.kind.restarts { return false }
+            if [kind, other.kind].contains(.failover), kind.changesConfiguration || other.kind.changesConfiguration {
+                return false
+            }
             // Nothing covers what is under way when a long outage begins, but a process that lives.
             return ![kind, other.kind].contains { $0 == .outage || $0 == .journal }
         }
@@ -69,6 +72,8 @@ struct ChaosFaults {
     }
 
     private func disturb(_ draw: Draw) async throws {
+        // Before what the fault is aimed at: it takes some seconds.
+        if draw.kind == .failover { try await cluster.database.makeStandby() }
         if let delay = draw.aim {
             // The next refreshes stay under way for a while, in half of the cases with the work done.
             let wait = Duration.milliseconds(1200)
@@ -82,6 +87,7 @@ struct ChaosFaults {
         switch draw.kind {
         case .kill, .term, .stop, .holder, .step, .masterkeys: try await disturbProcess(draw)
         case .postgres, .outage, .pause, .journal: try await disturbDatabase(draw)
+        case .failover: try await failOver(draw)
         case .cut, .oneway, .late, .listen: try await disturbConnections(draw)
         case .provider, .link: try await disturbProvider(draw)
         case .scopes, .secrets: try await changeTenants(draw)
@@ -231,6 +237,28 @@ struct ChaosFaults {
                 provider.removeFaults()
                 for replica in cluster.replicas { try await replica.fillDisk(false) }
             }
+        }
+    }
+
+    /// The standby is cut off, users are refreshed at all replicas, the server is killed, and the standby takes its place.
+    private func failOver(_ draw: Draw) async throws {
+        let lag = 200 + draw.lot * 9 / 5
+        let (cluster, database) = (cluster, cluster.database)
+        let cutOff = rightNow()
+        try await database.cutOffStandby()
+        try await withThrowingTaskGroup(of: Void.self) { group in
+            for number in 0..<9 {
+                let user = (draw.lot + number * 7) % activity.settings.users
+                group.addTask { await cluster.read(user, at: number % cluster.replicas.count, isForced: true) }
+            }
+            try await Task.sleep(for: .milliseconds(lag))
+            try await records.during(.failover, "PostgreSQL fails over to a standby that is \(lag) ms behind") {
+                let ended = try await database.failOver()
+                let (versions, last) = try await database.contents()
+                records.add(Failover(cutOff: cutOff, ended: ended, versions: versions, lastSequence: last))
+                try await cluster.leadToDatabase()
+            }
+            try await group.waitForAll()
         }
     }
 

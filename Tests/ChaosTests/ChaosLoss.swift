@@ -93,7 +93,7 @@ struct Loss {
             ($0.request.receivedAt, $0.request.finishedAt ?? end)
         }
         taken += disturbances.filter { $0.kind.takesDatabase || [.provider, .link].contains($0.kind) }
-            .map { ($0.begun, $0.ended) }
+            .map { ($0.begun, $0.ended + $0.kind.hold) }
         var free: Moment = 0
         var place = start
         for (from, to) in taken.sorted(by: { $0.from < $1.from }) {

@@ -79,6 +79,40 @@ struct Disturbance: Sendable {
     func overlaps(_ from: Moment, _ to: Moment) -> Bool { begun <= to && ended >= from }
 }
 
+/// The database has gone back to what a standby had received.
+struct Failover: Sendable {
+    /// When the standby was cut off from what the server committed.
+    let cutOff: Moment
+    /// When the server had ended.
+    let ended: Moment
+    /// The versions of the users' records in the promoted server, before any replica had reached it.
+    let versions: [Int: Int64]
+    /// The last sequence in its log of events, likewise.
+    let lastSequence: Int64
+
+    /// How far behind the last sequence that a replica knows the log goes on.
+    private static let sequencesSkipped: Int64 = 10_000
+    /// How long before its commit a version may have been given to it: the longest that a statement takes.
+    private static let longestStatement: Moment = 5000
+    /// How far a replica's time may be off the database's.
+    private static let clockDifference: Moment = 200
+
+    /// Whether the commit of that version of the user's record was lost: the promoted server did not have it, and the
+    /// time that it begins with (microseconds of the database's clock) is that of the lost commits.
+    func hasLost(_ version: Int64, of user: Int) -> Bool {
+        let given = version / 1000
+        return version > versions[user] ?? 0 && given >= cutOff - Self.longestStatement
+            && given <= ended + Self.clockDifference
+    }
+
+    /// Whether an event of that version may be told in two places of the log: its commit was not lost, and that of its
+    /// sequence was, which is given later and by another commit. So it has got another one.
+    func hasRenumbered(_ version: Int64, of user: Int, from earlier: Int64, to later: Int64) -> Bool {
+        let next = lastSequence + Self.sequencesSkipped
+        return version <= versions[user] ?? 0 && earlier > lastSequence && earlier < next && later >= next
+    }
+}
+
 /// How long after a fault one user was given a token again by one replica.
 struct Recovery: Sendable {
     let kinds: [FaultKind]
@@ -108,6 +142,7 @@ final class ChaosRecords: Sendable {
         var disturbances: [Disturbance] = []
         var recoveries: [Recovery] = []
         var heard: [Heard] = []
+        var failovers: [Failover] = []
         /// The numbers of those that listen to events.
         var listeners: [Int] = []
     }
@@ -119,6 +154,8 @@ final class ChaosRecords: Sendable {
     func add(_ read: Read) { state.withLock { $0.reads.append(read) } }
 
     func add(_ recovery: Recovery) { state.withLock { $0.recoveries.append(recovery) } }
+
+    func add(_ failover: Failover) { state.withLock { $0.failovers.append(failover) } }
 
     func add(listener: Int) { state.withLock { $0.listeners.append(listener) } }
 

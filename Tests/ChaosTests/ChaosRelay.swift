@@ -40,7 +40,7 @@ actor ChaosRelay {
 
     private let loop: EventLoop
     private let listener: OwnedDescriptor
-    private let server: SocketAddress
+    private var server: SocketAddress
     private var mode = Mode.forward
     private var connections: [Int: Connection] = [:]
     private var lastConnection = 0
@@ -63,6 +63,12 @@ actor ChaosRelay {
     func set(_ mode: Mode) {
         self.mode = mode
         if mode == .forward { for connection in connections.values where connection.hasLost { connection.cut() } }
+    }
+
+    /// Leads connections that are made from now on to that server, and cuts the others.
+    func lead(to server: SocketAddress) {
+        self.server = server
+        cutAll()
     }
 
     /// How many there were.

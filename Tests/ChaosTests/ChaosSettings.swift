@@ -18,6 +18,9 @@ enum FaultKind: String, CaseIterable, Hashable {
     case outage
     /// All processes of PostgreSQL are stopped for a while (SIGSTOP) and go on: connections stand, nothing is answered.
     case pause
+    /// PostgreSQL fails over to an asynchronous standby that lacks the commits of up to the last two seconds, some of
+    /// them refreshes made on purpose. All that replicas reach the database by leads to the promoted server then.
+    case failover
     /// No replica can write to its journal's directory, and PostgreSQL is away while refreshes are under way.
     case journal
     /// All connections of a replica to the database are cut.
@@ -52,16 +55,24 @@ enum FaultKind: String, CaseIterable, Hashable {
     static let momentary: [FaultKind] = allCases.filter { ![.answers, .clock, .logins].contains($0) }
 
     /// Whether no replica can use the database meanwhile.
-    var takesDatabase: Bool { [.postgres, .outage, .pause, .journal].contains(self) }
+    var takesDatabase: Bool { [.postgres, .outage, .pause, .journal, .failover].contains(self) }
 
     /// Whether what it makes the provider do would end what another of these made it do.
     var scriptsProvider: Bool { [.holder, .outage, .journal, .provider, .link].contains(self) }
 
+    /// Whether it writes what an operator has to write again after a failover that lost it.
+    var changesConfiguration: Bool { [.scopes, .secrets].contains(self) }
+
     /// Whether it is about one replica, which another one of these must not be about at the same time.
     var restarts: Bool { [.kill, .term, .stop, .holder, .masterkeys].contains(self) }
 
-    /// How long after its end every user must be given a token again, in milliseconds.
-    var recoveryLimit: Moment { self == .pause ? 6000 : 2000 }
+    /// How long after its end every user must be given a token again, in milliseconds. After a failover no refresh token is
+    /// presented for the three seconds of the hold, which begins when a replica notices.
+    var recoveryLimit: Moment { [.pause, .failover].contains(self) ? 6000 : 2000 }
+
+    /// How long after its end no replica can be expected to present a refresh token, in milliseconds: the hold after a
+    /// failover, and a second until a replica has noticed.
+    var hold: Moment { self == .failover ? 4000 : 0 }
 }
 
 /// How a run is made. Everything that is drawn in it follows from the seed, though not what two processes make of it.

@@ -34,6 +34,7 @@ extension ChaosVerdict {
         for listener in state.listeners {
             var identifiers: [Place: String] = [:]
             var newest: [Int: Int64] = [:]
+            var told = Told()
             var last: Identifier?
             for event in heard[listener] ?? [] {
                 if event.name == "stream.reset" {
@@ -48,8 +49,12 @@ extension ChaosVerdict {
                     report(.eventOrder, event, 0, "listener \(listener): \(event.id) after \(last.entry)-\(last.place)")
                 }
                 last = identifier
-                guard event.name == "credentials.updated", let place = Self.place(event) else { continue }
+                guard let place = Self.place(event) else { continue }
+                told.take(place)
+                guard event.name == "credentials.updated" else { continue }
                 if let earlier = identifiers.updateValue(event.id, forKey: place), earlier != event.id {
+                    // Told again, it is no news.
+                    if hasRenumbered(place, from: earlier, to: identifier) { continue }
                     report(
                         .eventTwice, event, place.user,
                         "listener \(listener): version \(place.version) in \(earlier) and \(event.id)")
@@ -61,15 +66,38 @@ extension ChaosVerdict {
                 }
                 newest[place.user] = max(newest[place.user] ?? 0, place.version)
             }
-            checkServed(identifiers.keys, listener)
+            checkServed(identifiers.keys, told, listener)
         }
     }
 
-    private mutating func checkServed(_ told: Dictionary<Place, String>.Keys, _ listener: Int) {
+    private func hasRenumbered(_ place: Place, from earlier: String, to later: Identifier) -> Bool {
+        guard let earlier = Identifier(earlier) else { return false }
+        return state.failovers.contains { failover in
+            failover.hasRenumbered(place.version, of: place.user, from: earlier.entry, to: later.entry)
+        }
+    }
+
+    /// What one listener was told.
+    private struct Told {
+        /// By user, the highest version in any event of the user's credentials.
+        private var last: [Int: Int64] = [:]
+
+        mutating func take(_ place: Place) { last[place.user] = max(last[place.user] ?? 0, place.version) }
+
+        /// Whether the listener need not have heard of that version: a failover has lost its commit and with it the event,
+        /// and the listener has heard of a later version, under which a replica stored again what was lost, or of one that
+        /// came after it.
+        func isMadeGood(_ place: Place, _ failovers: [Failover]) -> Bool {
+            (last[place.user] ?? 0) > place.version
+                && failovers.contains { $0.hasLost(place.version, of: place.user) }
+        }
+    }
+
+    private mutating func checkServed(_ told: Dictionary<Place, String>.Keys, _ all: Told, _ listener: Int) {
         var missing: [Place: Violation] = [:]
         for read in state.reads where read.outcome == .user && read.hasVersion {
             let place = Place(user: read.user, version: read.version)
-            if told.contains(place) || missing[place] != nil { continue }
+            if told.contains(place) || missing[place] != nil || all.isMadeGood(place, state.failovers) { continue }
             missing[place] = Violation(
                 rule: .eventMissing, user: read.user, at: read.begun,
                 text: "replica \(read.replica) served version \(read.version), which listener \(listener) "
@@ -78,7 +106,7 @@ extension ChaosVerdict {
         for write in state.writes where write.kind == .login {
             guard let version = write.version, let done = write.done else { continue }
             let place = Place(user: write.user, version: version)
-            if told.contains(place) || missing[place] != nil { continue }
+            if told.contains(place) || missing[place] != nil || all.isMadeGood(place, state.failovers) { continue }
             missing[place] = Violation(
                 rule: .eventMissing, user: write.user, at: done,
                 text: "a login stored version \(version), which listener \(listener) never heard of")
@@ -86,17 +114,23 @@ extension ChaosVerdict {
         violations += missing.values
     }
 
-    /// Whether each version that was served or stored is among the events of each listener.
+    /// Whether each version that was served is among the events of each listener, or was lost in a failover and made good.
     static func isCaughtUp(_ state: ChaosRecords.State) -> Bool {
         let served = Set(
             state.reads.filter { $0.outcome == .user && $0.hasVersion }.map {
                 Place(user: $0.user, version: $0.version)
             })
-        var told: [Int: Set<Place>] = [:]
-        for event in state.heard where event.name == "credentials.updated" {
-            if let place = place(event) { told[event.listener, default: []].insert(place) }
+        var updates: [Int: Set<Place>] = [:]
+        var told: [Int: Told] = [:]
+        for event in state.heard {
+            guard let place = place(event) else { continue }
+            told[event.listener, default: Told()].take(place)
+            if event.name == "credentials.updated" { updates[event.listener, default: []].insert(place) }
         }
-        return state.listeners.allSatisfy { served.isSubset(of: told[$0] ?? []) }
+        return state.listeners.allSatisfy { listener in
+            let all = told[listener] ?? Told()
+            return served.subtracting(updates[listener] ?? []).allSatisfy { all.isMadeGood($0, state.failovers) }
+        }
     }
 
     private static func place(_ event: Heard) -> Place? {

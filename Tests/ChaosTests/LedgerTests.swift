@@ -126,11 +126,104 @@ import Testing
         #expect(ChaosVerdict.isCaughtUp(state))
     }
 
+    // MARK: A database that goes back
+
+    /// A standby that was cut off a second after the start took the place of a server that had ended a second later. It had
+    /// version 10 of the user's record.
+    private static let failover = Failover(
+        cutOff: start + 1000, ended: start + 2000, versions: [0: 10], lastSequence: 6)
+
+    /// A version that was given at so many milliseconds from the start.
+    private static func version(_ at: Moment) -> Int64 { (start + at) * 1000 }
+
+    private static func afterFailover(_ heard: [Heard], served version: Int64, login: Bool = false) -> ChaosVerdict {
+        verdict(
+            ChaosRecords.State(
+                reads: login ? [] : [read(version, at: 2500)], writes: [Self.login(version: login ? version : nil)],
+                heard: heard, failovers: [failover], listeners: [0]))
+    }
+
+    @Test(
+        arguments: [
+            (-4001, 1), (-4000, 0), (1000, 0), (1999, 0), (2200, 0), (2201, 1),
+        ] as [(Moment, Int)], [true, false])
+    func `a version that was lost needs no event where a later one has one`(
+        row: (given: Moment, count: Int), isLogin: Bool
+    ) {
+        let verdict = Self.afterFailover(
+            [Self.updated("90-0", Self.version(4000))], served: Self.version(row.given), login: isLogin)
+        #expect(verdict.violations.map(\.rule) == Array(repeating: .eventMissing, count: row.count))
+        #expect(ChaosVerdict.isCaughtUp(verdict.state) == (isLogin || row.count == 0))
+    }
+
+    @Test func `a version that was lost is missing where nothing later is told`() {
+        let lost = Self.version(1500)
+        for heard in [[], [Self.updated("7-0", 10)], [Self.updated("7-0", lost - 1)]] {
+            let verdict = Self.afterFailover(heard, served: lost)
+            #expect(verdict.violations.map(\.rule) == [.eventMissing])
+            #expect(!ChaosVerdict.isCaughtUp(verdict.state))
+        }
+        // A logout that is stored again is later as well.
+        let logout = Heard(
+            listener: 0, at: Self.start + 4000, id: "90-0", name: "credentials.deauthorized",
+            data: #"{"tenant":"t0","storage_key":"user-0","version":\#(Self.version(4000)),"cause":"logout"}"#)
+        #expect(Self.afterFailover([logout], served: lost).violations.isEmpty)
+    }
+
+    @Test func `a version that the promoted server has needs its event`() {
+        let later = Self.updated("90-0", Self.version(4000))
+        #expect(Self.afterFailover([later], served: 10).violations.map(\.rule) == [.eventMissing])
+        let kept = Self.version(1500)
+        let state = ChaosRecords.State(
+            reads: [Self.read(kept, at: 2500)], writes: [Self.login()], heard: [later],
+            failovers: [
+                Failover(cutOff: Self.start + 1000, ended: Self.start + 2000, versions: [0: kept], lastSequence: 6)
+            ],
+            listeners: [0])
+        #expect(Self.verdict(state).violations.map(\.rule) == [.eventMissing])
+    }
+
+    @Test(
+        arguments: [
+            (10, "7-0", "10006-0", []), (10, "10005-0", "10006-0", []), (10, "6-0", "10006-0", [.eventTwice]),
+            (10, "7-0", "10005-0", [.eventTwice]), (10, "10006-0", "10007-0", [.eventTwice]),
+            (11, "7-0", "10006-0", [.eventTwice]),
+        ] as [(Int64, String, String, [ChaosVerdict.Rule])])
+    func `an event whose sequence was lost, and its commit not, is told again`(
+        version: Int64, first: String, second: String, rules: [ChaosVerdict.Rule]
+    ) {
+        let heard = [Self.updated(first, version), Self.updated(second, version)]
+        let state = ChaosRecords.State(
+            writes: [Self.login()], heard: heard, failovers: [Self.failover], listeners: [0])
+        #expect(Self.verdict(state).violations.map(\.rule) == rules)
+    }
+
+    @Test func `an event that is told again takes no version back, and neither does another one`() {
+        let lost = Self.version(1500)
+        let again = [Self.updated("7-0", 10), Self.updated("8-0", lost), Self.updated("10006-0", 10)]
+        let other = [Self.updated("7-0", 11), Self.updated("8-0", lost), Self.updated("10006-0", 10)]
+        for (heard, rules) in [(again, []), (other, [.wentBack])] as [([Heard], [ChaosVerdict.Rule])] {
+            let state = ChaosRecords.State(
+                writes: [Self.login()], heard: heard, failovers: [Self.failover], listeners: [0])
+            #expect(Self.verdict(state).violations.map(\.rule) == rules)
+        }
+    }
+
+    @Test func `neither a version nor a place in the stream goes back with the database`() {
+        let lost = Self.version(1500)
+        let reads = [Self.read(lost, at: 1600), Self.read(10, at: 9000)]
+        let heard = [Self.updated("7-0", 10), Self.updated("8-0", lost), Self.updated("8-0", lost + 1)]
+        let state = ChaosRecords.State(
+            reads: reads, writes: [Self.login()], heard: heard, failovers: [Self.failover], listeners: [0])
+        #expect(Set(Self.verdict(state).violations.map(\.rule)) == [.wentBack, .eventOrder])
+    }
+
     // MARK: Recovery
 
     @Test(
         arguments: [
             (.kill, 2000, 0), (.kill, 2001, 1), (.kill, nil, 1), (.pause, 6000, 0), (.pause, 6001, 1),
+            (.failover, 6000, 0), (.failover, 6001, 1),
         ] as [(FaultKind, Moment?, Int)])
     func `a user who has no token in time after a fault`(kind: FaultKind, took: Moment?, count: Int) {
         let recovery = Recovery(kinds: [kind], user: 0, replica: 1, from: Self.start, took: took)
@@ -208,6 +301,16 @@ import Testing
         await reuse.use(at: 12_000)
         #expect(Self.losses(reuse, [Self.fault(.postgres, from, to)]) == [isAvoidable])
         #expect(Self.losses(reuse, [Self.fault(.stop, from, to)]) == [true])
+    }
+
+    @Test(arguments: [(5000, true), (5001, false)] as [(Moment, Bool)])
+    func `a grace period that passes while a database that went back is waited for`(to: Moment, isAvoidable: Bool) async
+    {
+        let reuse = Reuse()
+        await reuse.use(at: 1000, .dropAfterWork)
+        await reuse.use(at: 12_000)
+        // No refresh token is presented for four seconds more.
+        #expect(Self.losses(reuse, [Self.fault(.failover, 1000, to)]) == [isAvoidable])
     }
 
     @Test func `a delivered answer is lost with the replica that is killed at that moment`() async {

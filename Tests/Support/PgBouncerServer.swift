@@ -14,18 +14,23 @@ package final class PgBouncerServer: Sendable {
     private let directory: StoreFixtureDirectory
 
     /// - Parameters:
+    ///   - port: of 127.0.0.1, by which it reaches the server; nil for the server's Unix-domain socket.
     ///   - poolSize: connections to the server for each database.
     ///   - clientLimit: connections of clients; more are refused.
     ///   - queryWait: how long a client waits for a connection to the server before it is refused, in seconds.
     package static func start(
-        before server: PostgresServer, poolSize: Int = 20, clientLimit: Int = 1000, queryWait: Int = 60
+        before server: PostgresServer, by port: UInt16? = nil, poolSize: Int = 20, clientLimit: Int = 1000,
+        queryWait: Int = 60
     ) async throws -> PgBouncerServer {
+        let target =
+            port.map { "host=127.0.0.1 port=\($0) user=postgres password=\(PostgresServer.password)" }
+            ?? "host=\(server.socketDirectory) port=\(server.port)"
         let port = try PostgresServer.freePort()
         let directory = StoreFixtureDirectory()
         try FileManager.default.createDirectory(atPath: directory.path, withIntermediateDirectories: true)
         let configuration = """
             [databases]
-            * = host=\(server.socketDirectory) port=\(server.port)
+            * = \(target)
             [pgbouncer]
             listen_addr = 127.0.0.1
             listen_port = \(port)

@@ -55,13 +55,14 @@ package final class PostgresServer: Sendable {
         try self.init(settings: settings, primary: nil)
     }
 
-    /// A standby that follows another server's changes, with its data and its settings, on the same port of 127.0.0.2.
+    /// A standby that follows another server's changes, with its data and its settings, on the same port of 127.0.0.2, or
+    /// of 127.0.0.1 where the other one has that of 127.0.0.2.
     package convenience init(replicaOf primary: PostgresServer) throws(Failure) {
         try self.init(settings: [], primary: primary)
     }
 
     private init(settings: [String], primary: PostgresServer?) throws(Failure) {
-        address = primary == nil ? "127.0.0.1" : "127.0.0.2"
+        address = primary?.address == "127.0.0.1" ? "127.0.0.2" : "127.0.0.1"
         for program in ["initdb", "pg_ctl", "postgres"] where unsafe access("\(Self.programs)/\(program)", X_OK) != 0 {
             throw Failure(
                 description: "\(Self.programs)/\(program) is missing: the tests need PostgreSQL 15, which "
