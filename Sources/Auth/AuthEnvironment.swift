@@ -228,7 +228,7 @@ public final class AuthEnvironment: Sendable {
             let broker = CredentialsBroker(
                 settings: settings, vault: vault, transport: client, time: shared, log: log)
             broker.start()
-            let clock = Task { [log] in await shared.follow(vault, log) }
+            let clock = Task { [log] in await shared.follow(broker.vault, log) }
             return Opened(broker: broker, vault: vault, client: client, clock: clock, loop: loop)
         } catch {
             await vault.close()

@@ -62,7 +62,7 @@ package final class BeliefRenewal: Sendable {
                         try await renew(&done)
                     } catch {
                         if Task.isCancelled { return }
-                        log.warning("store_failed", [.store(error)])
+                        log.storeFailed(error)
                         try await time.sleep(for: Self.pause)
                     }
                 } catch {

@@ -66,7 +66,8 @@ package final class CredentialsBroker: Sendable {
     private let leaseRecovery: LeaseRecovery
     let storeRecovery: StoreRecovery
     private let settings: Settings
-    private let vault: Vault
+    /// Tells the log and the metrics when its store is away.
+    package let vault: Vault
     private let servers: ProviderServers
     private let housekeeping = Mutex<Task<Void, Never>?>(nil)
 
@@ -75,10 +76,12 @@ package final class CredentialsBroker: Sendable {
         log: Log
     ) {
         self.settings = settings
-        self.vault = vault
         self.time = time
         self.log = log
         metrics = Metrics()
+        let reports = StoreReports(log, metrics, time: time)
+        let vault = vault.behind { ReportingStore(inner: $0, reports: reports) }
+        self.vault = vault
         bus = EventBus(trust: Trust(validity: vault.revalidateAfter))
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant,
@@ -221,7 +224,7 @@ package final class CredentialsBroker: Sendable {
             }
             if removed > 0 { log.info("expired_records_removed", [.count(removed)]) }
         } catch {
-            log.warning("store_failed", [.store(error)])
+            log.storeFailed(error)
         }
     }
 
@@ -239,7 +242,7 @@ package final class CredentialsBroker: Sendable {
             }
             if removed > 0 { log.info("events_trimmed", [.count(removed)]) }
         } catch {
-            log.warning("store_failed", [.store(error)])
+            log.storeFailed(error)
         }
     }
 }

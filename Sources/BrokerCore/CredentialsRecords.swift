@@ -380,7 +380,7 @@ final class CredentialsRecords: Sendable {
 
     func report(_ error: StoreError, _ id: CredentialsID) {
         if error == .unavailable { noteFailure() }
-        log.error("store_failed", LogField.credentials(id) + [.store(error)])
+        log.storeFailed(error, LogField.credentials(id))
     }
 
     static func recordID(_ id: CredentialsID) -> RecordID {

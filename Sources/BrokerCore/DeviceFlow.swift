@@ -106,7 +106,7 @@ package final class DeviceFlow: Sendable {
         } catch .conflict {
             throw BrokerError.noSuchTenant
         } catch {
-            log.error("store_failed", LogField.credentials(login.credentialsID) + [.store(error)])
+            log.storeFailed(error, LogField.credentials(login.credentialsID))
             throw BrokerError(error)
         }
         log.info(
@@ -160,7 +160,7 @@ package final class DeviceFlow: Sendable {
             else { return nil }
             return (record, login)
         } catch {
-            if case .damaged = error { log.error("store_failed", [.store(error)]) }
+            log.storeFailed(error)
             throw BrokerError(error)
         }
     }
@@ -199,7 +199,7 @@ package final class DeviceFlow: Sendable {
             }
             return marks.count < limit
         } catch {
-            log.warning("store_failed", [.store(error)])
+            log.storeFailed(error)
             return false
         }
     }
@@ -262,7 +262,7 @@ package final class DeviceFlow: Sendable {
                 }
                 storeFailures = 0
             } catch {
-                log.warning("store_failed", [.tenant(id.tenant), .store(error)])
+                log.storeFailed(error, [.tenant(id.tenant)])
                 if case .damaged = error { return }
                 storeFailures += 1
                 // Its owner could not write either, and may have a token to store.

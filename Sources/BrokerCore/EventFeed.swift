@@ -414,7 +414,7 @@ package final class EventFeed: Sendable {
                     mayHaveMore = try await readOn(from: work.head, run, checksForLoss: isAway)
                     isAway = false
                 } catch {
-                    if !isAway { log.error("store_failed", [.store(error)]) }
+                    if !isAway { log.storeFailed(error) }
                     isAway = true
                 }
             }

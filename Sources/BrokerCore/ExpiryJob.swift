@@ -142,7 +142,7 @@ package final class ExpiryJob: Sendable {
             // A mark is due when its time has passed.
             return max(.milliseconds(1), min(Self.interval, time.now.duration(to: next) + .milliseconds(1)))
         } catch {
-            log.warning("store_failed", [.store(error)])
+            log.storeFailed(error)
             return Self.interval
         }
     }
@@ -305,7 +305,7 @@ package final class ExpiryJob: Sendable {
             }
         } catch {
             // The mark stands where it was moved to, and is looked at then.
-            log.warning("store_failed", [.store(error)])
+            log.storeFailed(error)
         }
     }
 

@@ -91,7 +91,7 @@ final class LeaseRecovery: Sendable {
             }
         } catch {
             if error == .unavailable { credentials.noteStoreFailure() }
-            log.warning("store_failed", [.store(error)])
+            log.storeFailed(error)
         }
     }
 

@@ -533,7 +533,7 @@ package final class LoginFlow: Sendable {
         } catch .conflict {
             return .overtaken
         } catch {
-            log.error("store_failed", LogField.credentials(login.credentialsID) + [.store(error)])
+            log.storeFailed(error, LogField.credentials(login.credentialsID))
             return .failed(BrokerError(error))
         }
         switch grant {
@@ -690,7 +690,7 @@ package final class LoginFlow: Sendable {
                     nil
                 }
         } catch {
-            if case .damaged = error { log.error("store_failed", [.store(error)]) }
+            log.storeFailed(error)
             throw BrokerError(error)
         }
         guard let found else { throw Self.unknown }
@@ -704,7 +704,7 @@ package final class LoginFlow: Sendable {
             }
             return (record, try PendingLogin(record))
         } catch {
-            if case .damaged = error { log.error("store_failed", [.store(error)]) }
+            log.storeFailed(error)
             throw BrokerError(error)
         }
     }

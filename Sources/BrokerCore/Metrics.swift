@@ -58,6 +58,7 @@ package final class Metrics: Sendable {
         state.withLock { state in
             for quota in Quota.allCases { state.counters[Self.series(quota)] = 0 }
             for outcome in AuthenticationFailure.allCases { state.counters[Self.series(outcome)] = 0 }
+            for access in StoreReports.Access.allCases { state.counters[Self.series(access)] = 0 }
         }
     }
 
@@ -216,6 +217,15 @@ package final class Metrics: Sendable {
         Series(name: "authentication_failures_total", labels: #"outcome="\#(outcome.rawValue)""#)
     }
 
+    /// The store did not answer a call, or could not do what it was asked.
+    func storeFailed(_ access: StoreReports.Access) {
+        increment(Self.series(access))
+    }
+
+    private static func series(_ access: StoreReports.Access) -> Series {
+        Series(name: "store_failures_total", labels: #"access="\#(access.rawValue)""#)
+    }
+
     // MARK: Text
 
     private static let help: [(name: String, type: String, text: String)] = [
@@ -235,6 +245,7 @@ package final class Metrics: Sendable {
         ("logins_total", "counter", "Logins, by flow and how they ended."),
         ("device_polls_total", "counter", "Polls for device logins, by answer."),
         ("quota_refusals_total", "counter", "Requests answered 429, by the limit that they exceeded."),
+        ("store_failures_total", "counter", "Calls of the store while it was away, by what was asked of it."),
         ("authentication_failures_total", "counter", "Requests without a valid key, by how they were answered."),
     ]
 

@@ -79,7 +79,7 @@ package final class SharedTime: Time {
         do throws(StoreError) {
             adjustment = try await adjust(by: vault)
         } catch {
-            log.warning("store_failed", [.store(error)])
+            log.storeFailed(error)
             return
         }
         var lead = Duration.zero

@@ -49,7 +49,7 @@ final class StoreRecovery: Sendable {
             try await compareLineage()
         } catch {
             // Everybody finds out by the connections; only what happened before the start would be missed.
-            log.warning("store_failed", [.store(error)])
+            log.storeFailed(error)
         }
     }
 
@@ -97,7 +97,8 @@ final class StoreRecovery: Sendable {
         } catch {
             // What was taken out to be looked at may not have been.
             if rollback.isRecent { rollback.askForSweep() }
-            if error == .unavailable { records.noteFailure() } else { log.warning("store_failed", [.store(error)]) }
+            if error == .unavailable { records.noteFailure() }
+            log.storeFailed(error)
             return Self.pauseAfterFailure
         }
     }

@@ -16,6 +16,17 @@ package final class Vault: Sendable {
         sealer = Sealer(keyring: keyring)
     }
 
+    /// The same vault, with a store before its own.
+    package func behind(_ make: (any RecordStore) -> any RecordStore) -> Vault {
+        Vault(store: make(store), keyring: keyring, sealer: sealer)
+    }
+
+    private init(store: any RecordStore, keyring: Keyring, sealer: Sealer) {
+        self.store = store
+        self.keyring = keyring
+        self.sealer = sealer
+    }
+
     /// See `RecordStore`.
     package var revalidateAfter: Duration? { store.revalidateAfter }
 

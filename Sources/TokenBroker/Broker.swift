@@ -44,13 +44,13 @@ package final class Broker: Sendable {
         self.settings = settings
         core = CredentialsBroker(
             settings: settings.core, vault: vault, journal: journal, transport: transport, time: time, log: log)
-        keys = CallerKeyDirectory(vault: vault, bus: core.bus, time: time)
+        keys = CallerKeyDirectory(vault: core.vault, bus: core.bus, time: time)
         core.beliefRenewal.include(keys.renewable)
         authenticator = CallerAuthenticator(adminKeys: settings.adminKeys, keys: keys, time: time)
         rateLimits = RateLimits(settings.rates, time: time)
         authenticationFailures = AuthenticationFailures(
             settings.rates.authenticationFailures, metrics: core.metrics, time: time)
-        health = Health(vault: vault, time: time)
+        health = Health(vault: core.vault, time: time)
     }
 
     package var time: any Time { core.time }

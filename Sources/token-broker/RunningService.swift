@@ -137,7 +137,7 @@ struct RunningService {
         broker.observe { server.statistics }
         if let operations { broker.observeOperations { operations.statistics } }
         broker.start()
-        let clock = Task { await shared.follow(vault, log) }
+        let clock = Task { await shared.follow(broker.core.vault, log) }
         if let operations { log.info("listening_for_operations", [.address(operations.address)]) }
         log.info("listening", [.address(server.address)])
         ProcessMemory.giveBackStartPages()

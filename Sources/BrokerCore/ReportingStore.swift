@@ -1,0 +1,113 @@
+internal import CredentialStore
+internal import OAuth
+
+/// Stands before a store and has it told whether each call was answered.
+struct ReportingStore: RecordStore {
+    let inner: any RecordStore
+    let reports: StoreReports
+
+    private func reporting<Answer>(
+        _ access: StoreReports.Access, _ call: () async throws(StoreError) -> Answer
+    ) async throws(StoreError) -> Answer {
+        do throws(StoreError) {
+            let answer = try await call()
+            reports.answered(access)
+            return answer
+        } catch {
+            if error != .unavailable {
+                reports.answered(access)
+            } else if !Task.isCancelled {
+                reports.failed(access)
+            }
+            throw error
+        }
+    }
+
+    var revalidateAfter: Duration? { inner.revalidateAfter }
+
+    func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.read(id) }
+    }
+
+    func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.find(kind, lookup: lookup) }
+    }
+
+    func versions(of ids: [RecordID]) async throws(StoreError) -> [Int64?] {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.versions(of: ids) }
+    }
+
+    func list(
+        _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
+    ) async throws(StoreError) -> [StoredRecord] {
+        try await reporting(.read) { () async throws(StoreError) in
+            try await inner.list(kind, tenant: tenant, after: after, limit: limit)
+        }
+    }
+
+    func commit(_ changes: [RecordChange]) async throws(StoreError) {
+        try await reporting(.write) { () async throws(StoreError) in try await inner.commit(changes) }
+    }
+
+    func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.lapsed(kind, limit: limit) }
+    }
+
+    func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
+        try await reporting(.write) { () async throws(StoreError) in
+            try await inner.removeExpired(before: now, limit: limit)
+        }
+    }
+
+    func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [StoredRecord] {
+        try await reporting(.read) { () async throws(StoreError) in
+            try await inner.due(kind, before: now, limit: limit)
+        }
+    }
+
+    func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.nextDue(kind) }
+    }
+
+    func countDue(
+        _ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int
+    ) async throws(StoreError) -> Int {
+        try await reporting(.read) { () async throws(StoreError) in
+            try await inner.countDue(kind, tenant: tenant, after: now, limit: limit)
+        }
+    }
+
+    func entries(
+        after sequence: Int64, tenant: TenantName?, limit: Int
+    ) async throws(StoreError) -> [PlacedLogEntry] {
+        try await reporting(.read) { () async throws(StoreError) in
+            try await inner.entries(after: sequence, tenant: tenant, limit: limit)
+        }
+    }
+
+    func logBounds() async throws(StoreError) -> LogBounds {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.logBounds() }
+    }
+
+    func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
+        try await reporting(.write) { () async throws(StoreError) in
+            try await inner.trimLog(before: time, keeping: count, limit: limit)
+        }
+    }
+
+    func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { inner.watch(hear) }
+
+    func clock() async throws(StoreError) -> Timestamp? {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.clock() }
+    }
+
+    func lineage() async throws(StoreError) -> StoreLineage? {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.lineage() }
+    }
+
+    func check() async throws(StoreError) {
+        try await reporting(.write) { () async throws(StoreError) in try await inner.check() }
+    }
+
+    func close() async { await inner.close() }
+}
