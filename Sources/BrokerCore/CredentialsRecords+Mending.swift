@@ -146,6 +146,16 @@ extension CredentialsRecords {
 
     // MARK: Waiting
 
+    /// Whether the store is known to have another version of the record by now.
+    private func isReplaced(_ id: CredentialsID, _ version: Int64) async -> Bool {
+        do throws(StoreError) {
+            return try await vault.versions(of: [Self.recordID(id)]).first != version
+        } catch {
+            // One that does not answer is asked again; the wait has an end.
+            return false
+        }
+    }
+
     /// Waits until the replicas have had the time to store again what a store that has gone back lacks.
     /// - Parameter version: of the record whose refresh token is to be presented. It may be another one's turn to present
     ///   that of the next version when this returns.
@@ -154,17 +164,17 @@ extension CredentialsRecords {
         let known = memory.version(id)
         while true {
             let ticket = changes.ticket(id)
-            var rest = rollback.remainingHold
-            if rest == nil {
-                // Another replica may have put the next one there.
-                let isKnownToBeOld = known > version && memory.version(id) == known
-                rest = isKnownToBeOld ? rollback.remainingLongHold : nil
-            }
-            guard let rest else { return }
-            await changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: rest) }
+            let hold = rollback.remainingHold
+            // Another replica may have put the next one there.
+            let isKnownToBeOld = known > version && memory.version(id) == known
+            guard let rest = hold ?? (isKnownToBeOld ? rollback.remainingLongHold : nil) else { return }
+            let pause = hold == nil ? min(rest, CredentialsProvider.lookInterval) : rest
+            await changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
             if Task.isCancelled {
                 throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
             }
+            // The word of what was put there is lost while this replica's feed is being connected again.
+            if rollback.remainingHold == nil, await isReplaced(id, version) { return }
         }
     }
 }

@@ -4,6 +4,7 @@ internal import Cryptography
 internal import HTTPCodec
 internal import HTTPSClient
 internal import OAuth
+internal import Reactor
 internal import Testing
 internal import TokenBroker
 
@@ -115,6 +116,36 @@ internal import TokenBroker
         #expect(setting.two.transport.seen.isEmpty)
         let line = try #require(setting.one.log.first { $0.contains("store_went_back") })
         #expect(line.contains(#""restored":1"#) && line.contains(#""lost":0"#))
+    }
+
+    @Test func `is read again by a replica that waits for what another one puts back, and does not hear of it`()
+        async throws
+    {
+        let setting = try await Setting(skipsSleeps: false)
+        // The second one has heard of the version, and has not read it.
+        let granted = await setting.refresh(setting.one)
+        setting.goBack()
+        // From now on it hears nothing, as while its feed is being connected again.
+        setting.ways[1].setDelivery(.fails)
+        let start = setting.time.monotonic
+        async let renewed = setting.two.get(Self.force)
+        await setting.time.sleepers(atLeast: 1)
+        async let looked = setting.one.broker.core.storeRecovery.look()
+        await setting.time.sleepers(atLeast: 2)
+        let clock = Task { [time = setting.time] in
+            while !Task.isCancelled {
+                await time.sleepers(atLeast: 1)
+                time.advance(by: .milliseconds(250))
+            }
+        }
+        let answer = await renewed
+        let took = start.duration(to: setting.time.monotonic)
+        _ = await looked
+        clock.cancel()
+        await clock.value
+        #expect(answer.token == "a2" && answer.version > granted.version)
+        #expect(setting.two.transport.seen.isEmpty)
+        #expect(took < StoreRollback.longHold - .seconds(3), "\(took)")
     }
 
     @Test func `loses no logout, at whichever replica it was and whoever read of it`() async throws {
