@@ -125,10 +125,14 @@ let package = Package(
         tests("HTTPCodecTests", ["HTTPCodec"]),
         tests("JSONTests", ["JSON"]),
         tests("OAuthTests", ["OAuth", "JSON", "Cryptography", "HTTPCodec"]),
-        // It looks at millions of states, so it is compiled with optimisation whatever the rest is.
-        .testTarget(
-            name: "RenewalTests", dependencies: ["Renewal"], path: "Tests/RenewalTests",
+        // Several replicas that renew one record, and a search of everything that can happen to them. It looks at millions
+        // of states, so it is compiled with optimisation whatever the rest is.
+        .target(
+            name: "RenewalWorld", dependencies: ["Renewal"], path: "Tests/RenewalWorld",
             swiftSettings: strict + [.unsafeFlags(["-O"])]),
+        .executableTarget(
+            name: "exploration", dependencies: ["RenewalWorld"], path: "Tests/Exploration/Tool", swiftSettings: strict),
+        tests("RenewalTests", ["RenewalWorld"]),
         tests("HTTPServerTests", ["HTTPServer", "HTTPCodec", "Reactor"]),
         tests("HTTPSClientTests", ["HTTPSClient", "HTTPCodec", "Reactor"]),
         tests("PostgresTests", ["Postgres", "Reactor"]),

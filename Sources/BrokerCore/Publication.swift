@@ -273,9 +273,12 @@ extension CredentialsProvider {
                     case .storeAway: isStoreAway = true
                     }
                 }
-                records.serve(
-                    CredentialsSnapshot(unpublished: entry.record, of: entry.id, over: entry.base),
-                    unpublished: entry.id)
+                // Nor where the earlier process knew of a later change, such as a logout.
+                if records.knownVersion(entry.id) <= entry.base {
+                    records.serve(
+                        CredentialsSnapshot(unpublished: entry.record, of: entry.id, over: entry.base),
+                        unpublished: entry.id)
+                }
                 goOn(with: publication, attempt, step, since: beginning)
             }
         } catch {

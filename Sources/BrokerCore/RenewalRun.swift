@@ -268,8 +268,9 @@ final class RenewalRun {
                 var step = first
                 while true {
                     switch step {
-                    case .claim(let version, let over, let isOpen):
-                        step = self.next(await self.takeLease(on: version, over: over, isOpen: isOpen))
+                    case .claim(let version, let over, let overdue, let isOpen):
+                        step = self.next(
+                            await self.takeLease(on: version, over: over, overdue: overdue, isOpen: isOpen))
                         // The claim may have been the first to meet a store that has gone back.
                         if spends, case .ask = step, self.provider.records.rollback.remainingHold != nil {
                             self.isSuperseded = true
@@ -316,7 +317,7 @@ final class RenewalRun {
     /// renewal's beginning: a store that cannot be written to could not take the provider's answer either, and then the
     /// refresh token had better not be spent.
     private func takeLease(
-        on version: Int64, over replaced: String?, isOpen: Bool
+        on version: Int64, over replaced: String?, overdue: Duration, isOpen: Bool
     ) async -> RenewalAttempt.Outcome {
         let (records, isFirst) = (provider.records, claim != .made)
         var events: [BrokerEvent] = []
@@ -331,6 +332,7 @@ final class RenewalRun {
                 var claim = leaseClaim(isOpen: isOpen, notAfter: records.claimDeadline)
                 if isFirst {
                     claim.replacing = replaced ?? failedHolder
+                    claim.overdue = overdue
                     claim.replacesStanding = replaced.map { provider.holders.isGone($0) } ?? false
                 }
                 changes.append(.claim(CredentialsRecords.recordID(id), version: version, claim))

@@ -97,7 +97,8 @@ struct CommitPlan {
         if let time, let latest = claim.notAfter, time > latest { return false }
         guard let lease else { return claim.replacing == nil }
         if lease.holder == claim.holder { return !lease.wasGivenUp }
-        return lease.holder == claim.replacing && (claim.replacesStanding || lease.hasRunOut)
+        let isOver = lease.wasGivenUp || lease.remaining <= .zero - claim.overdue
+        return lease.holder == claim.replacing && (claim.replacesStanding || isOver)
     }
 
     private static func lease(_ claim: LeaseClaim, after standing: Lease?) -> Lease {

@@ -56,6 +56,8 @@ package struct LeaseClaim: Sendable, Equatable {
     package var replacing: String?
     /// Whether that lease is taken over although it has not run out, because its holder is known to be gone.
     package var replacesStanding: Bool
+    /// For how long that lease must have run out otherwise, unless it was given up.
+    package var overdue: Duration
     /// How long the lease lasts from the commit on.
     package var duration: Duration
     /// Whether what the record holds may be used up under the lease. The store notes the time of the first such claim.
@@ -67,12 +69,13 @@ package struct LeaseClaim: Sendable, Equatable {
     package var notAfter: Timestamp?
 
     package init(
-        holder: String, replacing: String? = nil, replacesStanding: Bool = false, for duration: Duration,
-        marksUse: Bool = false, isOpen: Bool = false, notAfter: Timestamp? = nil
+        holder: String, replacing: String? = nil, replacesStanding: Bool = false, overdue: Duration = .zero,
+        for duration: Duration, marksUse: Bool = false, isOpen: Bool = false, notAfter: Timestamp? = nil
     ) {
         self.holder = holder
         self.replacing = replacing
         self.replacesStanding = replacesStanding
+        self.overdue = overdue
         self.duration = duration
         self.marksUse = marksUse
         self.isOpen = isOpen

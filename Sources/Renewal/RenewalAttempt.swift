@@ -10,8 +10,11 @@ package struct RenewalAttempt: Sendable, Hashable {
         /// Wait until the record changes, at most so long.
         case wait(Duration)
         /// Take the lease on exactly this version, from the holder named where there is one; or extend it.
-        /// - Parameter isOpen: what the row is to say; see `StandingLease.isOpen`.
-        case claim(version: Int64, over: String?, isOpen: Bool)
+        /// - Parameters:
+        ///   - overdue: for how long the lease of the holder before must have run out, if it has: as long as when it was
+        ///     read. Where that holder has extended it since, it has another turn.
+        ///   - isOpen: what the row is to say; see `StandingLease.isOpen`.
+        case claim(version: Int64, over: String?, overdue: Duration, isOpen: Bool)
         /// Call the provider, unless that moment has passed: what held when the step was decided need not hold after it.
         /// The driver extends the lease meanwhile, every `RenewalRules.extensionInterval`.
         /// - Parameter limit: how long to wait for the answer.
@@ -309,7 +312,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         mayCallBeUnderWay = lease.remaining > .zero - rules.callLimit
         firstUse = lease.sinceFirstUse.map { readAt - $0 }
         mayOtherHaveGrant = lease.mayBeHeld && (lease.sinceFirstUse.map(rules.isWithinGrace) ?? false)
-        return claim(over: lease.holder)
+        return claim(over: lease.holder, overdue: max(.zero, .zero - lease.remaining))
     }
 
     private mutating func readAgain() -> Step {
@@ -319,9 +322,9 @@ package struct RenewalAttempt: Sendable, Hashable {
         return .read
     }
 
-    private mutating func claim(over holder: String?) -> Step {
+    private mutating func claim(over holder: String?, overdue: Duration = .zero) -> Step {
         phase = .claiming
-        return .claim(version: version, over: holder, isOpen: mayOtherHaveGrant)
+        return .claim(version: version, over: holder, overdue: overdue, isOpen: mayOtherHaveGrant)
     }
 
     /// - Parameter end: until when no other attempt has the right to present the token.

@@ -96,6 +96,32 @@ extension StoreConformance {
             let lease = try #require(try await store.lease())
             #expect(lease.holder == "c" && lease.isOpen)
         },
+        StoreConformance("a lease that its holder has extended since it was read is not taken over") {
+            store async throws in
+            let record = StoreSample.record()
+            func take(after overdue: Duration) -> RecordChange {
+                .claim(
+                    record.id, version: 1,
+                    LeaseClaim(holder: "b", replacing: "a", overdue: overdue, for: .seconds(60)))
+            }
+            try await store.commit([.insert(record)])
+            try await store.commit([.take(record.id, version: 1, holder: "a", for: .zero)])
+            let overdue = Duration.zero - (try #require(try await store.lease()).remaining)
+            #expect(try await store.conflicts([take(after: overdue + .seconds(60))]))
+            #expect(try await store.lease()?.holder == "a")
+            try await store.commit([take(after: overdue)])
+            #expect(try await store.lease()?.holder == "b")
+            // One that was given up is over, whenever that was.
+            try await store.commit([
+                .release(record.id, version: 1, holder: "b", LeaseRelease(.unknown(recovery: nil)))
+            ])
+            try await store.commit([
+                .claim(
+                    record.id, version: 1,
+                    LeaseClaim(holder: "c", replacing: "b", overdue: .seconds(60), for: .seconds(60)))
+            ])
+            #expect(try await store.lease()?.holder == "c")
+        },
         StoreConformance("a lease that was given up or left open is listed when it is to be") { store async throws in
             let record = StoreSample.record()
             try await store.commit([.insert(record), .append(StoreSample.entry("x"))])

@@ -164,7 +164,7 @@ enum PostgresCommit {
                     .integer(version), .text(claim.holder), .text(claim.replacing),
                     .integer(claim.duration.milliseconds), .integer(claim.replacesStanding ? 1 : 0),
                     .integer(claim.marksUse ? 1 : 0), .integer(claim.isOpen ? Statements.LeaseState.isOpen : 0),
-                    .integer(claim.notAfter?.milliseconds),
+                    .integer(claim.notAfter?.milliseconds), .integer(claim.overdue.milliseconds),
                 ]
             )
         case .release(let id, let version, let holder, let release):

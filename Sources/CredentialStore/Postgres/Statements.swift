@@ -103,7 +103,7 @@ enum Statements {
             UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
                 \(noLease)
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9
-                AND (lease_holder IS NULL OR lease_holder = $10 OR \(hasRunOut))
+                AND (lease_holder IS NULL OR lease_holder = $10 OR \(hasRunOut()))
                 \(condition)
             """, parameterCount: 10)
 
@@ -128,12 +128,15 @@ enum Statements {
         static let isSettled: Int64 = 4
     }
 
-    private static let hasRunOut = """
-        lease_expires IS NULL OR lease_expires <= \(clock)
+    /// - Parameter overdue: for how many milliseconds.
+    private static func hasRunOut(for overdue: String = "0") -> String {
+        """
+        lease_expires IS NULL OR lease_expires <= \(clock) - \(overdue)
             OR \(isDescribed) AND lease_state & \(LeaseState.wasGivenUp) <> 0
         """
+    }
 
-    /// $5 takes the lease over from $6, or from none where that is NULL; a lease that has not run out where $8 is 1. $9 is
+    /// $5 takes the lease over from $6, or from none where that is NULL: one that has run out for $12, or any where $8 is 1. $9 is
     /// 1 where the content may be used up: the first such claim since the lease began notes the time, which a build
     /// before these columns leaves behind when it ends a lease. $10 is the state, and $11 the latest time or NULL.
     static let claim = RowChange(
@@ -146,8 +149,8 @@ enum Statements {
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND \(clock) <= coalesce($11, \(clock))
                 AND ((lease_holder = $5 AND lease_expires IS NOT NULL AND lease_state & \(LeaseState.wasGivenUp) = 0)
                     OR (lease_holder IS NULL AND $6 IS NULL)
-                    OR (lease_holder = $6 AND $6 <> $5 AND ($8 = 1 OR \(hasRunOut)))) \(condition)
-            """, parameterCount: 11)
+                    OR (lease_holder = $6 AND $6 <> $5 AND ($8 = 1 OR \(hasRunOut(for: "$12"))))) \(condition)
+            """, parameterCount: 12)
 
     static let release = RowChange(
         sql: """
