@@ -1,5 +1,6 @@
 package import CredentialStore
 package import HTTPCodec
+package import OAuth
 
 /// A failure as a caller sees it: one code of the contract, in plain words, with nothing secret in it.
 package struct BrokerError: Error, Sendable, Equatable {
@@ -100,6 +101,8 @@ package struct BrokerError: Error, Sendable, Equatable {
     package let faults: [Fault]
     /// For `method_not_allowed`: the methods that are.
     package let allowedMethods: [Method]
+    /// The user's session that is over, where that is why there is nothing better to answer.
+    package var session: EndedSession?
     /// What a store reported, for the log: it says where an operator must look, and no caller is told.
     package var storeError: StoreError?
     /// For `too_many_requests`: the limit that was exceeded, for the metrics.

@@ -16,6 +16,8 @@ package struct BrokerEvent: Sendable, Equatable {
         case credentialsExpiring = "credentials.expiring"
         /// Renewals fail for now; the session is kept.
         case credentialsDegraded = "credentials.degraded"
+        /// The provider does not accept the tenant's client: renewals of all its users fail, and the sessions are kept.
+        case providerDegraded = "provider.degraded"
         case loginCompleted = "login.completed"
         case loginFailed = "login.failed"
         case refreshStarted = "refresh.started"
@@ -43,14 +45,7 @@ package struct BrokerEvent: Sendable, Equatable {
     }
 
     /// Why credentials are gone.
-    package enum End: String, Sendable, CaseIterable {
-        /// Somebody asked for it.
-        case logout
-        /// The provider ended the session.
-        case revoked
-        /// The token is over and nothing can renew it.
-        case expired
-    }
+    package typealias End = EndedSession.Cause
 
     package enum LoginFlow: String, Sendable, CaseIterable {
         case standard
@@ -60,6 +55,22 @@ package struct BrokerEvent: Sendable, Equatable {
     package let kind: Kind
     /// One JSON object in one line.
     package let data: [UInt8]
+
+    /// About a tenant as a whole: a listener that is told of some storage keys only is not told of it.
+    /// - Parameter retryAt: when the provider is asked again at the earliest.
+    package static func providerDegraded(
+        _ tenant: TenantName, _ error: BrokerError, retryAt: Timestamp, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(
+            kind: .providerDegraded,
+            data: JSONWriter.object { json in
+                json.member("tenant", tenant.description)
+                json.member("error", error.code.rawValue)
+                json.memberIfPresent("error_code", error.errorCode)
+                json.member("retry_at", retryAt.description)
+                json.member("time", time.description)
+            })
+    }
 
     private init(
         _ kind: Kind, _ id: CredentialsID, at time: Timestamp, _ refreshID: RefreshID? = nil,
@@ -185,6 +196,13 @@ package struct BrokerEvent: Sendable, Equatable {
 extension BrokerEvent {
     /// The log entry that holds `events`, all of one commit. Each is a line: the name, a space, the data.
     package static func entry(_ events: [BrokerEvent], of id: CredentialsID, at time: Timestamp) -> VaultChange {
+        entry(events, of: id.tenant, key: id.storageKey.description, at: time)
+    }
+
+    /// - Parameter key: the storage key's text; empty for what is about the tenant as a whole.
+    static func entry(
+        _ events: [BrokerEvent], of tenant: TenantName, key: String, at time: Timestamp
+    ) -> VaultChange {
         var text: [UInt8] = []
         for event in events {
             text += event.kind.rawValue.utf8
@@ -194,7 +212,7 @@ extension BrokerEvent {
         }
         return .append(
             OpenLogEntry(
-                tenant: id.tenant, key: id.storageKey.description, version: time.milliseconds, time: time,
+                tenant: tenant, key: key, version: time.milliseconds, time: time,
                 content: SecretBytes(text)))
     }
 

@@ -34,6 +34,8 @@ package final class CredentialsBroker: Sendable {
         package var cacheBytes = 256 << 20
         /// For how long what this process stored is kept, for a store that loses its last commits; zero keeps nothing.
         package var grantMemory: Duration = .seconds(900)
+        /// How long a caller waits for a renewal while the token at hand lives; nil for as long as the renewal takes.
+        package var renewalPatience: Duration? = .seconds(2)
         /// The longest that one call to a provider takes, which the transport must see to. A lease lasts a little longer.
         package var providerTimeout: Duration = .seconds(10)
         /// How many token requests a provider is to answer at once.
@@ -103,7 +105,7 @@ package final class CredentialsBroker: Sendable {
             cacheBytes: settings.cacheBytes,
             memory: GrantMemory(
                 GrantMemory.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log),
-            callLimit: settings.providerTimeout, journal: journal)
+            renewalPatience: settings.renewalPatience, callLimit: settings.providerTimeout, journal: journal)
         storeRecovery = StoreRecovery(vault: vault, records: credentials.records, time: time, log: log)
         expiryJob = ExpiryJob(
             vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,

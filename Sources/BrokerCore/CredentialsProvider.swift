@@ -17,6 +17,8 @@ package final class CredentialsProvider: Sendable {
         /// `basic` when the client identifier is all there is to give.
         package let level: CredentialsLevel
         package let outcome: Metrics.TokenRead
+        /// Why the token may live shorter than was asked for; nil where it does not.
+        package let degradation: Degradation?
     }
 
     let records: CredentialsRecords
@@ -43,6 +45,10 @@ package final class CredentialsProvider: Sendable {
     let holders: LeaseHolders
     let keeper: LeaseKeeper
     let failures: RenewalFailures
+    let clientFaults: ClientFaults
+    private let degradations = Degradations()
+    /// How long a caller waits for a renewal while the token at hand lives; nil as long as it takes.
+    private let renewalPatience: Duration?
     private let flights: SingleFlight<CredentialsID, Result<Renewed, BrokerError>>
     private let earlyPauses = Mutex<[CredentialsID: EarlyPause]>([:])
 
@@ -53,20 +59,18 @@ package final class CredentialsProvider: Sendable {
     }
 
     static let pauseAfterEarlyFailure: Duration = .seconds(30)
-    /// How long a caller waits for a renewal ahead of time: the token is good, so a provider that does not answer keeps
-    /// nobody from it.
-    private static let patienceForEarlyRenewal: Duration = .seconds(5)
     /// By how much a token must have outlived a query when it was granted, for its having grown too short to be a delay.
     private static let shortestDelay: Duration = .seconds(1)
 
     /// - Parameters:
     ///   - quarantine: how long credentials that the provider ended are kept aside; zero keeps nothing.
     ///   - schedule: when something is to be done about what is about to expire.
+    ///   - renewalPatience: how long a caller waits for a renewal while the token at hand lives; nil as long as it takes.
     ///   - callLimit: the longest that one call to the provider takes, which `transport` must see to.
     init(
         vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
         time: any Time, metrics: Metrics, log: Log, quarantine: Duration, schedule: ExpirySchedule, cacheBytes: Int,
-        memory: GrantMemory, callLimit: Duration, journal: Journal?
+        memory: GrantMemory, renewalPatience: Duration?, callLimit: Duration, journal: Journal?
     ) {
         records = CredentialsRecords(
             vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule, cacheBytes: cacheBytes,
@@ -75,6 +79,8 @@ package final class CredentialsProvider: Sendable {
         holders = LeaseHolders(isOnlyWriter: !records.isShared)
         keeper = LeaseKeeper(records: records, time: time)
         failures = RenewalFailures(isShared: records.isShared)
+        clientFaults = ClientFaults(records: records, time: time, log: log)
+        self.renewalPatience = renewalPatience
         self.tenants = tenants
         self.servers = servers
         self.endpoint = endpoint
@@ -98,7 +104,8 @@ package final class CredentialsProvider: Sendable {
     /// it was read. Whatever else was read then is no answer: a user may have logged in since.
     ///
     /// Does not suspend while good ones are in memory. A renewal that this call starts or joins goes on when the
-    /// caller stops waiting.
+    /// caller stops waiting. A token that lives is given although it is to be renewed, where that fails or takes longer than
+    /// `renewalPatience`, unless the caller or the API has refused it.
     /// - Parameter patience: how long the caller waits for a renewal; nil as long as it takes.
     package func credentials(
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery, patience: Duration?
@@ -108,6 +115,8 @@ package final class CredentialsProvider: Sendable {
         var outcome = Metrics.TokenRead.fresh
         var (renewsEarly, mayAskAgain) = (true, true)
         var first: CredentialsSnapshot?
+        // What kept the token at hand from being renewed.
+        var obstacle: BrokerError?
         // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
         for _ in 0..<16 {
             let reading = try await records.reading(id) { known in
@@ -129,24 +138,30 @@ package final class CredentialsProvider: Sendable {
                 return try answer(decision, snapshot, tenant, outcome)
             case .refresh, .upgrade, .obtainClientCredentials, .retire:
                 let isEarly = decision == .refresh(isEarly: true)
+                let maySpare = policy.serves(
+                    whileRenewing: snapshot.record.held, version: snapshot.version, decision: decision, query: query,
+                    now: time.now)
+                if maySpare, !isEarly, let degradation = degradation(id, snapshot.version, of: tenant, obstacle) {
+                    return try answer(.serve, snapshot, tenant, .degraded, degradation)
+                }
                 let (owner, asked) = (tenant, query)
-                let run = await flights.run(id, within: timer(until: isEarly ? earlyDeadline(deadline) : deadline)) {
+                let run = await flights.run(id, within: timer(until: maySpare ? soon(deadline) : deadline)) {
                     await self.renew(id, of: owner, asked)
                 }
                 guard let run else {
-                    if isEarly {
-                        renewsEarly = false
-                        continue
-                    }
-                    throw BrokerError(
+                    let stillRenewing = BrokerError(
                         .retryableError, "The credentials are still being renewed. Ask again.", retryAfter: 1)
+                    guard maySpare else { throw stillRenewing.after(snapshot.record) }
+                    (renewsEarly, obstacle) = (false, stillRenewing)
+                    continue
                 }
                 switch run.value {
                 case .failure(let error):
-                    guard isEarly else { throw error }
-                    // What is stored is good for as long as the caller asked. It is looked at once more, though: the
-                    // renewal may have found a logout.
-                    renewsEarly = false
+                    guard maySpare, isEarly || error.code != .storageUnavailable else {
+                        throw error.after(snapshot.record)
+                    }
+                    // The token at hand lives. It is looked at once more, though: the renewal may have found a logout.
+                    (renewsEarly, obstacle) = (false, error)
                 case .success(.new(let renewed, let life)):
                     outcome = run.isOwn ? .renewed : .joined
                     // Somebody else's renewal was of the configuration before this one.
@@ -182,9 +197,21 @@ package final class CredentialsProvider: Sendable {
         throw BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1)
     }
 
-    private func earlyDeadline(_ deadline: MonotonicInstant?) -> MonotonicInstant {
-        let early = time.monotonic.advanced(by: Self.patienceForEarlyRenewal)
-        return deadline.map { min($0, early) } ?? early
+    /// Until when a caller waits who has a token that lives.
+    private func soon(_ deadline: MonotonicInstant?) -> MonotonicInstant? {
+        guard let renewalPatience else { return deadline }
+        let end = time.monotonic.advanced(by: renewalPatience)
+        return deadline.map { min($0, end) } ?? end
+    }
+
+    /// Why the token at hand is given without a renewal; nil where one is to be tried.
+    /// - Parameter obstacle: what the one that this call has tried failed with.
+    private func degradation(
+        _ id: CredentialsID, _ version: Int64, of tenant: Tenant, _ obstacle: BrokerError?
+    ) -> Degradation? {
+        let clocks = time.clocks
+        guard let obstacle else { return degradations.standing(id, version, of: tenant, now: clocks.monotonic) }
+        return degradations.note(obstacle, id, version, of: tenant, at: clocks)
     }
 
     private func timer(until deadline: MonotonicInstant?) -> (@Sendable () async -> Void)? {
@@ -254,16 +281,17 @@ package final class CredentialsProvider: Sendable {
 
     private func answer(
         _ decision: CredentialsDecision, _ snapshot: CredentialsSnapshot, _ tenant: Tenant,
-        _ outcome: Metrics.TokenRead
+        _ outcome: Metrics.TokenRead, _ degradation: Degradation? = nil
     ) throws(BrokerError) -> Answer {
         switch decision {
         case .serve:
             Answer(
-                snapshot: snapshot, tenant: tenant, level: snapshot.record.held?.level ?? .basic, outcome: outcome)
+                snapshot: snapshot, tenant: tenant, level: snapshot.record.held?.level ?? .basic, outcome: outcome,
+                degradation: degradation)
         case .serveBasic:
-            Answer(snapshot: snapshot, tenant: tenant, level: .basic, outcome: .basic)
+            Answer(snapshot: snapshot, tenant: tenant, level: .basic, outcome: .basic, degradation: nil)
         case .missing:
-            throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.")
+            throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.").after(snapshot.record)
         case .expiredOnArrival:
             throw BrokerError(.tokenResponseError, "The provider's new token has expired already.")
         case .keptForOtherProvider:
@@ -275,7 +303,23 @@ package final class CredentialsProvider: Sendable {
         case .levelNotAvailable, .refresh, .upgrade, .obtainClientCredentials, .retire:
             throw BrokerError(
                 .levelNotAvailable, "The best credentials under this storage key are of a lower level than asked for.")
+                .after(snapshot.record)
         }
+    }
+
+    /// How the user's session stands, for somebody who looks at it; nil where nobody has logged in.
+    ///
+    /// A store that does not answer keeps nothing from being told but a renewal's failures.
+    package func state(of snapshot: CredentialsSnapshot, _ id: CredentialsID) async -> CredentialsState? {
+        var trouble: RenewalTrouble?
+        if snapshot.record.held?.level == .user {
+            do throws(StoreError) {
+                trouble = try await records.trouble(id)?.content
+            } catch {
+                records.report(error, id)
+            }
+        }
+        return snapshot.record.state(version: snapshot.version, trouble: trouble)
     }
 
     // MARK: Providers
@@ -341,5 +385,15 @@ package final class CredentialsProvider: Sendable {
     package func cutShort() -> Int {
         defer { flights.cancelAll() }
         return flights.count
+    }
+}
+
+extension BrokerError {
+    /// The same error where the user's session is over: the caller is told of that, too.
+    fileprivate func after(_ record: CredentialRecord) -> BrokerError {
+        guard record.held?.level != .user, let session = record.session else { return self }
+        var error = self
+        error.session = session
+        return error
     }
 }

@@ -81,7 +81,7 @@ extension CredentialsRecords {
             if let held = known.record.held {
                 return [.updated(id, to: held, version: version, by: .recovery, nil, at: now)]
             }
-            let end: BrokerEvent.End = known.record.ended == nil ? .logout : .revoked
+            let end = known.record.session?.cause ?? (known.record.ended == nil ? .logout : .revoked)
             return standing?.held.map { [.deauthorized(id, from: $0, version: version, by: end, nil, at: now)] } ?? []
         }
         // What waits to be stored comes after this.

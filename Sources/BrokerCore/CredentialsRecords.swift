@@ -144,6 +144,25 @@ final class CredentialsRecords: Sendable {
         return (content, .remove(Self.asideID(id), version: record.version))
     }
 
+    /// What renewals have failed with so far, with the version of the record that says so; nil where there is none. One that
+    /// cannot be read says nothing, and can be replaced.
+    func trouble(_ id: CredentialsID) async throws(StoreError) -> (content: RenewalTrouble?, version: Int64)? {
+        guard let record = try await vault.read(Self.troubleID(id)) else { return nil }
+        return (RenewalTrouble(decoding: record.content.revealedBytes), record.version)
+    }
+
+    /// The change that has it say so.
+    /// - Parameter version: of the record as it stands; nil where there is none.
+    func change(of trouble: RenewalTrouble, _ id: CredentialsID, over version: Int64?) -> VaultChange {
+        let record = OpenRecord(
+            id: Self.troubleID(id), version: nextVersion(after: version ?? 0), content: SecretBytes(trouble.encoded),
+            expires: time.now.advanced(by: Self.troubleLife))
+        return version.map { .replace(record, version: $0) } ?? .insert(record)
+    }
+
+    /// For how long a failure is remembered after which nobody has asked again.
+    private static let troubleLife: Duration = .seconds(30 * 86_400)
+
     // MARK: Writing
 
     /// Writes `record` in place of exactly `current`.
@@ -245,6 +264,12 @@ final class CredentialsRecords: Sendable {
         try await commit(
             [.require(RecordID(.tenant, id.tenant))] + changes + [BrokerEvent.entry(events, of: id, at: time.now)])
         bus.announce(id.tenant)
+    }
+
+    /// Commits what is about a tenant as a whole, events among it.
+    func commit(_ changes: [VaultChange], of tenant: TenantName) async throws(StoreError) {
+        try await commit(changes)
+        bus.announce(tenant)
     }
 
     /// Commits, and notes whether the store is there.
@@ -385,6 +410,10 @@ final class CredentialsRecords: Sendable {
 
     static func recordID(_ id: CredentialsID) -> RecordID {
         RecordID(.credentials, id.tenant, key: id.storageKey.description)
+    }
+
+    private static func troubleID(_ id: CredentialsID) -> RecordID {
+        RecordID(.trouble, id.tenant, key: id.storageKey.description)
     }
 
     private static func asideID(_ id: CredentialsID) -> RecordID {

@@ -32,7 +32,9 @@ package final class CredentialsSnapshot: Sendable {
     package let isStored: Bool
 
     package convenience init(_ record: CredentialRecord, of id: CredentialsID, version: Int64) {
-        self.init(record, version: version, record.held.map { EncodedCredentials($0, of: id, version: version) })
+        self.init(
+            record, version: version,
+            record.held.map { EncodedCredentials($0, after: record.session, of: id, version: version) })
     }
 
     /// What could not be stored yet in place of the version `base`. It counts as the next one, and that number is told to
@@ -40,8 +42,8 @@ package final class CredentialsSnapshot: Sendable {
     package convenience init(unpublished record: CredentialRecord, of id: CredentialsID, over base: Int64) {
         let version = base + 1
         self.init(
-            record, version: version, record.held.map { EncodedCredentials($0, of: id, version: version) },
-            isStored: false)
+            record, version: version,
+            record.held.map { EncodedCredentials($0, after: record.session, of: id, version: version) }, isStored: false)
     }
 
     private init(
@@ -60,7 +62,8 @@ package final class CredentialsSnapshot: Sendable {
     }
 
     /// The body of the answer at `now`; nil where nothing is stored.
-    package func body(at now: Timestamp) -> [UInt8]? {
+    /// - Parameter degradation: why it is given although it lives shorter than was asked for.
+    package func body(at now: Timestamp, _ degradation: Degradation? = nil) -> [UInt8]? {
         guard let held = record.held else { return nil }
         let seconds = Array("\(max(0, (held.expires.milliseconds - now.milliseconds) / 1000))".utf8)
         var body: [UInt8] = []
@@ -76,6 +79,11 @@ package final class CredentialsSnapshot: Sendable {
                 json.member("token_type", "Bearer")
                 json.member("token", held.accessToken.revealedText)
             }.dropFirst()
+        }
+        if let degradation {
+            body.removeLast()
+            body.append(UInt8(ascii: ","))
+            body += JSONWriter.object { degradation.encode(to: &$0) }.dropFirst()
         }
         return body
     }
@@ -95,7 +103,8 @@ private struct EncodedCredentials {
     /// In the same memory, where it is plain.
     let token: SecretBytes
 
-    init(_ held: HeldCredentials, of id: CredentialsID, version: Int64) {
+    /// - Parameter session: the user's that is over, beside a lower level.
+    init(_ held: HeldCredentials, after session: EndedSession?, of id: CredentialsID, version: Int64) {
         let client = held.obtainedWith
         isPlain = held.accessToken.withRevealed { bytes in
             bytes.indices.allSatisfy { index in
@@ -110,6 +119,7 @@ private struct EncodedCredentials {
             json.memberOrNull("client_unique_key", client.clientUniqueKey?.text)
             json.member("granted_scopes", held.grantedScopes.values)
             json.memberOrNull("user_id", held.userID?.text)
+            if held.level < .user { session?.encode(to: &json) }
             json.member("expires", held.expires.description)
         }
         head.removeLast()

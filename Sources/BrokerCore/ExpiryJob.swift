@@ -10,8 +10,9 @@ internal import Synchronization
 ///
 /// Every record of credentials bears the time when it is to be looked at as a mark, written in the same commit
 /// (`ExpirySchedule`). Whoever moves the mark on by compare-and-set owns the attempt to renew. The notice goes into the
-/// log in the commit that takes the mark away, so that of several who try one succeeds, and a crash in between has
-/// either done both or nothing.
+/// log in the commit that takes the mark away, or moves it on for a further attempt, so that of several who try one
+/// succeeds, and a crash in between has either done both or nothing. That it was told stands in the record of what renewals
+/// have failed with (`RenewalTrouble`).
 ///
 /// Safe to use from any task.
 package final class ExpiryJob: Sendable {
@@ -39,6 +40,8 @@ package final class ExpiryJob: Sendable {
         let held: HeldCredentials
         let mark: Timestamp
         let tenant: Tenant
+        /// Whether listeners were told that it is about to expire.
+        let isTold: Bool
 
         var provider: String { tenant.configuration.providerName }
     }
@@ -174,20 +177,53 @@ package final class ExpiryJob: Sendable {
             try await settle(due, next: nil)
             return nil
         }
-        if held.canBeRefreshed, schedule.isWorthRenewing(held, now: time.now), let tenant = try await tenant(id),
-            tenant.configuration.proactiveRefresh != nil, held.obtainedWith.clientID == tenant.terms.client.clientID,
+        if held.canBeRefreshed, let tenant = try await tenant(id), tenant.configuration.proactiveRefresh != nil,
+            held.obtainedWith.clientID == tenant.terms.client.clientID,
             credentials.providers(of: tenant).difference(from: held.grantedBy) == nil
         {
-            return Candidate(due: due, id: id, held: held, mark: mark, tenant: tenant)
+            let isTold = try await isTold(id, held, due, mark)
+            let candidate = Candidate(due: due, id: id, held: held, mark: mark, tenant: tenant, isTold: isTold)
+            // What is about to expire, or has expired while nobody looked, is told first.
+            if isTold || schedule.isWorthRenewing(held, now: time.now) { return candidate }
+            try await tell(candidate, from: mark)
+            return nil
         }
         let noticeTime = schedule.noticeTime(of: held)
         if time.now < noticeTime {
             // The tenant has wanted it renewed, and does no longer.
             try await settle(due, from: mark, next: noticeTime)
         } else {
-            try await tell(id, held, due, from: mark)
+            // What an earlier build has left a mark of, or the tenant has wanted renewed, may have been told.
+            if held.canBeRefreshed, try await isTold(id, held, due, mark) {
+                try await settle(due, from: mark, next: nil)
+            } else {
+                try await tell(id, held, due, from: mark)
+            }
         }
         return nil
+    }
+
+    /// Whether listeners were told that the token is about to expire.
+    private func isTold(
+        _ id: CredentialsID, _ held: HeldCredentials, _ due: DueRecord, _ mark: Timestamp
+    ) async throws(StoreError) -> Bool {
+        // A mark that was moved on when they were told lies behind that time.
+        if mark <= schedule.noticeTime(of: held) { return false }
+        let trouble = try await credentials.records.trouble(id)?.content
+        return trouble?.version == due.version && trouble?.isExpiryTold == true
+    }
+
+    /// Tells of a token that is to be renewed further on.
+    private func tell(_ candidate: Candidate, from mark: Timestamp) async throws(StoreError) {
+        let (records, now) = (credentials.records, time.now)
+        let standing = try await records.trouble(candidate.id)
+        var trouble = standing?.content ?? RenewalTrouble(version: candidate.due.version)
+        if trouble.version != candidate.due.version { trouble = RenewalTrouble(version: candidate.due.version) }
+        trouble.isExpiryTold = true
+        try await tell(
+            candidate.id, candidate.held, candidate.due, from: mark,
+            next: schedule.laterMark(of: candidate.held, now: now),
+            with: [records.change(of: trouble, candidate.id, over: standing?.version)])
     }
 
     /// The tenant as it is in memory, or as it is stored. Nil for one that cannot be read: what is due is told then.
@@ -215,16 +251,19 @@ package final class ExpiryJob: Sendable {
     }
 
     private func tell(
-        _ id: CredentialsID, _ held: HeldCredentials, _ due: DueRecord, from mark: Timestamp
+        _ id: CredentialsID, _ held: HeldCredentials, _ due: DueRecord, from mark: Timestamp, next: Timestamp? = nil,
+        with changes: [VaultChange] = []
     ) async throws(StoreError) {
         let now = time.now
         do throws(StoreError) {
-            try await vault.commit([
-                .settleDue(due.id, version: due.version, due: mark),
-                BrokerEvent.entry([.expiring(id, held, version: due.version, at: now)], of: id, at: now),
-            ])
+            try await vault.commit(
+                [
+                    .settleDue(due.id, version: due.version, due: mark, next: next),
+                    BrokerEvent.entry([.expiring(id, held, version: due.version, at: now)], of: id, at: now),
+                ] + changes)
         } catch .conflict {
-            // Another replica has told of it, or the credentials were renewed.
+            // Another replica has told of it, or the credentials were renewed. Where only the record of failures has
+            // changed, the mark stands and is looked at again.
             return
         }
         bus.announce(id.tenant)
@@ -296,10 +335,12 @@ package final class ExpiryJob: Sendable {
         guard outcome == .failed, !Task.isCancelled,
             let mark = state.withLock({ $0.attempts[candidate.due.id]?.mark })
         else { return }
+        // The mark stands for the next attempt.
+        if candidate.isTold { return }
         let noticeTime = schedule.noticeTime(of: candidate.held)
         do throws(StoreError) {
             if time.now >= noticeTime {
-                try await tell(candidate.id, candidate.held, candidate.due, from: mark)
+                try await tell(candidate, from: mark)
             } else if mark > noticeTime {
                 try await settle(candidate.due, from: mark, next: noticeTime)
             }
@@ -316,8 +357,11 @@ package final class ExpiryJob: Sendable {
             if Task.isCancelled { return }
             metrics.renewedAhead(.postponed)
             let now = time.now
-            if now >= schedule.noticeTime(of: candidate.held) {
-                try await tell(candidate.id, candidate.held, candidate.due, from: candidate.mark)
+            if candidate.isTold {
+                let next = schedule.laterMark(of: candidate.held, now: now)
+                try await settle(candidate.due, from: candidate.mark, next: next)
+            } else if now >= schedule.noticeTime(of: candidate.held) {
+                try await tell(candidate, from: candidate.mark)
             } else {
                 let next = schedule.postponedMark(of: candidate.held, now: now)
                 try await settle(candidate.due, from: candidate.mark, next: next)

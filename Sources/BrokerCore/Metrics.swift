@@ -100,6 +100,8 @@ package final class Metrics: Sendable {
         case renewed
         /// After a call that another request had caused.
         case joined
+        /// From memory or the store, although it lives shorter than was asked for: it could not be renewed.
+        case degraded
         /// Basic credentials: no token.
         case basic
         case notModified = "not_modified"

@@ -91,7 +91,7 @@ extension BrokerError {
     }
 
     /// The same error with another time after which to ask again.
-    fileprivate func retrying(after duration: Duration) -> BrokerError {
+    func retrying(after duration: Duration) -> BrokerError {
         BrokerError(code, detail, errorCode: errorCode, retryAfter: Self.seconds(duration))
     }
 

@@ -48,7 +48,8 @@ extension RenewalRun {
                 granted: granted.response, level: .client, to: client, by: server,
                 requested: server.preset.scopesClientCredentials ? client.scopes : .empty, now: now)
             return (
-                CredentialRecord(held: obtained, ended: current.record.ended), decision.isUpgrade ? .upgrade : .client
+                CredentialRecord(held: obtained, ended: current.record.ended, session: current.record.session),
+                decision.isUpgrade ? .upgrade : .client
             )
         case .upgrade:
             var upgraded = HeldCredentials(
@@ -162,7 +163,8 @@ extension RenewalRun {
             .unexpectedError, "The provider ended the session.", errorCode: ending.errorCode)
         var publication = Publication(
             id: id, tenantVersion: nil, holder: holder,
-            record: CredentialRecord(held: nil, ended: held.refreshTokenDigest), spent: nil,
+            record: CredentialRecord(
+                held: nil, ended: held.refreshTokenDigest, session: EndedSession(.revoked, at: now)), spent: nil,
             events: { version in
                 [
                     .deauthorized(
@@ -183,10 +185,11 @@ extension RenewalRun {
             return .failure(error)
         }
         let (id, now) = (id, provider.time.now)
+        let session = held.level == .user ? EndedSession(.expired, at: now) : current.record.session
         // Another replica may be exchanging the refresh token just now: its lease is heeded.
         var publication = Publication(
             id: id, tenantVersion: nil, holder: held.refreshToken == nil ? nil : holder,
-            record: CredentialRecord(held: nil, ended: current.record.ended), spent: nil,
+            record: CredentialRecord(held: nil, ended: current.record.ended, session: session), spent: nil,
             events: { version in [.deauthorized(id, from: held, version: version, by: .expired, nil, at: now)] },
             base: current.version, aside: held.refreshToken == nil ? .none : .keep(held, for: provider.quarantine))
         return await storeEnd(&publication, endsRenewal: false)

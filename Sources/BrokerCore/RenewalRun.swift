@@ -59,6 +59,12 @@ final class RenewalRun {
 
     /// Whether a newer configuration of the tenant is to decide.
     var isSuperseded = false
+    /// The status of the last answer, where that refused the refresh token and named no cause.
+    var unexplainedStatus: Int?
+    /// Whether the provider may be asked although it has not accepted the tenant's client before.
+    private var isAdmitted = false
+    /// Whether the provider has accepted the tenant's client.
+    var isClientAccepted = false
 
     private enum Claim { case notMade, made, failed }
 
@@ -118,8 +124,12 @@ final class RenewalRun {
             case .publish:
                 let (result, isHandedOver) = await publish(step)
                 hasHandedOver = isHandedOver
+                await liftFault()
                 return finish(result, since: start)
-            case .publishEnd: return finish(await publishEnd(), since: start)
+            case .publishEnd:
+                let result = await publishEnd()
+                await liftFault()
+                return finish(result, since: start)
             case .release(let version, let release):
                 await letGo(over: version, release)
                 step = next(.stored)
@@ -256,6 +266,11 @@ final class RenewalRun {
     /// Takes a place at the provider and the lease, in that order, and asks until there is something to store or to give up.
     /// - Returns: the step that follows; nil where there is nothing to ask any more.
     private func converse(_ first: RenewalAttempt.Step) async throws(BrokerError) -> RenewalAttempt.Step? {
+        if let grant, let error = provider.clientFaults.standing(tenant, grant) {
+            // Whether memory is right is to be known first.
+            if isAssumed { return next(.refused) }
+            throw decision.isUpgrade ? error.asFailedUpgrade : error
+        }
         guard let server = try await serverToAsk() else { return nil }
         self.server = server
         let spends = grant?.spendsRefreshToken == true
@@ -379,6 +394,14 @@ final class RenewalRun {
             failure = error
             return .denied
         }
+        if !isAdmitted {
+            // Others may have waited for a place together with this one.
+            if let error = await provider.clientFaults.admit(tenant, call.grant) {
+                failure = error
+                return .denied
+            }
+            isAdmitted = true
+        }
         if attempt.isUncertain, call.grant.spendsRefreshToken {
             provider.log.warning(
                 "refresh_outcome_unknown",
@@ -397,18 +420,27 @@ final class RenewalRun {
         let isUpgrade = decision.isUpgrade && call.grant == grant
         failure = answer.error ?? failure
         isUpgradeDead = false
+        unexplainedStatus = nil
         var retry = RenewalAttempt.Retry.scheduled
         switch answer {
         case .granted(let response):
             granted = (response, call.grant)
+            isClientAccepted = true
             return .granted
         case .sessionEnded(let refusal):
             isUpgradeDead = isUpgrade
+            isClientAccepted = true
             if isUpgrade { return .notAsked(.scheduled) }
             return await endsSession(refusal) ? .sessionEnded : .denied
-        case .refused:
+        case .refused, .refusedWithoutCause, .clientRefused:
             // No failure of an upgrade is final.
-            if !isUpgrade { return trace == .none ? .denied : trace == .spent ? .unknown(.never) : .unanswered(.never) }
+            if isUpgrade { break }
+            if case .refusedWithoutCause(_, let status) = answer { unexplainedStatus = status }
+            if case .clientRefused(let error) = answer {
+                failure = error.retrying(after: ClientFaults.pause)
+                await provider.clientFaults.note(error, tenant, call.grant)
+            }
+            return trace == .none ? .denied : trace == .spent ? .unknown(.never) : .unanswered(.never)
         case .rateLimited(_, let wait):
             guard isUpgrade else {
                 provider.endpoint.budget.pauses.pause(call.pause, for: wait, now: provider.time.monotonic)
@@ -477,6 +509,7 @@ final class RenewalRun {
             let pause: Duration = isStopping ? .zero : .seconds(1)
             outcome = .unknown(recovery: attempt.isWithinGrace(at: elapsed + pause) ? pause : nil)
         }
+        let trouble = isStopping || isSuperseded ? nil : await trouble(over: version)
         let error = reason()
         provider.remember(error, id, version, grant, decision, of: tenant)
         var leaseRelease = LeaseRelease(outcome)
@@ -486,40 +519,7 @@ final class RenewalRun {
         let change: [VaultChange] =
             version > 0
             ? [.release(CredentialsRecords.recordID(id), version: version, holder: holder, leaseRelease)] : []
-        await tell(error, isUpgradeGivenUp: decision.isUpgrade && !isStopping, with: change)
-    }
-
-    /// Tells listeners of a failure. Where the store does not take it, a listener misses the event; the log has it.
-    func tell(_ error: BrokerError, isUpgradeGivenUp: Bool = false, with changes: [VaultChange] = []) async {
-        let (records, now) = (provider.records, provider.time.now)
-        var events: [BrokerEvent] = []
-        if let grant, grant.spendsRefreshToken {
-            events.append(.refreshFailed(id, grant, error, refreshID, at: now))
-            if isUpgradeGivenUp {
-                let retry = now.advanced(by: RenewalFailures.pauseAfterUpgrade)
-                events.append(.degraded(id, error, retryAt: retry, refreshID, at: now))
-            }
-        }
-        do throws(StoreError) {
-            do throws(StoreError) {
-                try await records.tell(events, of: id, with: changes)
-            } catch .conflict {
-                // Another change has taken the lease away already.
-                try await records.tell(events, of: id)
-            }
-        } catch {
-            if error == .conflict { return }
-            provider.log.warning("event_not_stored", LogField.credentials(id) + [.store(error)])
-        }
-    }
-
-    /// Why nothing was granted.
-    func reason() -> BrokerError {
-        let error =
-            failure
-            ?? BrokerError(
-                .networkError, "The provider could not be reached or did not answer in time.", retryAfter: 5)
-        return decision.isUpgrade ? error.asFailedUpgrade : error
+        await tell(error, isUpgradeGivenUp: decision.isUpgrade && !isStopping, with: change, trouble)
     }
 
     private func conclude(_ result: RenewalAttempt.Result) async -> Result<Renewed, BrokerError> {
@@ -601,7 +601,11 @@ extension BrokerError {
     /// Whatever kept an upgrade from succeeding is told as something that may be over next time: the user stays
     /// logged in with what is stored.
     var asFailedUpgrade: BrokerError {
-        if code.status == .serviceUnavailable || code == .notFound { return self }
+        switch code {
+        case .retryableError, .storageUnavailable, .notFound: return self
+        case .networkError: return BrokerError(.retryableError, detail, retryAfter: retryAfter)
+        default: break
+        }
         return BrokerError(
             .retryableError,
             "The stored credentials were obtained with another client configuration, and carrying them over to the "

@@ -73,6 +73,7 @@ extension TenantConfiguration {
         refreshLeadTime = reader.integer("refresh_lead_time", in: 0...86_400).map { .seconds($0) }
         reuseGrace = reader.integer("reuse_grace", in: 0...86_400).map { .seconds($0) }
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
+        clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
         try reader.finish()
     }
 
@@ -220,6 +221,7 @@ extension TenantConfiguration {
         if let refreshLeadTime { json.member("refresh_lead_time", refreshLeadTime.components.seconds) }
         if let reuseGrace { json.member("reuse_grace", reuseGrace.components.seconds) }
         if let proactiveRefresh { json.member("proactive_refresh", proactiveRefresh.components.seconds) }
+        if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }
     }
 
     /// The content of the sealed record.

@@ -20,6 +20,13 @@ package struct TenantConfiguration: Sendable, Equatable {
         case perTenant = "per_tenant"
     }
 
+    /// Whether the client secret is used to ask for credentials of the client's own (RFC 6749 §4.4).
+    package enum ClientCredentials: String, Sendable, CaseIterable {
+        case on
+        /// It is for refreshes and code exchanges only.
+        case off
+    }
+
     package struct Endpoints: Sendable, Equatable {
         package var authorization: String?
         package var token: String?
@@ -51,7 +58,7 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var callbackURI = CallbackURI.shared
     /// What pages call the tenant; nil for its name. At most 100 Unicode scalars, no control characters.
     package var displayName: String?
-    /// Answers to a refresh that end a session at this provider, besides those of the design and of the preset.
+    /// Answers to a refresh that end a session at this provider, besides those of the preset.
     package var sessionEndingAnswers: [RefusalPattern] = []
     /// How long before a token's expiry it is refreshed already; nil for the preset's.
     package var refreshLeadTime: Duration?
@@ -60,6 +67,7 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// How long before its expiry a user's token is renewed although nobody asks for it, 60 s to a day; nil for not at
     /// all.
     package var proactiveRefresh: Duration?
+    package var clientCredentials = ClientCredentials.on
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
@@ -71,6 +79,9 @@ package struct TenantConfiguration: Sendable, Equatable {
         if certificatePinning == false { return [] }
         return pinnedCertificates ?? preset.pinnedCertificates
     }
+
+    /// Whether there is a level between a user's and the basic one.
+    package var obtainsClientCredentials: Bool { client.clientSecret != nil && clientCredentials == .on }
 
     package var effectiveRefreshLeadTime: Duration { refreshLeadTime ?? preset.refreshLeadTime }
 

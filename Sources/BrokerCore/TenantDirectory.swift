@@ -18,7 +18,7 @@ package final class Tenant: Cacheable, Equatable {
         self.configuration = configuration
         terms = CredentialsPolicy.Terms(
             client: configuration.client.fingerprint,
-            canObtainClientCredentials: configuration.client.clientSecret != nil,
+            canObtainClientCredentials: configuration.obtainsClientCredentials,
             canUpgrade: configuration.preset.upgradeGrant != nil, leadTime: configuration.effectiveRefreshLeadTime,
             providers: configuration.acceptedProviders)
     }

@@ -14,6 +14,10 @@ package struct TokenEndpoint: Sendable {
         case sessionEnded(TokenErrorResponse)
         /// Asking again would bring the same.
         case refused(BrokerError)
+        /// The same, and the answer was of status 4xx and named no cause.
+        case refusedWithoutCause(BrokerError, status: Int)
+        /// The provider does not accept the client, and so none of its users' requests.
+        case clientRefused(BrokerError)
         case again(BrokerError, retryAfter: Duration?)
         /// The provider counts the client's requests, and asks it to wait.
         case rateLimited(BrokerError, retryAfter: Duration)
@@ -25,7 +29,9 @@ package struct TokenEndpoint: Sendable {
             case .granted: nil
             case .sessionEnded(let answer):
                 BrokerError(.unexpectedError, "The provider refused the request.", errorCode: answer.errorCode)
-            case .refused(let error), .again(let error, _), .rateLimited(let error, _): error
+            case .refused(let error), .refusedWithoutCause(let error, _), .clientRefused(let error),
+                .again(let error, _), .rateLimited(let error, _):
+                error
             }
         }
     }
@@ -93,7 +99,7 @@ package struct TokenEndpoint: Sendable {
             case .rateLimited(let error, let retryAfter):
                 budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic)
                 throw error
-            case .refused, .sessionEnded: throw answer.error!
+            case .refused, .refusedWithoutCause, .clientRefused, .sessionEnded: throw answer.error!
             }
         }
     }
@@ -241,7 +247,7 @@ package struct TokenEndpoint: Sendable {
         }
         let failure = TokenFailure(
             grant: grant, status: refusal.status, answer: refusal.answer,
-            sessionEndingAnswers: server.sessionEndingAnswers)
+            sessionEndingAnswers: server.sessionEndingAnswers, configurationErrors: server.preset.configurationErrors)
         switch failure {
         case .endsSession: return .sessionEnded(refusal.answer)
         case .retryable: return .again(refusal.retryable, retryAfter: refusal.retryAfter)
@@ -249,18 +255,27 @@ package struct TokenEndpoint: Sendable {
             if grant == .authorizationCode { return .again(refusal.retryable, retryAfter: refusal.retryAfter) }
             return .rateLimited(
                 refusal.retryable, retryAfter: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
-        case .illegalConfiguration:
-            return .refused(
+        case .illegalConfiguration where grant == .clientCredentials:
+            return .clientRefused(
                 BrokerError(
                     .illegalConfiguration,
                     "The provider does not grant this client credentials. Check the tenant's client_id, "
-                        + "client_secret and scopes.",
+                        + "client_secret and scopes; where its secret is for refreshes only, say "
+                        + "\"client_credentials\": \"off\".",
                     errorCode: refusal.answer.subStatus ?? refusal.answer.error))
-        case .unexpected:
-            return .refused(
+        case .illegalConfiguration:
+            return .clientRefused(
                 BrokerError(
-                    .unexpectedError, "The provider refused the token request with status \(refusal.status).",
+                    .illegalConfiguration,
+                    "The provider does not accept the tenant's client. Check its client_id, client_secret and "
+                        + "token_endpoint_auth_method. Users stay logged in meanwhile.",
                     errorCode: refusal.answer.errorCode))
+        case .unexpected:
+            let error = BrokerError(
+                .unexpectedError, "The provider refused the token request with status \(refusal.status).",
+                errorCode: refusal.answer.errorCode)
+            return refusal.answer.errorCode == nil && RefusalPattern.isAllowed(status: refusal.status)
+                ? .refusedWithoutCause(error, status: refusal.status) : .refused(error)
         case .unusable: return .refused(Self.unusable)
         }
     }

@@ -19,6 +19,8 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case device
     /// Credentials that a provider ended, kept until their expiry; the key is the storage key.
     case quarantine
+    /// What renewals have failed with; the key is the storage key, or empty for what hits all users of a tenant.
+    case trouble
     /// Credentials that a provider granted and the shared store could not take yet; in a process's own journal only.
     /// The key is the storage key.
     case unpublished

@@ -13,7 +13,7 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var clientAuthentication: ProviderPreset.ClientAuthentication
     /// Empty when certificates are not pinned.
     package var pinnedCertificates: [String]
-    /// The answers to a refresh that end the session, beside those of TIDAL's Auth design.
+    /// The answers to a refresh that end the session: the preset's and the tenant's.
     package var sessionEndingAnswers: [RefusalPattern]
 
     /// - Parameter sessionEndingAnswers: nil for the preset's.

@@ -12,6 +12,8 @@ extension CredentialRecord {
                 held.encode(to: &json)
             }
             json.memberIfPresent("ended", ended.map(Base64URL.encode))
+            json.memberIfPresent("session_ended", session?.time.milliseconds)
+            json.memberIfPresent("session_end", session?.cause.rawValue)
         }
     }
 
@@ -34,6 +36,10 @@ extension CredentialRecord {
             ended = digest
         } else {
             ended = json["quarantined"]?["credentials"].flatMap(HeldCredentials.init(json:))?.refreshTokenDigest
+        }
+        // A cause of a newer build is one that this build cannot tell anybody.
+        if let time = json["session_ended"]?.integer, let cause = json["session_end"]?.string {
+            session = EndedSession.Cause(cause).map { EndedSession($0, at: Timestamp(milliseconds: time)) }
         }
     }
 }

@@ -79,7 +79,7 @@ package struct CredentialsPolicy: Sendable {
     package struct Terms: Sendable, Equatable {
         /// The registration that credentials are to be obtained with.
         package var client: ClientFingerprint
-        /// Whether the tenant has a client secret.
+        /// Whether the tenant has a client secret, and it is for more than refreshes.
         package var canObtainClientCredentials: Bool
         /// Whether the provider has a grant that moves a session to another registration.
         package var canUpgrade: Bool
@@ -136,7 +136,9 @@ package struct CredentialsPolicy: Sendable {
                 return now.advanced(by: terms.leadTime) >= held.expires ? .refresh(isEarly: true) : .serve
             }
         case .client, .basic:
-            if terms.canObtainClientCredentials, isAnotherRegistration || !isSatisfied {
+            // The client's own level lasts for as long as the tenant has it.
+            guard terms.canObtainClientCredentials else { return .retire }
+            if isAnotherRegistration || !isSatisfied {
                 return .obtainClientCredentials(isUpgrade: isAnotherRegistration)
             }
         }
@@ -159,6 +161,21 @@ package struct CredentialsPolicy: Sendable {
         guard let held else { return nextLevelBelowUser(terms, query) }
         if query.lowestLevel > held.level { return .levelNotAvailable }
         return held.expires > now ? .serve : .expiredOnArrival
+    }
+
+    /// Whether a token that a renewal was decided for may be given all the same while that renewal brings nothing: it
+    /// lives, and neither the caller nor the API has refused it.
+    package func serves(
+        whileRenewing held: HeldCredentials?, version: Int64, decision: CredentialsDecision, query: CredentialsQuery,
+        now: Timestamp
+    ) -> Bool {
+        guard let held, held.expires > now, query.lowestLevel <= held.level, !query.wantsRenewal(of: version) else {
+            return false
+        }
+        switch decision {
+        case .refresh, .obtainClientCredentials(isUpgrade: false): return true
+        default: return false
+        }
     }
 
     /// Whether what was held some time ago is the answer as it is, while nobody can say what is held now. Only a user's

@@ -41,8 +41,11 @@ package struct ProviderPreset: Sendable, Equatable {
     package let defaultLifetime: Duration
     /// The `grant_type` that moves a session to another client registration; nil where the provider has none.
     package let upgradeGrant: String?
-    /// The answers to a refresh that end the session, beside those of TIDAL's Auth design.
+    /// The answers to a refresh that end the session.
     package let sessionEndingAnswers: [RefusalPattern]
+    /// The `error` of a refused refresh that is about the client's registration, and so about all its users at once. Empty
+    /// where the provider's rules have such an answer end the session.
+    package let configurationErrors: [String]
     /// How long before the access token's expiry a refresh is due already: more than nothing where the refresh token
     /// dies with the access token.
     package let refreshLeadTime: Duration
@@ -56,7 +59,8 @@ package struct ProviderPreset: Sendable, Equatable {
         pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication, languageParameter: String?,
         emailParameter: String?, sendsClientUniqueKey: Bool = false, repeatsScopes: Bool = false,
         scopesClientCredentials: Bool, defaultLifetime: Duration = .seconds(3600), upgradeGrant: String? = nil,
-        sessionEndingAnswers: [RefusalPattern] = [], refreshLeadTime: Duration = .zero, reuseGrace: Duration? = nil
+        sessionEndingAnswers: [RefusalPattern] = deadGrants, configurationErrors: [String] = faultsOfClients,
+        refreshLeadTime: Duration = .zero, reuseGrace: Duration? = nil
     ) {
         self.name = name
         self.title = title
@@ -75,8 +79,19 @@ package struct ProviderPreset: Sendable, Equatable {
         self.defaultLifetime = defaultLifetime
         self.upgradeGrant = upgradeGrant
         self.sessionEndingAnswers = sessionEndingAnswers
+        self.configurationErrors = configurationErrors
         self.refreshLeadTime = refreshLeadTime
         self.reuseGrace = reuseGrace
+    }
+
+    /// By which a provider says that this grant is dead (RFC 6749 §5.2). Some send it with 401.
+    private static let deadGrants = refusals([(400, "invalid_grant"), (401, "invalid_grant")])
+
+    /// What RFC 6749 §5.2 calls faults of the client or of its registration.
+    private static let faultsOfClients = ["invalid_client", "unauthorized_client", "unsupported_grant_type"]
+
+    private static func refusals(_ pairs: [(status: Int, error: String)]) -> [RefusalPattern] {
+        pairs.compactMap { RefusalPattern(status: $0.status, error: $0.error) }
     }
 
     package static let tidal = ProviderPreset(
@@ -98,7 +113,14 @@ package struct ProviderPreset: Sendable, Equatable {
         sendsClientUniqueKey: true,
         repeatsScopes: true,
         scopesClientCredentials: false,
-        upgradeGrant: "update_client")
+        upgradeGrant: "update_client",
+        // TIDAL's Auth design, "Refreshing credentials". 401 invalid_grant is not on its list; TIDAL answers a revoked
+        // refresh token with it.
+        sessionEndingAnswers: refusals([
+            (400, "unauthorized_client"), (400, "invalid_grant"), (400, "invalid_request"), (401, "access_denied"),
+            (401, "invalid_client"), (401, "invalid_grant"),
+        ]),
+        configurationErrors: [])
 
     package static let oidc = ProviderPreset(
         name: "oidc",

@@ -1,7 +1,7 @@
 internal import ExternalText
 
-/// An answer to a refresh by which a provider says that the session is over, beyond those of TIDAL's Auth design: data
-/// of a preset or of a tenant's configuration.
+/// An answer to a refresh by which a provider says that the session is over: data of a preset or of a tenant's
+/// configuration.
 package struct RefusalPattern: Sendable, Hashable {
     /// The HTTP status: one that `isAllowed(status:)` takes.
     package let status: Int

@@ -64,8 +64,8 @@ struct CredentialsRoutes {
         broker.metrics.tokenRead(provider: provider, answer.outcome)
         let body =
             answer.level == .basic
-            ? Self.basic(answer.tenant)
-            : answer.snapshot.body(at: broker.time.now) ?? Self.basic(answer.tenant)
+            ? Self.basic(answer.tenant, after: answer.snapshot.record.session)
+            : answer.snapshot.body(at: broker.time.now, answer.degradation) ?? Self.basic(answer.tenant, after: nil)
         var fields: Fields = ["Content-Type": "application/json", "Cache-Control": "no-store"]
         if let tag { fields.append("ETag", tag) }
         return Response(.ok, fields: fields, body: body)
@@ -79,7 +79,7 @@ struct CredentialsRoutes {
             ? "\"\(answer.snapshot.version)-\(answer.tenant.version)\"" : "\"\(answer.snapshot.version)\""
     }
 
-    private static func basic(_ tenant: Tenant) -> [UInt8] {
+    private static func basic(_ tenant: Tenant, after session: EndedSession?) -> [UInt8] {
         let client = tenant.configuration.client
         return JSONWriter.object { json in
             json.member("level", CredentialsLevel.basic.rawValue)
@@ -88,6 +88,7 @@ struct CredentialsRoutes {
             json.memberOrNull("client_unique_key", client.clientUniqueKey?.text)
             json.member("granted_scopes", [])
             for name in ["user_id", "expires", "expires_in", "token_type", "token"] { json.memberOrNull(name, nil) }
+            session?.encode(to: &json)
         }
     }
 
@@ -180,13 +181,15 @@ struct CredentialsRoutes {
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
-        let held = try await broker.credentials.lastKnown(id).record.held
+        let snapshot = try await broker.credentials.lastKnown(id)
+        let (held, state) = (snapshot.record.held, await broker.credentials.state(of: snapshot, id))
         let differences = held.map { broker.credentials.differences(of: $0, from: tenant) } ?? []
         return .json(.ok) { json in
             json.member("logged_in", held?.isLoggedIn(at: broker.time.now) ?? false)
             json.member("level", (held?.level ?? .basic).rawValue)
             json.memberOrNull("expires", held?.expires.description)
             json.member("refreshable", held?.refreshToken != nil)
+            json.memberIfPresent("state", state?.rawValue)
             // What an upgrade would level out, or what stays as it is where the provider has no such grant or is another
             // one.
             if !differences.isEmpty { json.member("configuration_differences", differences) }

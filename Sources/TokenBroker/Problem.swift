@@ -2,6 +2,7 @@ package import BrokerCore
 internal import HTTPCodec
 package import HTTPServer
 internal import JSON
+internal import OAuth
 
 extension BrokerError {
     /// The error as `application/problem+json` (RFC 9457).
@@ -15,6 +16,7 @@ extension BrokerError {
             json.member("code", code.rawValue)
             json.memberIfPresent("error_code", errorCode)
             json.memberIfPresent("retry_after", retryAfter.map(Int64.init))
+            session?.encode(to: &json)
             if !faults.isEmpty {
                 json.name("errors")
                 json.array { json in

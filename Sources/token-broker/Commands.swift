@@ -110,6 +110,8 @@ enum Command: Equatable {
           TOKEN_BROKER_TRUSTED_PROXIES           addresses and CIDR ranges, comma-separated, of the proxies whose
                                                  Forwarded or X-Forwarded-For names the client; default none
           TOKEN_BROKER_PROVIDER_TIMEOUT          seconds that one call to a provider may take, 1 to 20; default 10
+          TOKEN_BROKER_RENEWAL_PATIENCE          seconds that a caller waits for a renewal while the token at hand lives,
+                                                 0 to 60; then that token is given; default 2
           TOKEN_BROKER_PROVIDER_CONCURRENCY      renewals at one provider at once, 1 to 1024; default 16
           TOKEN_BROKER_QUARANTINE_DAYS           days that credentials ended by a provider are kept aside, 0 to 3650;
                                                  default 7

@@ -47,6 +47,8 @@ struct Configuration: Sendable {
     var trustedProxies: [NetworkRange]
     var providerConcurrency: Int
     var providerTimeout: Duration
+    /// How long a caller waits for a renewal while the token at hand lives.
+    var renewalPatience: Duration
     var quarantine: Duration
     var expiryNotice: Duration
     var eventRetention: Duration
@@ -158,6 +160,7 @@ struct Configuration: Sendable {
         maximumConnectionsPerSource = reader.integer("MAX_CONNECTIONS_PER_SOURCE", 1...1_000_000)
         trustedProxies = Self.networks("TRUSTED_PROXIES", &reader)
         providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", 1...20) ?? 10))
+        renewalPatience = .seconds(Int64(reader.integer("RENEWAL_PATIENCE", 0...60) ?? 2))
         providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", 1...1024) ?? ProviderBudget.Limits().places
         quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
         expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", 0...86_400) ?? 300))

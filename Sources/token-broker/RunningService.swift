@@ -76,6 +76,7 @@ struct RunningService {
         settings.core.grantMemory = configuration.grantMemory
         settings.core.providerBudget.places = configuration.providerConcurrency
         settings.providerTimeout = configuration.providerTimeout
+        settings.core.renewalPatience = configuration.renewalPatience
         settings.rates = configuration.limits.rates
         settings.pendingLogins = configuration.limits.pendingLogins
         settings.pendingDeviceLogins = configuration.limits.pendingDeviceLogins

@@ -9,11 +9,12 @@ import Testing
     ]
 
     private func failure(
-        _ grant: TokenRequest.Grant, _ status: Int, _ error: String?, _ patterns: [RefusalPattern] = []
+        _ grant: TokenRequest.Grant, _ status: Int, _ error: String?, _ patterns: [RefusalPattern] = [],
+        of preset: ProviderPreset = .tidal
     ) -> TokenFailure {
         TokenFailure(
             grant: grant, status: status, answer: TokenErrorResponse(error: error, subStatus: nil),
-            sessionEndingAnswers: patterns)
+            sessionEndingAnswers: preset.sessionEndingAnswers + patterns, configurationErrors: preset.configurationErrors)
     }
 
     /// All that may be said to end a session.
@@ -21,7 +22,7 @@ import Testing
         errors.compactMap { RefusalPattern(status: status, error: $0) }
     }
 
-    /// What ends a session, and nothing else does.
+    /// What ends a session at TIDAL, and nothing else does.
     static let endings: Set<String> = [
         "400 unauthorized_client", "400 invalid_grant", "400 invalid_request", "401 access_denied",
         "401 invalid_client",
@@ -37,6 +38,29 @@ import Testing
                 failure(.refreshToken, status, error)
                     == (isListed ? .endsSession : .unexpected), "\(status) \(error ?? "nil")")
         }
+    }
+
+    @Test(arguments: ProviderPreset.all.filter { $0 != .tidal }, [400, 401, 402, 403, 404, 408, 409, 422, 499])
+    func `elsewhere only a dead grant ends the session, and a fault of the client is one of the configuration`(
+        preset: ProviderPreset, status: Int
+    ) {
+        let faults = ["invalid_client", "unauthorized_client", "unsupported_grant_type"]
+        for error in Self.errors {
+            let expected: TokenFailure =
+                if error == "invalid_grant", status <= 401 {
+                    .endsSession
+                } else if let error, faults.contains(error), status != 408 { .illegalConfiguration } else {
+                    .unexpected
+                }
+            #expect(
+                failure(.refreshToken, status, error, of: preset) == expected, "\(status) \(error ?? "nil")")
+        }
+    }
+
+    @Test func `what a tenant lists ends the session though it is about the client`() throws {
+        let pattern = try #require(RefusalPattern(status: 401, error: "invalid_client"))
+        #expect(failure(.refreshToken, 401, "invalid_client", [pattern], of: .oidc) == .endsSession)
+        #expect(failure(.refreshToken, 400, "invalid_client", [pattern], of: .oidc) == .illegalConfiguration)
     }
 
     // T11
@@ -104,7 +128,7 @@ import Testing
         for (body, ends) in [("", true), ("{}", true), ("<html>400</html>", false), (#"{"error":7}"#, false)] {
             let failure = TokenFailure(
                 grant: .refreshToken, status: 400, answer: TokenErrorResponse(body: Array(body.utf8)),
-                sessionEndingAnswers: [pattern])
+                sessionEndingAnswers: [pattern], configurationErrors: [])
             #expect(failure == (ends ? .endsSession : .unexpected))
         }
     }

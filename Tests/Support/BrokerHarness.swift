@@ -69,6 +69,8 @@ package final class BrokerHarness: Sendable {
         try await vault.unlock()
         var settings = Broker.Settings(
             publicBaseURL: publicBaseURL, adminKeys: try AdminKeys(parsing: SecretBytes(utf8: Self.adminKey)))
+        // Where sleeps take no time, no caller's patience would last.
+        if time.skipsSleeps { settings.renewalPatience = nil }
         adjust(&settings)
         broker = Broker(
             settings: settings, vault: vault, journal: journal, transport: transport, time: brokerTime ?? time,

@@ -66,6 +66,9 @@ package final class ManualTime: Time {
     /// The sleeps asked for so far, in order.
     package var slept: [Duration] { state.withLock { $0.slept } }
 
+    /// Whether sleeps end at once.
+    package var skipsSleeps: Bool { state.withLock { $0.skipsSleeps } }
+
     package func forgetSleeps() { state.withLock { $0.slept = [] } }
 
     /// From now on sleepers wait for `advance`.

@@ -733,7 +733,7 @@ internal import TokenBroker
         for (storageKey, body) in [
             ("default", nil), ("default", #"{"storage_key": null}"#), ("a", #"{"storage_key": "a"}"#),
         ] {
-            await broker.set("t", refresh: "r", lifetime: .seconds(1), storageKey: storageKey)
+            await broker.set("t", refresh: "r", lifetime: .zero, storageKey: storageKey)
             broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
             await recorder.call(broker, .get, "/credentials?storage_key=\(storageKey)", tenant: "t1")
             for expected in [200, 409] {

@@ -14,7 +14,7 @@ internal import TokenBroker
     private static func expired(_ store: any RecordStore = MemoryRecordStore()) async throws -> BrokerHarness {
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant()
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         return broker
     }
 
@@ -49,7 +49,7 @@ internal import TokenBroker
     @Test func `a client with a secret refreshes its user's token rather than ask for its own`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1"}"#)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         broker.transport.enqueue(.json(200, Self.granted))
         let answer = await broker.get()
         #expect((answer.level, answer.token) == ("user", "a2"))

@@ -23,7 +23,7 @@ internal import TokenBroker
     private static func expired(_ tenant: String = #"{"client_id": "c1"}"#) async throws -> BrokerHarness {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", tenant)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         return broker
     }
 
@@ -276,9 +276,9 @@ internal import TokenBroker
 
     @Test func `a pause holds for the client at its provider and for no other`() async throws {
         let broker = try await Self.expired()
-        await broker.set("b1", refresh: "r2", lifetime: .seconds(1), storageKey: "other")
+        await broker.set("b1", refresh: "r2", lifetime: .zero, storageKey: "other")
         await broker.makeTenant("t2", #"{"client_id": "c2"}"#)
-        await broker.set("x1", refresh: "r3", lifetime: .seconds(1), tenant: "t2", clientID: "c2")
+        await broker.set("x1", refresh: "r3", lifetime: .zero, tenant: "t2", clientID: "c2")
         broker.transport.enqueue(.json(429, "", fields: ["Retry-After": "60"]))
         #expect(await broker.get().code == "retryable_error")
         #expect(await broker.get("storage_key=other").code == "retryable_error")
@@ -296,7 +296,7 @@ internal import TokenBroker
         _ failure: ScriptedTransport.Step = .json(503, ""), retryAfter: String
     ) async throws -> (broker: BrokerHarness, first: Task<BrokerHarness.Answer, Never>) {
         let broker = try await expired()
-        await broker.set("b1", refresh: "r2", lifetime: .seconds(1), storageKey: "other")
+        await broker.set("b1", refresh: "r2", lifetime: .zero, storageKey: "other")
         broker.time.holdSleeps()
         broker.transport.enqueue(failure)
         let first = Task { await broker.get() }
@@ -592,7 +592,7 @@ internal import TokenBroker
         let store = MemoryRecordStore()
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant()
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         let sibling = try await BrokerHarness(store: store)
         let gate = Gate()
         broker.transport.enqueue(.after(gate, .json(status, body)))

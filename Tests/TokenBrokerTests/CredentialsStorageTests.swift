@@ -37,7 +37,7 @@ internal import TokenBroker
     func `a grant is stored as soon as the store is back`(failures: Int) async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         for _ in 0..<failures { store.onCommit(of: .credentials, .refuse(.unavailable)) }
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
         #expect(await broker.get().token == "a2")
@@ -54,7 +54,7 @@ internal import TokenBroker
     @Test func `a commit that arrived without an answer counts`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         store.onCommit(of: .credentials, .loseAnswer)
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
         let answer = await broker.get()
@@ -67,7 +67,7 @@ internal import TokenBroker
     @Test func `a commit that arrived and was overtaken since gives way`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         let sibling = try await BrokerHarness(store: store, time: broker.time)
         broker.time.holdSleeps()
         store.onCommit(of: .credentials, .loseAnswer)
@@ -83,7 +83,7 @@ internal import TokenBroker
     @Test func `callers lose their patience and the grant is stored all the same`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         broker.time.holdSleeps()
         store.onCommit(of: .credentials, .refuse(.unavailable))
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
@@ -99,7 +99,7 @@ internal import TokenBroker
     @Test func `a damaged store ends the renewal with internal_error`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         store.onCommit(of: .credentials, .refuse(.damaged("canary-place")))
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
         let answer = await broker.get()
@@ -224,10 +224,10 @@ internal import TokenBroker
     @Test func `a read that began before a logout does not bring the user back`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         // What is in memory is not what is stored any more, but is to be renewed as well.
         let sibling = try await BrokerHarness(store: store, time: broker.time)
-        await sibling.set("a2", refresh: "r2", lifetime: .seconds(1))
+        await sibling.set("a2", refresh: "r2", lifetime: .zero)
         let gate = Gate()
         store.holdNextRead(of: .credentials, gate)
         broker.transport.enqueue(.json(200, BrokerHarness.token("a3")))
@@ -255,7 +255,7 @@ internal import TokenBroker
     {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         broker.transport.enqueue(.json(429, "{}", fields: ["Retry-After": "60"]))
         #expect(await broker.get().status == 503)
         let sibling = try await BrokerHarness(store: store, time: broker.time)
@@ -316,9 +316,9 @@ internal import TokenBroker
     @Test func `what is in memory and not stored any more is not shown to the provider`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         let sibling = try await BrokerHarness(store: store, time: broker.time)
-        await sibling.set("a2", refresh: "r2", lifetime: .seconds(1))
+        await sibling.set("a2", refresh: "r2", lifetime: .zero)
         broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
         #expect(await broker.get().token == "a3")
         #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r2"])
@@ -331,7 +331,7 @@ internal import TokenBroker
     @Test func `a read that needs no renewal after all does not bring the user back`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         // A sibling has refreshed: this replica's renewal will find that it has nothing to do.
         let sibling = try await BrokerHarness(store: store, time: broker.time)
         await sibling.set("a2", refresh: "r2")

@@ -303,7 +303,7 @@ internal import TokenBroker
     @Test func `local gives what is stored, expired or not, without the network`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         broker.time.advance(by: .seconds(100))
         #expect(await broker.get("policy=local").token == "a1")
         #expect(await broker.get("policy=local&api_error_sub_status=11003").token == "a1")
@@ -478,7 +478,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         broker.time.holdSleeps()
         await broker.makeTenant()
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         let gate = Gate()
         broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2"))))
         async let impatient = broker.get(fields: ["Prefer": preference])
@@ -500,7 +500,7 @@ internal import TokenBroker
     @Test func `a patience of nought starts the renewal and does not wait for it`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         let gate = Gate()
         broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2"))))
         #expect(await broker.get(fields: ["Prefer": "wait=0"]).status == 503)
@@ -513,7 +513,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         broker.time.holdSleeps()
         await broker.makeTenant("t1", Self.withSecret)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         let (refresh, client) = (Gate(), Gate())
         broker.transport.enqueue(
             .after(refresh, .json(400, #"{"error": "invalid_grant"}"#)),
@@ -642,7 +642,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         for (key, refresh) in [("alice", "r1"), ("bob", "r2")] {
-            await broker.set("old", refresh: refresh, lifetime: .seconds(1), storageKey: key)
+            await broker.set("old", refresh: refresh, lifetime: .zero, storageKey: key)
         }
         let gate = Gate()
         broker.transport.enqueue(

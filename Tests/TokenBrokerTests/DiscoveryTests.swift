@@ -286,7 +286,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant(
             "t1", Self.tenant.replacing(#""client_id""#, with: #""client_secret": "s1", "client_id""#))
-        await broker.set("old", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("old", refresh: "r1", lifetime: .zero)
         broker.time.advance(by: .seconds(2))
         broker.transport.always(.hang(broker.time))
         let start = broker.time.monotonic

@@ -438,7 +438,7 @@ internal import TokenBroker
         let time = ManualTime(skipsSleeps: false)
         let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
         await one.makeTenant("t1", "{\(BrokerHarness.oidc) \"client_id\": \"c1\"}")
-        await one.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await one.set("a1", refresh: "r1", lifetime: .zero)
         let gate = Gate()
         one.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2", expiresIn: 1))))
         async let first = one.get()

@@ -17,7 +17,7 @@ internal import TokenBroker
     @Test func `the text is Prometheus' format and needs no key`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         _ = await broker.get()
         let answer = await broker.call(.get, "/metrics", key: nil)
@@ -81,7 +81,7 @@ internal import TokenBroker
         broker.transport.enqueue(
             .json(200, BrokerHarness.token("a2")), .json(403, ""), .json(400, #"{"error": "invalid_grant"}"#))
         for _ in 0..<3 { _ = await broker.get(force) }
-        await broker.set("a1", lifetime: .seconds(1))
+        await broker.set("a1", lifetime: .zero)
         _ = await broker.get()
         await broker.set("a1", refresh: "r1")
         let gate = Gate()
@@ -108,7 +108,7 @@ internal import TokenBroker
     @Test func `requests to a provider are counted by status and timed`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         broker.transport.enqueue(
             .json(503, ""), .failure(.connectFailed), .json(200, BrokerHarness.token("a2")))
         _ = await broker.get()

@@ -263,14 +263,14 @@ internal import TokenBroker
     @Test func `imported credentials belong to the address of that moment`() async throws {
         let broker = try await BrokerHarness()
         await Self.configure(broker, Self.endpoint.before)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         #expect(await broker.status().differences == nil)
         await Self.configure(broker, Self.endpoint.after)
         #expect(await broker.status().differences == ["token_endpoint"])
         #expect(await broker.get().level == "basic")
         #expect(broker.transport.seen.isEmpty)
         // Given again, they belong to the new one.
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
         #expect(Self.receivers(of: "r1", broker) == ["https://new.example/t"])

@@ -12,7 +12,7 @@ internal import TokenBroker
 
     /// Has the provider ask for an hour, by an answer to the first replica.
     private static func pause(_ broker: BrokerHarness, tenant: String = "t1") async {
-        await broker.set("old", refresh: "r1", lifetime: .seconds(1), tenant: tenant)
+        await broker.set("old", refresh: "r1", lifetime: .zero, tenant: tenant)
         broker.time.advance(by: .seconds(2))
         broker.transport.enqueue(.json(429, "", fields: ["Retry-After": "3600"]))
         #expect(await broker.get(tenant: tenant).retryAfter == 3600)
@@ -112,8 +112,8 @@ internal import TokenBroker
     @Test func `after a 503 lasts a minute for all users of the client`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant)
-        await broker.set("other", refresh: "r2", lifetime: .seconds(1), storageKey: "other")
-        await broker.set("old", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("other", refresh: "r2", lifetime: .zero, storageKey: "other")
+        await broker.set("old", refresh: "r1", lifetime: .zero)
         broker.time.advance(by: .seconds(2))
         broker.transport.enqueue(.json(503, "", fields: ["Retry-After": "3600"]))
         #expect(await broker.get().retryAfter == 60)

@@ -20,7 +20,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness(store: store, adjust)
         await broker.makeTenant("t1", tenant)
         await broker.set(
-            "a1", refresh: "canary-r1", lifetime: .seconds(1), members: #""level": "user", "user_id": "42", "#)
+            "a1", refresh: "canary-r1", lifetime: .zero, members: #""level": "user", "user_id": "42", "#)
         broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await broker.get("level=user").status == 424)
         return broker
@@ -145,7 +145,7 @@ internal import TokenBroker
         store.holdNextRead(of: .quarantine, gate)
         async let restored = broker.restore()
         await gate.arrivals()
-        await sibling.set("b1", refresh: "r2", lifetime: .seconds(1))
+        await sibling.set("b1", refresh: "r2", lifetime: .zero)
         sibling.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await sibling.get().level == "basic")
         gate.open()
@@ -164,7 +164,7 @@ internal import TokenBroker
 
     @Test func `only the newest session is kept`() async throws {
         let broker = try await Self.ended()
-        await broker.set("b1", refresh: "r2", lifetime: .seconds(1))
+        await broker.set("b1", refresh: "r2", lifetime: .zero)
         broker.transport.enqueue(.json(401, #"{"error": "invalid_client"}"#))
         #expect(await broker.get().level == "basic")
         #expect(try await broker.count(.quarantine) == 1)

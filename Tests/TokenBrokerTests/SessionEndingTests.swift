@@ -18,7 +18,7 @@ internal import TokenBroker
     ) async throws -> BrokerHarness {
         let broker = try await BrokerHarness(store: store, adjust)
         await broker.makeTenant("t1", tenant)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         return broker
     }
 
@@ -170,7 +170,7 @@ internal import TokenBroker
         let broker = try await Self.expired(store: store)
         broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await broker.get().level == "basic")
-        await broker.set("b1", refresh: "r2", lifetime: .seconds(1))
+        await broker.set("b1", refresh: "r2", lifetime: .zero)
         let gate = Gate()
         store.disturb([.hold(gate)]) { $0.writes(.quarantine) }
         broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
@@ -288,7 +288,7 @@ internal import TokenBroker
         #expect(await broker.status().isLoggedIn == !ends)
         #expect(try await (broker.aside() != nil) == ends)
         // The design's own still count.
-        await broker.set("b1", refresh: "r2", lifetime: .seconds(1))
+        await broker.set("b1", refresh: "r2", lifetime: .zero)
         broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await broker.get().level == "basic")
     }

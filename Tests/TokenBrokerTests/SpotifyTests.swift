@@ -30,7 +30,7 @@ internal import TokenBroker
     /// A broker with a user whose token is over.
     private static func expired(_ tenant: String = tenant) async throws -> BrokerHarness {
         let broker = try await made(tenant)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         return broker
     }
 
@@ -177,7 +177,7 @@ internal import TokenBroker
         let store = MemoryRecordStore()
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant("t1", tenant)
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
         let before = await broker.call(.get, "/tenants/t1")
         let restarted = try await BrokerHarness(store: store)
         #expect(await restarted.call(.get, "/tenants/t1").body == before.body)
@@ -243,7 +243,7 @@ internal import TokenBroker
     func `callers who meet a limit on the rate are told when, and then all succeed`(isSerial: Bool) async throws {
         let broker = try await Self.expired()
         for key in ["k1", "k2", "k3", "k4"] {
-            await broker.set("\(key)-1", refresh: key, lifetime: .seconds(1), storageKey: key)
+            await broker.set("\(key)-1", refresh: key, lifetime: .zero, storageKey: key)
         }
         broker.transport.enqueue(.json(429, "", fields: ["Retry-After": "7"]))
         let first = await broker.get("storage_key=k1")

@@ -66,7 +66,7 @@ internal import TokenBroker
     /// A read of a user's expired token, to whose refresh the provider answers so.
     private static func refresh(_ step: ScriptedTransport.Step) async throws -> (BrokerHarness, BrokerHarness.Answer) {
         let broker = try await made()
-        await broker.set("\(canary)-access", refresh: "\(canary)-refresh", lifetime: .seconds(1))
+        await broker.set("\(canary)-access", refresh: "\(canary)-refresh", lifetime: .zero)
         broker.transport.always(step)
         return (broker, await broker.get())
     }
@@ -221,7 +221,7 @@ internal import TokenBroker
             code: .levelNotAvailable, status: 424, how: "the session has ended meanwhile",
             bring: {
                 let broker = try await made()
-                await broker.set("\(canary)-access", refresh: "\(canary)-refresh", lifetime: .seconds(1))
+                await broker.set("\(canary)-access", refresh: "\(canary)-refresh", lifetime: .zero)
                 broker.transport.always(.json(400, refusal(#""error": "invalid_grant""#)))
                 return (broker, await broker.get("level=user"))
             }),
@@ -229,7 +229,7 @@ internal import TokenBroker
             code: .retryableError, status: 503, how: "the caller has no patience", retryAfter: 1,
             bring: {
                 let broker = try await made()
-                await broker.set("\(canary)-access", refresh: "\(canary)-refresh", lifetime: .seconds(1))
+                await broker.set("\(canary)-access", refresh: "\(canary)-refresh", lifetime: .zero)
                 let gate = Gate()
                 broker.transport.always(.after(gate, .json(200, BrokerHarness.token("\(canary)-new"))))
                 let answer = await broker.get(fields: ["Prefer": "wait=0"])

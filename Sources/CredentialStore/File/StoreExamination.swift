@@ -282,6 +282,7 @@ extension RecordID {
         case .login, .device: "a login of tenant \(tenant) that was under way; it must begin again"
         case .quarantine:
             "credentials that a provider had ended, under storage key \(key) of tenant \(tenant); they cannot be restored"
+        case .trouble: "nothing: it is written again when a renewal fails"
         case .unpublished:
             "what a provider granted and the database does not have: the user under storage key \(key) of tenant "
                 + "\(tenant) may have to log in again"

@@ -1,0 +1,184 @@
+internal import CredentialStore
+internal import Cryptography
+internal import ExternalText
+internal import JSON
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// Which tenants' clients their providers do not accept, as when a secret has expired. That hits all users at once and says
+/// nothing about their sessions, so that the provider is asked again once in 30 s for all of them, and at once when the
+/// tenant is put again.
+///
+/// Of refreshes the replicas share it through a record of the tenant's: one of them asks, and one of them tells listeners.
+/// What a client credentials grant is refused with, each replica keeps for itself.
+final class ClientFaults: Sendable {
+    private struct Key: Hashable {
+        let tenant: TenantName
+        let grant: TokenRequest.Grant
+    }
+
+    private struct Entry {
+        /// The tenant's version: a tenant that is put again has another one.
+        let configuration: Int64
+        let error: BrokerError
+        var until: MonotonicInstant
+    }
+
+    /// For how long the provider is not asked again.
+    static let pause: Duration = .seconds(30)
+    /// A fault that no replica has met for so long is a new one when it is met again.
+    private static let memory: Duration = .seconds(600)
+    private static let limit = 16_384
+
+    private let records: CredentialsRecords
+    private let time: any Time
+    private let log: Log
+    private let entries = Mutex<[Key: Entry]>([:])
+
+    init(records: CredentialsRecords, time: any Time, log: Log) {
+        self.records = records
+        self.time = time
+        self.log = log
+    }
+
+    /// What callers are told without the provider's being asked; nil where it may be.
+    func standing(_ tenant: Tenant, _ grant: TokenRequest.Grant) -> BrokerError? {
+        let now = time.monotonic
+        guard let entry = entry(tenant, grant), entry.until > now else { return nil }
+        return entry.error.retrying(after: now.duration(to: entry.until))
+    }
+
+    /// The same just before a call, which nil allows. Where the pause is over, one call is allowed and the next pause begins.
+    func admit(_ tenant: Tenant, _ grant: TokenRequest.Grant) async -> BrokerError? {
+        let now = time.monotonic
+        let key = Key(tenant: tenant.name, grant: grant)
+        let (error, isTurn) = entries.withLock { entries -> (BrokerError?, Bool) in
+            guard let entry = entries[key], entry.configuration == tenant.version else { return (nil, false) }
+            if entry.until > now { return (entry.error.retrying(after: now.duration(to: entry.until)), false) }
+            entries[key]?.until = now.advanced(by: Self.pause)
+            return (entry.error.retrying(after: Self.pause), true)
+        }
+        guard isTurn, grant == .refreshToken, records.isShared else { return isTurn ? nil : error }
+        do throws(StoreError) {
+            let standing = try await shared(tenant.name)
+            if let content = standing?.content, content.isOf(tenant), content.until > time.now {
+                let rest = time.now.duration(to: content.until)
+                postpone(key, by: rest)
+                return error?.retrying(after: rest)
+            }
+            let since = standing?.content.flatMap { $0.isOf(tenant) ? $0.since : nil }
+            try await records.commit([change(of: content(tenant, since: since), tenant.name, over: standing?.version)])
+            return nil
+        } catch {
+            // Another replica has taken its turn. A store that is away keeps nobody from asking: the lease does.
+            return error == .conflict ? standing(tenant, grant) : nil
+        }
+    }
+
+    /// The provider does not accept the client. Listeners are told where that is new.
+    func note(_ error: BrokerError, _ tenant: Tenant, _ grant: TokenRequest.Grant) async {
+        let key = Key(tenant: tenant.name, grant: grant)
+        let now = time.monotonic
+        let isKnown = entries.withLock { entries in
+            if entries.count >= Self.limit { entries = entries.filter { $0.value.until > now } }
+            defer {
+                entries[key] = Entry(
+                    configuration: tenant.version, error: error, until: now.advanced(by: Self.pause))
+            }
+            return entries[key]?.configuration == tenant.version
+        }
+        if isKnown { return }
+        log.error("client_refused", [.tenant(tenant.name), .provider(tenant.configuration.preset), .code(error.code)])
+        if grant == .refreshToken { await tell(error, tenant) }
+    }
+
+    /// The provider accepts the client.
+    func lift(_ tenant: Tenant, _ grant: TokenRequest.Grant) async {
+        let key = Key(tenant: tenant.name, grant: grant)
+        guard entries.withLock({ $0.removeValue(forKey: key) }) != nil else { return }
+        log.info("client_accepted", [.tenant(tenant.name), .provider(tenant.configuration.preset)])
+        guard grant == .refreshToken else { return }
+        do throws(StoreError) {
+            guard let standing = try await shared(tenant.name) else { return }
+            try await records.commit([.remove(Self.id(tenant.name), version: standing.version)])
+        } catch {
+            // It expires by itself; until then another replica may ask once in 30 s only.
+            if error != .conflict { log.warning("store_failed", [.tenant(tenant.name), .store(error)]) }
+        }
+    }
+
+    private func entry(_ tenant: Tenant, _ grant: TokenRequest.Grant) -> Entry? {
+        entries.withLock { entries in
+            entries[Key(tenant: tenant.name, grant: grant)].flatMap { $0.configuration == tenant.version ? $0 : nil }
+        }
+    }
+
+    private func postpone(_ key: Key, by duration: Duration) {
+        let until = time.monotonic.advanced(by: duration)
+        entries.withLock { $0[key]?.until = until }
+    }
+
+    // MARK: For all replicas
+
+    private struct Content {
+        var configuration: Int64
+        var since: Timestamp
+        var until: Timestamp
+
+        func isOf(_ tenant: Tenant) -> Bool { configuration == tenant.version }
+    }
+
+    private func content(_ tenant: Tenant, since: Timestamp?) -> Content {
+        let now = time.now
+        return Content(configuration: tenant.version, since: since ?? now, until: now.advanced(by: Self.pause))
+    }
+
+    /// Writes the fault down, together with the event that tells of it, unless another replica has met it already.
+    private func tell(_ error: BrokerError, _ tenant: Tenant) async {
+        do throws(StoreError) {
+            let standing = try await shared(tenant.name)
+            let isNew = standing?.content.map { !$0.isOf(tenant) || $0.until.advanced(by: Self.memory) <= time.now } ?? true
+            let content = content(tenant, since: isNew ? nil : standing?.content?.since)
+            var changes = [
+                VaultChange.require(RecordID(.tenant, tenant.name)),
+                change(of: content, tenant.name, over: standing?.version),
+            ]
+            if isNew {
+                let event = BrokerEvent.providerDegraded(tenant.name, error, retryAt: content.until, at: time.now)
+                changes.append(BrokerEvent.entry([event], of: tenant.name, key: "", at: time.now))
+            }
+            try await records.commit(changes, of: tenant.name)
+        } catch {
+            // Another replica was faster, or the tenant is gone.
+            if error != .conflict { log.warning("event_not_stored", [.tenant(tenant.name), .store(error)]) }
+        }
+    }
+
+    private static func id(_ tenant: TenantName) -> RecordID { RecordID(.trouble, tenant) }
+
+    private func shared(_ tenant: TenantName) async throws(StoreError) -> (content: Content?, version: Int64)? {
+        guard let record = try await records.vault.read(Self.id(tenant)) else { return nil }
+        guard let json = try? JSONValue(parsing: record.content.revealedBytes),
+            let configuration = json["configuration"]?.integer, let since = json["since"]?.integer,
+            let until = json["until"]?.integer
+        else { return (nil, record.version) }
+        return (
+            Content(
+                configuration: configuration, since: Timestamp(milliseconds: since),
+                until: Timestamp(milliseconds: until)), record.version
+        )
+    }
+
+    private func change(of content: Content, _ tenant: TenantName, over version: Int64?) -> VaultChange {
+        let bytes = JSONWriter.object { json in
+            json.member("configuration", content.configuration)
+            json.member("since", content.since.milliseconds)
+            json.member("until", content.until.milliseconds)
+        }
+        let record = OpenRecord(
+            id: Self.id(tenant), version: records.nextVersion(after: version ?? 0), content: SecretBytes(bytes),
+            expires: content.until.advanced(by: Self.memory))
+        return version.map { .replace(record, version: $0) } ?? .insert(record)
+    }
+}
