@@ -138,7 +138,8 @@ final class ClientFaults: Sendable {
     private func tell(_ error: BrokerError, _ tenant: Tenant) async {
         do throws(StoreError) {
             let standing = try await shared(tenant.name)
-            let isNew = standing?.content.map { !$0.isOf(tenant) || $0.until.advanced(by: Self.memory) <= time.now } ?? true
+            let isNew =
+                standing?.content.map { !$0.isOf(tenant) || $0.until.advanced(by: Self.memory) <= time.now } ?? true
             let content = content(tenant, since: isNew ? nil : standing?.content?.since)
             var changes = [
                 VaultChange.require(RecordID(.tenant, tenant.name)),

@@ -82,12 +82,11 @@ extension CredentialsProvider {
             return try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.records.reread(id)
                 let aside = try await self.records.changes(.drop, id)
+                let nothing = CredentialRecord(held: nil)
                 // Even where nothing is left to purge, a tombstone's mark goes: it would let a renewal in flight
                 // take the logout for another's mistake.
+                if aside.isEmpty, current.version == 0 || current.record == nothing { return nil }
                 let (held, now) = (current.record.held, self.time.now)
-                if aside.isEmpty, held == nil, current.record.ended == nil { return nil }
-                let session = held?.level == .user ? EndedSession(.logout, at: now) : current.record.session
-                let nothing = CredentialRecord(held: nil, session: session)
                 _ = try await self.records.write(nothing, id, over: current, alongside: aside) { version in
                     held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
                 }

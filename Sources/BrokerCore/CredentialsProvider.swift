@@ -291,7 +291,8 @@ package final class CredentialsProvider: Sendable {
         case .serveBasic:
             Answer(snapshot: snapshot, tenant: tenant, level: .basic, outcome: .basic, degradation: nil)
         case .missing:
-            throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.").after(snapshot.record)
+            throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.").after(
+                snapshot.record)
         case .expiredOnArrival:
             throw BrokerError(.tokenResponseError, "The provider's new token has expired already.")
         case .keptForOtherProvider:
@@ -302,8 +303,9 @@ package final class CredentialsProvider: Sendable {
                     + "previous_issuers or previous_token_endpoints; or have the user log in anew, or out.")
         case .levelNotAvailable, .refresh, .upgrade, .obtainClientCredentials, .retire:
             throw BrokerError(
-                .levelNotAvailable, "The best credentials under this storage key are of a lower level than asked for.")
-                .after(snapshot.record)
+                .levelNotAvailable, "The best credentials under this storage key are of a lower level than asked for."
+            )
+            .after(snapshot.record)
         }
     }
 

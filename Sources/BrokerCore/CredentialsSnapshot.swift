@@ -43,7 +43,8 @@ package final class CredentialsSnapshot: Sendable {
         let version = base + 1
         self.init(
             record, version: version,
-            record.held.map { EncodedCredentials($0, after: record.session, of: id, version: version) }, isStored: false)
+            record.held.map { EncodedCredentials($0, after: record.session, of: id, version: version) }, isStored: false
+        )
     }
 
     private init(

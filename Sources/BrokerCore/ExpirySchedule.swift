@@ -52,7 +52,7 @@ struct ExpirySchedule: Sendable {
     /// good is not asked every minute.
     func laterMark(of held: HeldCredentials, now: Timestamp) -> Timestamp {
         let wait = min(max(held.expires.duration(to: now) / 4, Self.shortestWait), Self.longestWait)
-        let jitter = Duration.milliseconds(Int64.random(in: 0...wait.milliseconds / 5))
+        let jitter = Duration.milliseconds(Int64.random(in: 1...wait.milliseconds / 5))
         return now.advanced(by: wait + jitter)
     }
 

@@ -4,7 +4,8 @@ package struct CredentialRecord: Sendable, Equatable {
     /// SHA-256 of the refresh token whose refusal ended the session before; nil after a login and after an explicit
     /// logout. Whoever has exchanged that very token meanwhile knows by it that the session goes on.
     package var ended: [UInt8]?
-    /// The user's session that is over; nil while one lasts, where there was none, and where an earlier build ended it.
+    /// The user's session that is over; nil while one lasts, where there was none, after a logout, and where an earlier build
+    /// ended it.
     package var session: EndedSession?
 
     package init(held: HeldCredentials?, ended: [UInt8]? = nil, session: EndedSession? = nil) {

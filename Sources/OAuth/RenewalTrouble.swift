@@ -97,7 +97,7 @@ package enum CredentialsState: String, Sendable, CaseIterable {
 
 extension CredentialRecord {
     /// How the user's session stands, as far as the record and what its renewals have failed with tell; nil where nobody
-    /// has logged in, or a logout by an earlier build is all that is known.
+    /// is logged in and no session was lost.
     /// - Parameters:
     ///   - version: the record's.
     ///   - isAside: whether credentials are kept aside under the same storage key.

@@ -80,8 +80,8 @@ import Testing
     }
 
     @Test(arguments: minute)
-    func `the client's token is put away when the secret is gone and it expires`(left: Duration, isServed: Bool) {
-        #expect(decide(client(left: left), secret: false) == (isServed ? .serve : .retire))
+    func `the client's token is put away when the secret is gone`(left: Duration, isServed: Bool) {
+        #expect(decide(client(left: left), secret: false) == .retire)
     }
 
     @Test(
@@ -180,7 +180,7 @@ import Testing
     @Test func `to force cannot renew what has nothing to be renewed with`() {
         let force = CredentialsQuery(policy: .localForceRefresh)
         #expect(decide(user(refreshToken: nil), secret: true, force) == .serve)
-        #expect(decide(client(), secret: false, force) == .serve)
+        #expect(decide(client(), secret: false, force) == .retire)
         #expect(decide(user(left: .zero, refreshToken: nil), secret: true, force) == .retire)
         #expect(decide(client(left: .zero), secret: false, force) == .retire)
     }
@@ -270,6 +270,41 @@ import Testing
                 == .levelNotAvailable)
     }
 
+    // MARK: While a renewal brings nothing
+
+    @Test(
+        arguments: [
+            (.milliseconds(59_999), true), (.milliseconds(1), true), (.zero, false), (.seconds(-1), false),
+        ] as [(Duration, Bool)])
+    func `a token that lives may be given while it is being renewed`(left: Duration, isGiven: Bool) {
+        func isSpared(
+            _ held: HeldCredentials?, _ decision: CredentialsDecision, _ query: CredentialsQuery = .init()
+        ) -> Bool {
+            CredentialsPolicy().serves(
+                whileRenewing: held, version: 7, decision: decision, query: query, now: Sample.now)
+        }
+        let refresh = CredentialsDecision.refresh(isEarly: false)
+        #expect(isSpared(user(left: left), refresh) == isGiven)
+        #expect(isSpared(user(left: left), .refresh(isEarly: true)) == isGiven)
+        #expect(isSpared(user(left: left), refresh, .init(minimumLifetime: .seconds(7200))) == isGiven)
+        #expect(isSpared(user(left: left), refresh, .init(lowestLevel: .user)) == isGiven)
+        #expect(isSpared(client(left: left), .obtainClientCredentials(isUpgrade: false)) == isGiven)
+        // The complaint is about an older one.
+        #expect(isSpared(user(left: left), refresh, .init(refusedByAPI: true, renewedPast: 6)) == isGiven)
+        for query in [
+            CredentialsQuery(refusedByAPI: true), .init(refusedByAPI: true, renewedPast: 7),
+            .init(policy: .localForceRefresh),
+        ] {
+            #expect(!isSpared(user(left: left), refresh, query))
+        }
+        #expect(
+            !isSpared(client(left: left), .obtainClientCredentials(isUpgrade: false), .init(lowestLevel: .user)))
+        for decision in [CredentialsDecision.upgrade, .obtainClientCredentials(isUpgrade: true), .retire] {
+            #expect(!isSpared(user(left: left), decision))
+        }
+        #expect(!isSpared(nil, .obtainClientCredentials(isUpgrade: false)))
+    }
+
     // MARK: Another registration
 
     /// The four ways in which a registration can change, and two of them together.
@@ -336,9 +371,12 @@ import Testing
     }
 
     @Test(arguments: lives)
-    func `the client's credentials serve until they expire when the secret is gone`(left: Duration) {
-        let terms = terms(secret: false, canUpgrade: true, client: Sample.client(secret: nil))
-        #expect(decide(client(left: left), terms) == (left >= .seconds(60) ? .serve : .retire))
+    func `the client's credentials serve no longer when the secret is gone`(left: Duration) {
+        for client in [Sample.client(secret: nil), Sample.client(id: "client-2", secret: nil)] {
+            let terms = terms(secret: false, canUpgrade: true, client: client)
+            #expect(decide(self.client(left: left), terms) == .retire)
+            #expect(decide(self.client(left: left), terms, .init(policy: .local)) == .serve)
+        }
     }
 
     @Test func `the same registration written otherwise is no other`() {
@@ -570,7 +608,8 @@ import Testing
         let next: CredentialsLevel = secret ? .client : .basic
         if query.policy == .local, ![.serve, .missing, .levelNotAvailable].contains(decision) { return false }
         // What is good is served, unless there is something to better and the means to do it.
-        if let held, isValid, isPlain, held.level >= query.lowestLevel, !isChanged || !terms.canUpgrade && !secret,
+        if let held, isValid, isPlain, held.level == .user || secret, held.level >= query.lowestLevel,
+            !isChanged || !terms.canUpgrade && !secret,
             decision != .serve, decision != .refresh(isEarly: true)
         {
             return false

@@ -46,9 +46,12 @@ import Testing
         }
     }
 
-    @Test func `none ends a session in a way of its own or refreshes early`() {
+    @Test func `only tidal ends a session by more than a dead grant, and none refreshes early`() {
         for preset in ProviderPreset.all {
-            #expect(preset.sessionEndingAnswers == [])
+            let pairs = preset.sessionEndingAnswers.map { "\($0.status) \($0.error ?? "")" }
+            #expect(
+                preset == .tidal ? pairs.count == 6 : pairs == ["400 invalid_grant", "401 invalid_grant"], "\(pairs)")
+            #expect(preset.configurationErrors.isEmpty == (preset == .tidal))
             #expect(preset.refreshLeadTime == .zero)
         }
     }

@@ -370,7 +370,8 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
         #expect(broker.time.slept == [])
         let state = await broker.call(.get, "/credentials/status", tenant: "t1")
-        #expect(state.text == #"{"logged_in":false,"level":"basic","expires":null,"refreshable":false}"#)
+        #expect(
+            state.text == #"{"logged_in":false,"level":"basic","expires":null,"refreshable":false,"state":"ended"}"#)
         #expect(await broker.get().level == "basic")
         #expect(broker.transport.seen.count == 1)
     }
@@ -443,7 +444,7 @@ internal import TokenBroker
         arguments: [
             (#""client_id": "c1", "scopes": ["more"]"#, 400, "invalid_grant", 200, "basic"),
             (#""client_id": "c1", "client_secret": "new""#, 400, "invalid_grant", 200, "client"),
-            (#""client_id": "c1", "client_secret": "new""#, 401, "invalid_client", 502, nil),
+            (#""client_id": "c1", "client_secret": "new""#, 401, "invalid_client", 424, nil),
             (#""client_id": "c1", "client_secret": "new""#, 400, "invalid_request", 502, nil),
         ] as [(String, Int, String, Int, String?)])
     func `a refusal that may be about a new secret ends no session`(
@@ -499,6 +500,7 @@ internal import TokenBroker
         #expect((answer.status, answer.code) == (424, "illegal_configuration"))
         #expect(answer.json["error_code"] == .string("6001"))
         #expect(broker.transport.seen.count == 1)
+        broker.time.advance(by: .seconds(30))
         broker.transport.enqueue(.json(status, #"{"error": "invalid_client"}"#))
         #expect(await broker.get().json["error_code"] == .string("invalid_client"))
     }
@@ -507,11 +509,15 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.withSecret)
         broker.transport.enqueue(
-            .json(200, BrokerHarness.token("client-1", expiresIn: 100)), .json(400, #"{"error": "invalid_grant"}"#))
+            .json(200, BrokerHarness.token("client-1", expiresIn: 100)), .json(400, #"{"error": "invalid_grant"}"#),
+            .json(400, #"{"error": "invalid_grant"}"#))
         _ = await broker.get()
         broker.time.advance(by: .seconds(50))
+        let answer = await broker.get()
+        #expect((answer.token, answer.json["degraded"]?["code"]) == ("client-1", .string("illegal_configuration")))
+        broker.time.advance(by: .seconds(50))
         #expect(await broker.get().code == "illegal_configuration")
-        #expect(await broker.get("min_ttl=10").token == "client-1")
+        #expect(await broker.get("policy=local").token == "client-1")
     }
 
     // MARK: Trust and addresses

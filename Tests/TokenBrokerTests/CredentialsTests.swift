@@ -85,7 +85,7 @@ internal import TokenBroker
     ])
     func `level refuses a lower one`(level: String, isClient: Bool, held: String, status: Int) async throws {
         let broker = try await BrokerHarness()
-        await broker.makeTenant()
+        await broker.makeTenant("t1", Self.withSecret)
         await broker.set("a1", members: #""level": "\#(isClient ? "client" : "user")", "#)
         let answer = await broker.get("level=\(level)")
         #expect(answer.status == status)
@@ -119,16 +119,17 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 2)
     }
 
-    @Test func `client credentials that cannot be renewed serve until they expire and then the identifier does`()
-        async throws
-    {
+    @Test(arguments: [
+        #"{"client_id": "c1"}"#, #"{"client_id": "c1", "client_secret": "s1", "client_credentials": "off"}"#,
+    ])
+    func `client credentials serve only where the tenant has the level`(tenant: String) async throws {
         let broker = try await BrokerHarness()
-        await broker.makeTenant()
+        await broker.makeTenant("t1", Self.withSecret)
         await broker.set("a1", lifetime: .seconds(100), members: #""level": "client", "#)
-        broker.time.advance(by: .seconds(40))
         #expect(await broker.get().level == "client")
-        broker.time.advance(by: .milliseconds(1))
+        await broker.makeTenant("t1", tenant)
         #expect(await broker.get().level == "basic")
+        #expect(await broker.get("level=client").code == "level_not_available")
         #expect(broker.transport.seen.isEmpty)
     }
 

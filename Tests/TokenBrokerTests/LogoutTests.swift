@@ -99,7 +99,11 @@ internal import TokenBroker
         #expect(await broker.get("api_error_sub_status=11003").level == "basic")
         let id = RecordID(.credentials, TenantName("t1")!, key: "default")
         let ended = try await broker.vault.read(id).flatMap { CredentialRecord(decoding: $0.content.revealedBytes) }
-        #expect(ended == CredentialRecord(held: nil, ended: SHA256.digest(Array("r1".utf8))))
+        #expect(
+            ended
+                == CredentialRecord(
+                    held: nil, ended: SHA256.digest(Array("r1".utf8)),
+                    session: EndedSession(.revoked, at: broker.time.now)))
         _ = await Self.delete(broker)
         let purged = try await broker.vault.read(id).flatMap { CredentialRecord(decoding: $0.content.revealedBytes) }
         #expect(purged == CredentialRecord(held: nil))

@@ -55,8 +55,8 @@ internal import TokenBroker
             (60, 3600, 3240, 3300),
             // Half of a short life is left alone.
             (86_400, 3600, 1440, 1800), (600, 100, 40, 50), (600, 61, 30, 31), (600, 60, 30, 30),
-            // Too short to be worth it: the notice's time.
-            (600, 59, -241, -241), (60, 1, -299, -299),
+            // Too short to be worth it: the notice's time, but not at once, since its successor would be due then, too.
+            (600, 59, 30, 30), (600, 29, 29, 29), (60, 1, 1, 1),
         ])
     func `falls due ahead of the expiry, by lot up to a fifth earlier`(
         lead: Int, lifetime: Int, earliest: Int, latest: Int
@@ -167,9 +167,9 @@ internal import TokenBroker
         broker.transport.always(.json(403, ""))
         await broker.set("a1", refresh: "r1")
         var marks: [Duration] = []
-        while let mark = try await Self.mark(broker) {
+        while try await Self.notices(broker) == 0 {
+            let mark = try #require(try await Self.mark(broker))
             marks.append(mark)
-            #expect(try await Self.notices(broker) == 0)
             Self.advance(broker, to: mark + .milliseconds(1))
             await Self.look(broker)
             #expect(broker.transport.seen.count == marks.count)
@@ -181,10 +181,61 @@ internal import TokenBroker
         }
         #expect(marks.last == .seconds(3300))
         #expect(try await Self.notices(broker) == 1)
-        // From then on it is the readers' affair.
-        Self.advance(broker, to: .seconds(3599))
+    }
+
+    /// How long the provider is away from the notice on.
+    @Test(arguments: [40, 290, 310, 600, 7200, 90_000])
+    func `goes on after an outage, however long that outlives the token`(outage: Int) async throws {
+        let broker = try await Self.make()
+        broker.transport.always(.json(403, ""))
+        await broker.set("a1", refresh: "r1")
+        let end = Duration.seconds(3300 + outage)
+        var (last, longest) = (Duration.zero, Duration.zero)
+        while true {
+            let mark = try #require(try await Self.mark(broker))
+            if mark > .seconds(3300) { longest = max(longest, mark - last) }
+            if mark >= end { break }
+            Self.advance(broker, to: mark + .milliseconds(1))
+            await Self.look(broker)
+            last = mark
+        }
+        // From 30 s to a quarter of an hour, and a fifth by lot.
+        #expect(longest >= .seconds(30) && longest <= .seconds(1081))
+        #expect(try await Self.notices(broker) == 1)
+        let calls = broker.transport.seen.count
+        broker.transport.always(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        Self.advance(broker, to: try #require(try await Self.mark(broker)) + .milliseconds(1))
         await Self.look(broker)
-        #expect((broker.transport.seen.count, try await Self.notices(broker)) == (marks.count, 1))
+        #expect(await broker.get("policy=local").token == "a2")
+        #expect(broker.transport.seen.count == calls + 1)
+        // The new token is looked after as any other.
+        let mark = try #require(try await Self.mark(broker))
+        broker.transport.always(.json(403, ""))
+        while try await Self.notices(broker) == 1 {
+            Self.advance(broker, to: try #require(try await Self.mark(broker)) + .milliseconds(1))
+            await Self.look(broker)
+        }
+        #expect(mark < ManualTime.beginning.duration(to: broker.time.now))
+        #expect(try await Self.notices(broker) == 2)
+    }
+
+    @Test func `a session that has ended, or that nobody wants renewed, is not tried for ever`() async throws {
+        let broker = try await Self.make()
+        broker.transport.always(.json(403, ""))
+        await broker.set("a1", refresh: "r1")
+        await broker.set("b1", refresh: "r2", storageKey: "other")
+        Self.advance(broker, to: .seconds(3301))
+        await Self.look(broker)
+        #expect(try await Self.notices(broker) == 2)
+        broker.transport.always(.json(400, #"{"error": "invalid_grant"}"#))
+        #expect(await broker.get("level=user&storage_key=other&policy=local_force_refresh").status == 424)
+        #expect(try await Self.mark(broker, "other") == nil)
+        await broker.makeTenant("t1", Self.tenant(nil))
+        let calls = broker.transport.seen.count
+        Self.advance(broker, to: .seconds(3600))
+        await Self.look(broker)
+        #expect(try await Self.mark(broker) == nil)
+        #expect((broker.transport.seen.count, try await Self.notices(broker)) == (calls, 2))
     }
 
     @Test func `a failure whose notice cannot be written is told once later`() async throws {
@@ -192,14 +243,17 @@ internal import TokenBroker
         let broker = try await Self.make(store: store)
         broker.transport.always(.json(403, ""))
         await broker.set("a1", refresh: "r1", lifetime: .seconds(100))
-        store.disturb([.refuse, .loseAnswer]) { if case .settleDue(_, _, _, nil) = $0 { true } else { false } }
+        // The attempt itself moves the mark by exactly half a minute.
+        let owned = ManualTime.beginning.advanced(by: .seconds(81))
+        store.disturb([.refuse, .loseAnswer]) { change in
+            if case .settleDue(_, _, _, let next) = change { next != owned } else { false }
+        }
         for _ in 0..<4 {
             broker.time.advance(by: .seconds(51))
             await Self.look(broker)
         }
         #expect(store.remainingFaults == 0)
         #expect(try await Self.notices(broker) == 1)
-        #expect(try await Self.mark(broker) == nil)
     }
 
     @Test func `a session that the provider ends expires no more`() async throws {

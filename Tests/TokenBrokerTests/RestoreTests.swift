@@ -33,7 +33,7 @@ internal import TokenBroker
         #expect(answer.status == 200)
         #expect(
             answer.text == #"{"storage_key":"default","level":"user","client_id":"c1","granted_scopes":[],"#
-                + #""user_id":"42","expires":"2026-11-21T09:00:01Z","refreshable":true}"#)
+                + #""user_id":"42","expires":"2026-11-21T09:00:00Z","refreshable":true}"#)
         #expect(answer.fields["Cache-Control"] == "no-store")
         #expect(answer.version > before.version)
         #expect(await broker.status().isLoggedIn == true)

@@ -228,17 +228,18 @@ internal import TokenBroker
     // MARK: After a rotation of the secret
 
     @Test func `after a rotation of the secret are invalid_grant only`() async throws {
-        for (status, error, level) in [
-            (400, "invalid_grant", "client"), (401, "invalid_grant", "client"), (401, "invalid_client", nil),
-            (400, "unauthorized_client", nil), (400, "invalid_request", nil), (401, "access_denied", nil),
-        ] {
+        for (status, error, code, level) in [
+            (400, "invalid_grant", 200, "client"), (401, "invalid_grant", 200, "client"),
+            (401, "invalid_client", 424, nil), (400, "unauthorized_client", 424, nil),
+            (400, "invalid_request", 502, nil), (401, "access_denied", 502, nil),
+        ] as [(Int, String, Int, String?)] {
             let broker = try await Self.expired(
                 "{" + BrokerHarness.oidc + #""client_id": "c1", "client_secret": "s1"}"#)
             await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c1", "client_secret": "s2"}"#)
             broker.transport.enqueue(
                 .json(status, #"{"error": "\#(error)"}"#), .json(200, BrokerHarness.token("client-1")))
             let answer = await broker.get()
-            #expect((answer.status, answer.level) == (level == nil ? 502 : 200, level), "\(status) \(error)")
+            #expect((answer.status, answer.level) == (code, level), "\(status) \(error)")
             #expect(await broker.status().isLoggedIn == (level == nil))
             let last = try await broker.events().last { $0.kind == .refreshFailed }
             #expect(last?.data["error_code"] == .string(error))
@@ -246,10 +247,14 @@ internal import TokenBroker
     }
 
     @Test func `are judged anew once the new secret has been taken`() async throws {
-        let broker = try await Self.expired("{" + BrokerHarness.oidc + #""client_id": "c1", "client_secret": "s1"}"#)
-        await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c1", "client_secret": "s2"}"#)
+        func tenant(_ secret: String) -> String {
+            "{" + BrokerHarness.oidc + #""client_id": "c1", "client_secret": "\#(secret)", "#
+                + #""session_ending_answers": [{"status": 401, "error": "session_over"}]}"#
+        }
+        let broker = try await Self.expired(tenant("s1"))
+        await broker.makeTenant("t1", tenant("s2"))
         broker.transport.enqueue(
-            .json(200, BrokerHarness.token("a2")), .json(401, #"{"error": "invalid_client"}"#),
+            .json(200, BrokerHarness.token("a2")), .json(401, #"{"error": "session_over"}"#),
             .json(200, BrokerHarness.token("client-1")))
         #expect(await broker.get().token == "a2")
         #expect(await broker.get("policy=local_force_refresh").level == "client")

@@ -122,7 +122,7 @@ internal import TokenBroker
         members: String, outer: String, level: String
     ) async throws {
         let broker = try await BrokerHarness()
-        await broker.makeTenant()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1"}"#)
         let answer = await Self.put(
             broker, #"{"credentials": {"client_id": "c1", "token": "a1"\#(members)}\#(outer)}"#)
         #expect(answer.json["level"] == .string(level))

@@ -308,7 +308,7 @@ internal import TokenBroker
     @Test(arguments: [400, 401, 403, 404])
     func `a refusal is not asked for twice`(status: Int) async throws {
         let broker = try await Self.expired()
-        broker.transport.always(.json(status, Self.error("unsupported_grant_type", "no")))
+        broker.transport.always(.json(status, Self.error("invalid_scope", "no")))
         let answer = await broker.get()
         #expect((answer.status, answer.code) == (502, "unexpected_error"))
         #expect(broker.transport.seen.count == 1)

@@ -37,7 +37,7 @@ internal import TokenBroker
         let answer = await Self.status(broker)
         #expect(
             answer.text == #"{"logged_in":\#(isLoggedIn),"level":"user","expires":"2026-11-21T10:00:00Z","#
-                + #""refreshable":\#(isRefreshable)}"#)
+                + #""refreshable":\#(isRefreshable),"state":"active"}"#)
         #expect(broker.transport.seen.isEmpty)
     }
 

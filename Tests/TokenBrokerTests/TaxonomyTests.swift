@@ -26,6 +26,8 @@ internal import TokenBroker
         var errorCode: String?
         var retryAfter: Int?
         var pointers: [String] = []
+        /// Whether it tells of a session that is over.
+        var tellsOfSession = false
         /// Fields that this answer has beside the usual ones.
         var fields: Fields = [:]
         let bring: @Sendable () async throws -> (broker: BrokerHarness, answer: BrokerHarness.Answer)
@@ -172,7 +174,7 @@ internal import TokenBroker
                 bring: { try await exchange(.failure(.connectionLost(requestSent: true))) }),
             Situation(
                 code: .illegalConfiguration, status: 424, how: "the client is refused by name",
-                errorCode: "invalid_client",
+                errorCode: "invalid_client", retryAfter: 30,
                 bring: { try await client(.json(401, refusal(#""error": "invalid_client""#))) }),
             Situation(
                 code: .illegalConfiguration, status: 424, how: "the provider's address may not be called",
@@ -188,7 +190,7 @@ internal import TokenBroker
             [
                 Situation(
                     code: .illegalConfiguration, status: 424, how: "the client is refused with \(spelling)",
-                    errorCode: "1005",
+                    errorCode: "1005", retryAfter: 30,
                     bring: {
                         try await client(.json(401, refusal(#""error": "invalid_client", "\#(spelling)": 1005"#)))
                     }),
@@ -218,7 +220,7 @@ internal import TokenBroker
             code: .levelNotAvailable, status: 424, how: "nobody is logged in",
             bring: { try await call(.get, "/credentials?level=user") }),
         Situation(
-            code: .levelNotAvailable, status: 424, how: "the session has ended meanwhile",
+            code: .levelNotAvailable, status: 424, how: "the session has ended meanwhile", tellsOfSession: true,
             bring: {
                 let broker = try await made()
                 await broker.set("\(canary)-access", refresh: "\(canary)-refresh", lifetime: .zero)
@@ -380,6 +382,7 @@ internal import TokenBroker
         if situation.errorCode != nil { members.insert("error_code") }
         if situation.retryAfter != nil { members.insert("retry_after") }
         if !situation.pointers.isEmpty { members.insert("errors") }
+        if situation.tellsOfSession { members.insert("session") }
         #expect(Set(problem.keys) == members)
         for field in ["WWW-Authenticate", "Allow"] {
             #expect(answer.fields.values(field) == situation.fields.values(field))

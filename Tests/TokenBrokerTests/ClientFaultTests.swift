@@ -1,0 +1,219 @@
+internal import BrokerCore
+internal import BrokerTesting
+internal import CredentialStore
+internal import ExternalText
+internal import HTTPCodec
+internal import JSON
+internal import OAuth
+internal import Testing
+internal import TokenBroker
+
+/// A provider that does not accept the tenant's client, as after its secret has expired: no fault of any user.
+@Suite struct `A client that its provider refuses` {
+    private static let tenant = "{" + BrokerHarness.oidc + #""client_id": "c1", "client_secret": "s1"}"#
+    private static let refusal = ScriptedTransport.Step.json(401, #"{"error": "invalid_client"}"#)
+    private static let users = (1...5).map { "user\($0)" }
+
+    /// Users whose tokens are over, at a provider that refuses their client.
+    private static func make(
+        _ tenant: String = tenant, users: [String] = users, lifetime: Duration = .zero,
+        store: any RecordStore = MemoryRecordStore()
+    ) async throws -> BrokerHarness {
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant("t1", tenant)
+        for user in users { await broker.set("a-\(user)", refresh: "r-\(user)", lifetime: lifetime, storageKey: user) }
+        broker.transport.always(refusal)
+        return broker
+    }
+
+    private static func get(_ broker: BrokerHarness, _ user: String, _ query: String = "") async -> BrokerHarness.Answer
+    {
+        await broker.get("storage_key=\(user)\(query)")
+    }
+
+    private static func notices(_ broker: BrokerHarness) async throws -> [JSONValue] {
+        try await broker.events().filter { $0.kind == .providerDegraded }.map(\.data)
+    }
+
+    // MARK: Sessions
+
+    @Test func `logs nobody out, is asked for once, and is told of once`() async throws {
+        let broker = try await Self.make()
+        for _ in 0..<3 {
+            for user in Self.users {
+                let answer = await Self.get(broker, user)
+                #expect((answer.status, answer.code) == (424, "illegal_configuration"))
+                #expect(answer.json["error_code"] == .string("invalid_client"))
+                #expect(answer.retryAfter == 30)
+                #expect(answer.json["detail"]?.text?.contains("client_secret") == true)
+            }
+        }
+        #expect(broker.transport.seen.count == 1)
+        for user in Self.users {
+            #expect(await broker.status(storageKey: user).isLoggedIn == true)
+            #expect(try await broker.aside(storageKey: user) == nil)
+        }
+        #expect(try await broker.causes() == Array(repeating: "set", count: 5))
+        let notice = try #require(try await Self.notices(broker).first)
+        #expect(try await Self.notices(broker).count == 1)
+        #expect(
+            notice.object?.mapValues { $0.text } == [
+                "tenant": "t1", "error": "illegal_configuration", "error_code": "invalid_client",
+                "retry_at": "2026-11-21T09:00:30Z", "time": "2026-11-21T09:00:00Z",
+            ])
+        #expect(broker.log.filter { $0.contains("client_refused") }.count == 1)
+    }
+
+    @Test(
+        arguments: [
+            (400, "invalid_client", 424), (401, "invalid_client", 424), (403, "invalid_client", 424),
+            (400, "unauthorized_client", 424), (401, "unauthorized_client", 424),
+            (400, "unsupported_grant_type", 424), (408, "invalid_client", 502), (429, "invalid_client", 503),
+            (500, "invalid_client", 503), (400, "invalid_request", 502), (401, "access_denied", 502),
+            (400, "invalid_scope", 502), (401, "", 502), (400, "invalid_grant", 200), (401, "invalid_grant", 200),
+        ] as [(Int, String, Int)])
+    func `is told apart from a grant that is dead`(status: Int, error: String, answered: Int) async throws {
+        let broker = try await Self.make(users: ["default"])
+        let body = error.isEmpty ? "" : #"{"error": "\#(error)"}"#
+        broker.transport.always(
+            .decide { seen in
+                seen.form["grant_type"] == "refresh_token"
+                    ? .json(status, body) : .json(200, BrokerHarness.token("client-1"))
+            })
+        #expect(await broker.get().status == answered)
+        #expect(await broker.status().isLoggedIn == (answered != 200))
+        #expect(try await Self.notices(broker).count == (answered == 424 ? 1 : 0))
+    }
+
+    @Test func `ends sessions where the tenant says that it does`() async throws {
+        let broker = try await Self.make(
+            "{" + BrokerHarness.oidc
+                + #""client_id": "c1", "session_ending_answers": [{"status": 401, "error": "invalid_client"}]}"#)
+        #expect(await Self.get(broker, "user1").level == "basic")
+        #expect(try await Self.notices(broker).isEmpty)
+    }
+
+    // MARK: Trying again
+
+    @Test func `is asked for by one user each half minute`() async throws {
+        let broker = try await Self.make()
+        for round in 1...4 {
+            for user in Self.users { #expect(await Self.get(broker, user).code == "illegal_configuration") }
+            #expect(broker.transport.seen.count == round)
+            broker.time.advance(by: .milliseconds(29_999))
+            for user in Self.users { #expect(await Self.get(broker, user).retryAfter == 1) }
+            #expect(broker.transport.seen.count == round)
+            broker.time.advance(by: .milliseconds(1))
+        }
+        #expect(try await Self.notices(broker).count == 1)
+    }
+
+    @Test func `that is accepted again is that for all users`() async throws {
+        let broker = try await Self.make()
+        for user in Self.users { #expect(await Self.get(broker, user).status == 424) }
+        broker.time.advance(by: .seconds(30))
+        broker.transport.always(
+            .decide { .json(200, BrokerHarness.token("new-\($0.form["refresh_token"] ?? "")")) })
+        for user in Self.users { #expect(await Self.get(broker, user).token == "new-r-\(user)") }
+        #expect(broker.transport.seen.count == 6)
+        // The next fault is a new one.
+        broker.transport.always(Self.refusal)
+        #expect(await Self.get(broker, "user1", "&policy=local_force_refresh").status == 424)
+        #expect(try await Self.notices(broker).count == 2)
+    }
+
+    @Test func `is asked for at once when the tenant is put again`() async throws {
+        let broker = try await Self.make()
+        #expect(await Self.get(broker, "user1").status == 424)
+        await broker.makeTenant("t1", Self.tenant)
+        #expect(await Self.get(broker, "user2").status == 424)
+        #expect(broker.transport.seen.count == 2)
+        await broker.makeTenant("t1", Self.tenant.replacing("s1", with: "s2"))
+        broker.transport.always(.json(200, BrokerHarness.token("new")))
+        #expect(await Self.get(broker, "user3").token == "new")
+        #expect(await Self.get(broker, "user1").token == "new")
+        #expect(broker.transport.seen.count == 4)
+    }
+
+    @Test func `keeps nobody from a token that lives`() async throws {
+        let broker = try await Self.make(users: ["default"], lifetime: .seconds(40))
+        let answer = await broker.get()
+        #expect((answer.status, answer.token) == (200, "a-default"))
+        #expect(answer.json["degraded"]?["code"] == .string("illegal_configuration"))
+        #expect(answer.json["degraded"]?["retry_at"] == .string("2026-11-21T09:00:30Z"))
+        broker.time.advance(by: .seconds(40))
+        #expect(await broker.get().code == "illegal_configuration")
+    }
+
+    @Test func `is one of its tenant and no other`() async throws {
+        let broker = try await Self.make()
+        #expect(await Self.get(broker, "user1").status == 424)
+        await broker.makeTenant("t2", Self.tenant.replacing("s1", with: "s2"))
+        await broker.set("b1", refresh: "r", lifetime: .zero, tenant: "t2")
+        broker.transport.always(.json(200, BrokerHarness.token("b2")))
+        #expect(await broker.get(tenant: "t2").token == "b2")
+        #expect(await Self.get(broker, "user2").status == 424)
+    }
+
+    // MARK: Replicas
+
+    @Test func `is asked for by one replica each half minute, and told of by one`() async throws {
+        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+        await one.makeTenant("t1", Self.tenant)
+        for user in Self.users { await one.set("a", refresh: "r-\(user)", lifetime: .zero, storageKey: user) }
+        for broker in [one, two] { broker.transport.always(Self.refusal) }
+        func calls() -> Int { one.transport.seen.count + two.transport.seen.count }
+        func readAll() async {
+            for (index, user) in Self.users.enumerated() {
+                #expect(await Self.get(index % 2 == 0 ? one : two, user).status == 424)
+            }
+        }
+        await readAll()
+        // Each finds out for itself first.
+        #expect(calls() == 2)
+        for round in 1...3 {
+            one.time.advance(by: .seconds(30))
+            await readAll()
+            #expect(calls() == 2 + round)
+        }
+        #expect(try await Self.notices(one).count == 1)
+        one.time.advance(by: .seconds(30))
+        for broker in [one, two] { broker.transport.always(.json(200, BrokerHarness.token("new"))) }
+        #expect(await Self.get(two, "user1").token == "new")
+        #expect(await Self.get(one, "user2").token == "new")
+    }
+
+    @Test func `is told of once though the store fails`() async throws {
+        let store = BrokerFaultyStore()
+        let broker = try await Self.make(store: store)
+        store.disturb([.loseAnswer]) { $0.writes(.trouble) && $0.isInsertOfTenantTrouble }
+        for user in Self.users { #expect(await Self.get(broker, user).status == 424) }
+        #expect(store.remainingFaults == 0)
+        broker.time.advance(by: .seconds(30))
+        #expect(await Self.get(broker, "user1").status == 424)
+        #expect(try await Self.notices(broker).count == 1)
+    }
+
+    // MARK: Listeners
+
+    @Test func `is told to those who hear of the whole tenant`() async throws {
+        let broker = try await Self.make()
+        let whole = await broker.makeKey()
+        let narrow = await broker.makeKey(
+            "t1", #"{"name": "n", "permissions": ["events"], "storage_keys": ["user1"]}"#)
+        let (one, other) = (await broker.listen(key: whole), await broker.listen(key: narrow))
+        #expect(await Self.get(broker, "user1").status == 424)
+        // Its notice comes before the failure of the renewal that met it.
+        let kinds = ["refresh.started", "refresh.refreshing_access_token", "provider.degraded", "refresh.failed"]
+        #expect(await one.events(4).map(\.name) == kinds)
+        #expect(await other.events(3).map(\.name) == kinds.filter { $0 != "provider.degraded" })
+        await one.close()
+        await other.close()
+    }
+}
+
+extension RecordChange {
+    fileprivate var isInsertOfTenantTrouble: Bool {
+        if case .insert(let record) = self { record.id.key.isEmpty } else { false }
+    }
+}
