@@ -127,19 +127,7 @@ extension RenewalRun {
     /// Whether the provider's answer ends the session. Where the refresh token may have been spent by a call whose answer
     /// was lost, the refusal need not be the provider's or the user's will, and the events and the metrics tell it apart.
     func endsSession(_ answer: TokenErrorResponse) async -> Bool {
-        guard let held = current.record.held else { return false }
-        do throws(BrokerError) {
-            guard try await provider.isCurrent(tenant) else {
-                // It may have been the old secret that was refused.
-                isSuperseded = true
-                failure = BrokerError(
-                    .conflict, "The tenant was configured anew meanwhile.", errorCode: answer.errorCode)
-                return false
-            }
-        } catch {
-            failure = error
-            return false
-        }
+        guard let held = current.record.held, await !isOutdated(refusedWith: answer.errorCode) else { return false }
         // A refusal of another client than the one that logged the user in says nothing about the session.
         let client = grant == .upgrade ? held.obtainedWith : tenant.terms.client
         guard held.isEnded(by: answer, refreshedBy: client) else {
@@ -150,6 +138,19 @@ extension RenewalRun {
             return false
         }
         ending = answer
+        return true
+    }
+
+    /// Whether a refusal is to be kept from having an effect, because the tenant was configured anew meanwhile: it may have
+    /// been the old secret that was refused.
+    func isOutdated(refusedWith errorCode: String?) async -> Bool {
+        do throws(BrokerError) {
+            if try await provider.isCurrent(tenant) { return false }
+            isSuperseded = true
+            failure = BrokerError(.conflict, "The tenant was configured anew meanwhile.", errorCode: errorCode)
+        } catch {
+            failure = error
+        }
         return true
     }
 

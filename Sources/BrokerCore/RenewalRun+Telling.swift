@@ -73,3 +73,29 @@ extension RenewalRun {
         return decision.isUpgrade ? error.asFailedUpgrade : error
     }
 }
+
+extension CredentialsDecision {
+    /// Whether it carries credentials over to the client that is configured now.
+    var isUpgrade: Bool {
+        switch self {
+        case .upgrade, .obtainClientCredentials(isUpgrade: true): true
+        default: false
+        }
+    }
+}
+
+extension BrokerError {
+    /// Whatever kept an upgrade from succeeding is told as something that may be over next time: the user stays
+    /// logged in with what is stored.
+    var asFailedUpgrade: BrokerError {
+        switch code {
+        case .retryableError, .storageUnavailable, .notFound: return self
+        case .networkError: return BrokerError(.retryableError, detail, retryAfter: retryAfter)
+        default: break
+        }
+        return BrokerError(
+            .retryableError,
+            "The stored credentials were obtained with another client configuration, and carrying them over to the "
+                + "present one failed: \(detail)", errorCode: errorCode, retryAfter: 5)
+    }
+}

@@ -437,6 +437,7 @@ final class RenewalRun {
             if isUpgrade { break }
             if case .refusedWithoutCause(_, let status) = answer { unexplainedStatus = status }
             if case .clientRefused(let error) = answer {
+                if await isOutdated(refusedWith: error.errorCode) { return .denied }
                 failure = error.retrying(after: ClientFaults.pause)
                 await provider.clientFaults.note(error, tenant, call.grant)
             }
@@ -584,31 +585,5 @@ extension Result {
     fileprivate var isFailure: Bool {
         if case .failure = self { return true }
         return false
-    }
-}
-
-extension CredentialsDecision {
-    /// Whether it carries credentials over to the client that is configured now.
-    var isUpgrade: Bool {
-        switch self {
-        case .upgrade, .obtainClientCredentials(isUpgrade: true): true
-        default: false
-        }
-    }
-}
-
-extension BrokerError {
-    /// Whatever kept an upgrade from succeeding is told as something that may be over next time: the user stays
-    /// logged in with what is stored.
-    var asFailedUpgrade: BrokerError {
-        switch code {
-        case .retryableError, .storageUnavailable, .notFound: return self
-        case .networkError: return BrokerError(.retryableError, detail, retryAfter: retryAfter)
-        default: break
-        }
-        return BrokerError(
-            .retryableError,
-            "The stored credentials were obtained with another client configuration, and carrying them over to the "
-                + "present one failed: \(detail)", errorCode: errorCode, retryAfter: 5)
     }
 }

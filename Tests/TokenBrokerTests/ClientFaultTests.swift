@@ -135,6 +135,21 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 4)
     }
 
+    /// A replica that has not heard of the new secret yet shows the old one.
+    @Test func `is none where the tenant was put with another secret meanwhile`() async throws {
+        let broker = try await Self.make()
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, Self.refusal))
+        async let answer = Self.get(broker, "user1")
+        await gate.arrivals()
+        await broker.makeTenant("t1", Self.tenant.replacing("s1", with: "s2"))
+        broker.transport.always(.json(200, BrokerHarness.token("new")))
+        gate.open()
+        #expect(await answer.token == "new")
+        #expect(try await Self.notices(broker).isEmpty)
+        #expect(await Self.get(broker, "user2").token == "new")
+    }
+
     @Test func `keeps nobody from a token that lives`() async throws {
         let broker = try await Self.make(users: ["default"], lifetime: .seconds(40))
         let answer = await broker.get()

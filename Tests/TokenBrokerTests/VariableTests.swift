@@ -21,6 +21,8 @@ internal import Testing
             ("PROVIDER_NETWORKS", "0.0.0.0/0", 78), ("PROVIDER_NETWORKS", "169.254.0.0/16", 78),
             ("PROVIDER_NETWORKS", "169.254.169.254", 0), ("PROVIDER_NETWORKS", "169.254.169.254/32", 0),
             ("PROVIDER_NETWORKS", "169.254.169.254/31", 78), ("PROVIDER_NETWORKS", "100.64.0.0/10,::/0", 0),
+            ("RENEWAL_PATIENCE", "-1", 78), ("RENEWAL_PATIENCE", "0", 0), ("RENEWAL_PATIENCE", "60", 0),
+            ("RENEWAL_PATIENCE", "61", 78), ("RENEWAL_PATIENCE", "2.5", 78),
             ("PROVIDER_TIMEOUT", "21", 78), ("MIGRATE", "false", 0), ("MIGRATE", "no", 78),
             ("TRUSTED_PROXIES", "10.0.0.0/8, 2001:db8::/32,192.0.2.1", 0), ("TRUSTED_PROXIES", "10.0.0.1/8", 78),
             ("TRUSTED_PROXIES", "10.0.0.0/8,", 78), ("TRUSTED_PROXIES", "proxy.example", 78),
