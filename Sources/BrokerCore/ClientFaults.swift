@@ -71,7 +71,7 @@ final class ClientFaults: Sendable {
             try await records.commit([change(of: content(tenant, since: since), tenant.name, over: standing?.version)])
             return nil
         } catch {
-            // Another replica has taken its turn. A store that is away keeps nobody from asking: the lease does.
+            // Another replica has taken its turn. Where the store is away, the claim of the lease decides whether the provider is asked.
             return error == .conflict ? standing(tenant, grant) : nil
         }
     }

@@ -197,7 +197,7 @@ package final class CredentialsProvider: Sendable {
         throw BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1)
     }
 
-    /// Until when a caller waits who has a token that lives.
+    /// Until when a caller waits while the token at hand lives.
     private func soon(_ deadline: MonotonicInstant?) -> MonotonicInstant? {
         guard let renewalPatience else { return deadline }
         let end = time.monotonic.advanced(by: renewalPatience)
@@ -205,7 +205,7 @@ package final class CredentialsProvider: Sendable {
     }
 
     /// Why the token at hand is given without a renewal; nil where one is to be tried.
-    /// - Parameter obstacle: what the one that this call has tried failed with.
+    /// - Parameter obstacle: what the renewal failed with that this call has tried.
     private func degradation(
         _ id: CredentialsID, _ version: Int64, of tenant: Tenant, _ obstacle: BrokerError?
     ) -> Degradation? {
@@ -309,7 +309,7 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    /// How the user's session stands, for somebody who looks at it; nil where nobody has logged in.
+    /// How the user's session stands; nil where there is none and none was lost.
     ///
     /// A store that does not answer keeps nothing from being told but a renewal's failures.
     package func state(of snapshot: CredentialsSnapshot, _ id: CredentialsID) async -> CredentialsState? {

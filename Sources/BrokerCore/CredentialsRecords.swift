@@ -160,7 +160,7 @@ final class CredentialsRecords: Sendable {
         return version.map { .replace(record, version: $0) } ?? .insert(record)
     }
 
-    /// For how long a failure is remembered after which nobody has asked again.
+    /// For how long a failure is remembered that is the last one.
     private static let troubleLife: Duration = .seconds(30 * 86_400)
 
     // MARK: Writing

@@ -24,7 +24,8 @@ package struct Degradation: Sendable, Equatable {
 }
 
 extension EndedSession {
-    /// Writes the member `session`. It has no address for logging in again: only a login that somebody begins has one.
+    /// Writes the member `session`. It has no address for logging in again: an address belongs to a login that has begun,
+    /// and a read begins none.
     package func encode(to json: inout JSONWriter) {
         json.name("session")
         json.object { json in

@@ -10,8 +10,8 @@ internal import Synchronization
 ///
 /// Every record of credentials bears the time when it is to be looked at as a mark, written in the same commit
 /// (`ExpirySchedule`). Whoever moves the mark on by compare-and-set owns the attempt to renew. The notice goes into the
-/// log in the commit that takes the mark away, or moves it on for a further attempt, so that of several who try one
-/// succeeds, and a crash in between has either done both or nothing. That it was told stands in the record of what renewals
+/// log in the commit that takes the mark away, or moves it on for a further attempt, so that one of several
+/// tries succeeds, and a crash in between has either done both or nothing. That it was told stands in the record of what renewals
 /// have failed with (`RenewalTrouble`).
 ///
 /// Safe to use from any task.
@@ -183,7 +183,7 @@ package final class ExpiryJob: Sendable {
         {
             let isTold = try await isTold(id, held, due, mark)
             let candidate = Candidate(due: due, id: id, held: held, mark: mark, tenant: tenant, isTold: isTold)
-            // What is about to expire, or has expired while nobody looked, is told first.
+            // What is about to expire, or has expired while the job stood still, is told first.
             if isTold || schedule.isWorthRenewing(held, now: time.now) { return candidate }
             try await tell(candidate, from: mark)
             return nil

@@ -3,7 +3,7 @@ internal import Reactor
 
 /// When something is to be done about a token that is about to expire: its due marks.
 ///
-/// A mark means that listeners have yet to be told of the expiry, or that the token is to be renewed although nobody asks:
+/// A mark means that listeners have yet to be told of the expiry, or that the token is to be renewed without a request:
 /// that is tried until it succeeds or the session has ended. Where the tenant does not want it, the mark goes in the commit
 /// that tells them.
 struct ExpirySchedule: Sendable {

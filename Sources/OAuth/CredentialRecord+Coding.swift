@@ -37,7 +37,7 @@ extension CredentialRecord {
         } else {
             ended = json["quarantined"]?["credentials"].flatMap(HeldCredentials.init(json:))?.refreshTokenDigest
         }
-        // A cause of a newer build is one that this build cannot tell anybody.
+        // This build has no name for a cause of a newer one.
         if let time = json["session_ended"]?.integer, let cause = json["session_end"]?.string {
             session = EndedSession.Cause(cause).map { EndedSession($0, at: Timestamp(milliseconds: time)) }
         }

@@ -1,9 +1,9 @@
-/// That a user's session under a storage key is over although nobody asked for it, and why: told to callers until a user
-/// logs in again or is logged out.
+/// That a user's session under a storage key has ended without a logout, and why: told to callers until a user logs in
+/// again or is logged out.
 package struct EndedSession: Sendable, Equatable {
     /// Why credentials are gone. The raw values are the causes of `credentials.deauthorized`, and stand in records.
     package enum Cause: String, Sendable, CaseIterable {
-        /// Somebody asked for it.
+        /// A caller asked for it.
         case logout
         /// The provider ended the session.
         case revoked

@@ -96,8 +96,8 @@ package enum CredentialsState: String, Sendable, CaseIterable {
 }
 
 extension CredentialRecord {
-    /// How the user's session stands, as far as the record and what its renewals have failed with tell; nil where nobody
-    /// is logged in and no session was lost.
+    /// How the user's session stands, as far as the record and what its renewals have failed with tell; nil where no
+    /// user is logged in and no session was lost.
     /// - Parameters:
     ///   - version: the record's.
     ///   - isAside: whether credentials are kept aside under the same storage key.

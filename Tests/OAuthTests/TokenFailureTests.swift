@@ -14,7 +14,8 @@ import Testing
     ) -> TokenFailure {
         TokenFailure(
             grant: grant, status: status, answer: TokenErrorResponse(error: error, subStatus: nil),
-            sessionEndingAnswers: preset.sessionEndingAnswers + patterns, configurationErrors: preset.configurationErrors)
+            sessionEndingAnswers: preset.sessionEndingAnswers + patterns,
+            configurationErrors: preset.configurationErrors)
     }
 
     /// All that may be said to end a session.

@@ -37,7 +37,7 @@ internal import TokenBroker
 
     // MARK: Sessions
 
-    @Test func `logs nobody out, is asked for once, and is told of once`() async throws {
+    @Test func `ends no session, is asked for once, and is told of once`() async throws {
         let broker = try await Self.make()
         for _ in 0..<3 {
             for user in Self.users {
@@ -150,7 +150,7 @@ internal import TokenBroker
         #expect(await Self.get(broker, "user2").token == "new")
     }
 
-    @Test func `keeps nobody from a token that lives`() async throws {
+    @Test func `keeps no caller from a token that lives`() async throws {
         let broker = try await Self.make(users: ["default"], lifetime: .seconds(40))
         let answer = await broker.get()
         #expect((answer.status, answer.token) == (200, "a-default"))
@@ -211,7 +211,7 @@ internal import TokenBroker
 
     // MARK: Listeners
 
-    @Test func `is told to those who hear of the whole tenant`() async throws {
+    @Test func `is told to listeners of the whole tenant only`() async throws {
         let broker = try await Self.make()
         let whole = await broker.makeKey()
         let narrow = await broker.makeKey(

@@ -68,7 +68,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
-    @Test func `is told to nobody where there was none`() async throws {
+    @Test func `is not told where there was none`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.withSecret)
         broker.transport.enqueue(.json(200, BrokerHarness.token("client-1", expiresIn: 60)))
@@ -138,7 +138,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 4)
     }
 
-    @Test func `and refused client credentials keep nobody from refreshing`() async throws {
+    @Test func `and refused client credentials stop no refresh`() async throws {
         let broker = try await Self.make("{" + BrokerHarness.oidc + #""client_id": "c1", "client_secret": "s1"}"#)
         broker.transport.always(
             .decide { seen in

@@ -86,7 +86,7 @@ internal import TokenBroker
         #expect((answer.status, answer.code) == (502, "unexpected_error"))
     }
 
-    @Test func `is given to a caller who wants more time than there is`() async throws {
+    @Test func `is given to a caller that wants more time than there is`() async throws {
         let broker = try await Self.make(lifetime: .seconds(3600))
         broker.transport.always(.json(403, ""))
         let answer = await broker.get("min_ttl=7200")
@@ -96,7 +96,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
-    @Test func `is not given to a caller who has refused it or demands another`() async throws {
+    @Test func `is not given to a caller that has refused it or demands another`() async throws {
         let broker = try await Self.make(lifetime: .seconds(3600))
         let tag = await broker.get().tag
         broker.transport.always(.json(403, ""))
@@ -177,7 +177,7 @@ internal import TokenBroker
         let answer = try #require(answers.value)
         #expect((answer.status, answer.token) == (200, "a1"))
         #expect(Self.degraded(answer)?["code"] == .string("retryable_error"))
-        // For the next second nobody else waits.
+        // For the next second no other caller waits.
         #expect(await broker.get().token == "a1")
         gate.open()
         await broker.broker.credentials.idle()
@@ -197,7 +197,7 @@ internal import TokenBroker
         #expect(await answer.token == "a2")
     }
 
-    @Test func `is waited for by a caller who has refused it`() async throws {
+    @Test func `is waited for by a caller that has refused it`() async throws {
         let broker = try await Self.make(lifetime: .seconds(3600), skipsSleeps: false)
         let gate = Gate()
         broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2"))))

@@ -219,7 +219,7 @@ internal import TokenBroker
         #expect(try await Self.notices(broker) == 2)
     }
 
-    @Test func `a session that has ended, or that nobody wants renewed, is not tried for ever`() async throws {
+    @Test func `a session that has ended, or whose tenant wants it no longer, is not tried for ever`() async throws {
         let broker = try await Self.make()
         broker.transport.always(.json(403, ""))
         await broker.set("a1", refresh: "r1")

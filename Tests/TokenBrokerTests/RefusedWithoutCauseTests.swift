@@ -36,7 +36,7 @@ internal import TokenBroker
         #expect(!Self.namesRemedy(await broker.get()))
         #expect(await Self.state(broker) == "active")
         broker.time.advance(by: .milliseconds(1))
-        // Nobody has asked since.
+        // The provider was not asked since.
         #expect(await Self.state(broker) == "active")
         let answer = await broker.get()
         #expect((answer.status, answer.code, Self.namesRemedy(answer)) == (502, "unexpected_error", true))
