@@ -77,6 +77,7 @@ package final class CredentialsBroker: Sendable {
         settings: Settings, vault: Vault, journal: Journal? = nil, transport: any ProviderTransport, time: any Time,
         log: Log
     ) {
+        let transport = TracingTransport(transport)
         self.settings = settings
         self.time = time
         self.log = log

@@ -1,6 +1,7 @@
 package import CredentialStore
 internal import Cryptography
 package import OAuth
+internal import Synchronization
 
 extension CredentialsProvider {
     /// What is committed together with new credentials, and told after them; made anew for each try. Nil when there
@@ -126,6 +127,46 @@ extension CredentialsProvider {
         }
         return try outcome.get()
     }
+
+    /// Puts back what is kept aside under each of these storage keys, some of them at a time. One that cannot be put back
+    /// keeps no other from it; but once the store does not answer, those that are left are not tried.
+    /// - Returns: what became of each, in their order.
+    package func restore(
+        _ tenant: TenantName, _ storageKeys: [StorageKey]
+    ) async -> [Result<CredentialsSnapshot, BrokerError>] {
+        let store = StoreSeen()
+        return await withTaskGroup(of: (Int, Result<CredentialsSnapshot, BrokerError>).self) { group in
+            var results = [Result<CredentialsSnapshot, BrokerError>?](repeating: nil, count: storageKeys.count)
+            var begun = 0
+            while true {
+                if begun < storageKeys.count {
+                    let (index, id) = (begun, CredentialsID(tenant: tenant, storageKey: storageKeys[begun]))
+                    group.addTask { (index, await self.restore(id, store)) }
+                    begun += 1
+                    if begun < Self.restoredAtOnce { continue }
+                }
+                guard let (index, result) = await group.next() else { return results.compactMap(\.self) }
+                results[index] = result
+            }
+        }
+    }
+
+    private func restore(_ id: CredentialsID, _ store: StoreSeen) async -> Result<CredentialsSnapshot, BrokerError> {
+        if store.isAway.load(ordering: .relaxed) { return .failure(BrokerError(StoreError.unavailable)) }
+        do throws(BrokerError) {
+            return .success(try await restore(id))
+        } catch {
+            if error.code == .storageUnavailable { store.isAway.store(true, ordering: .relaxed) }
+            return .failure(error)
+        }
+    }
+
+    /// What those have seen of the store that work at once.
+    private final class StoreSeen: Sendable {
+        let isAway = Atomic<Bool>(false)
+    }
+
+    private static let restoredAtOnce = 4
 
     /// Tells the provider that a token is no longer wanted. Only the one that granted it: to another one it is not sent.
     package func revoke(_ held: HeldCredentials, of tenant: Tenant) async -> Revocation {

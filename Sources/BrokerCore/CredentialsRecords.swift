@@ -288,7 +288,7 @@ final class CredentialsRecords: Sendable {
     enum AsideChange: Equatable {
         case none
         /// Keeps these aside in place of what is kept there already; for no time at all, keeps nothing.
-        case keep(HeldCredentials, for: Duration)
+        case keep(HeldCredentials, for: Duration, because: EndedSession.Cause = .revoked)
         case drop
     }
 
@@ -297,14 +297,15 @@ final class CredentialsRecords: Sendable {
         if aside == .none { return [] }
         // Read as a bare record: one that cannot be opened any more is no reason to lose this one.
         let standing = try await vault.version(of: Self.asideID(id))
-        guard case .keep(let held, let duration) = aside, duration > .zero else {
+        guard case .keep(let held, let duration, let cause) = aside, duration > .zero else {
             return standing.map { [.remove(Self.asideID(id), version: $0)] } ?? []
         }
-        let until = time.now.advanced(by: duration)
+        let now = time.now
+        let content = QuarantinedCredentials(
+            credentials: held, until: now.advanced(by: duration), session: EndedSession(cause, at: now))
         let record = OpenRecord(
-            id: Self.asideID(id),
-            version: nextVersion(after: standing ?? 0),
-            content: SecretBytes(QuarantinedCredentials(credentials: held, until: until).encoded), expires: until)
+            id: Self.asideID(id), version: nextVersion(after: standing ?? 0), content: SecretBytes(content.encoded),
+            expires: content.until)
         return [standing.map { .replace(record, version: $0) } ?? .insert(record)]
     }
 
@@ -412,11 +413,11 @@ final class CredentialsRecords: Sendable {
         RecordID(.credentials, id.tenant, key: id.storageKey.description)
     }
 
-    private static func troubleID(_ id: CredentialsID) -> RecordID {
+    static func troubleID(_ id: CredentialsID) -> RecordID {
         RecordID(.trouble, id.tenant, key: id.storageKey.description)
     }
 
-    private static func asideID(_ id: CredentialsID) -> RecordID {
+    static func asideID(_ id: CredentialsID) -> RecordID {
         RecordID(.quarantine, id.tenant, key: id.storageKey.description)
     }
 }

@@ -17,6 +17,7 @@ package final class DatabaseReports: Sendable {
     private let log: Log
     private let time: any Time
     private let kinds = Mutex<[String: Kind]>([:])
+    private let last = Mutex<PostgresError?>(nil)
 
     private static let pause: Duration = .seconds(1)
     /// Far more than there are SQLSTATEs that a database gives at a time.
@@ -42,6 +43,7 @@ package final class DatabaseReports: Sendable {
     }
 
     package func note(_ error: PostgresError) {
+        last.withLock { $0 = error }
         let (name, now) = (error.description, time.monotonic)
         let count = kinds.withLock { kinds -> Int? in
             if kinds.count >= Self.kindLimit { kinds = [:] }
@@ -53,6 +55,12 @@ package final class DatabaseReports: Sendable {
             kinds[name] = Kind(last: now)
             return count
         }
-        if let count { log.warning("database_failed", [.database(error), .count(count)]) }
+        // It is the database's failure, and of all the requests that meet it.
+        if let count {
+            TraceContext.leaving { log.warning("database_failed", [.database(error), .count(count)]) }
+        }
     }
+
+    /// What the database met last, in words for operators; nil where it met nothing yet.
+    package var lastReason: String? { last.withLock { $0.map { String(reflecting: $0) } } }
 }

@@ -218,9 +218,11 @@ package final class DeviceFlow: Sendable {
     private func see(_ id: RecordID, through first: Sighting) {
         pollers.withLock { pollers in
             if pollers.ending != nil || pollers.tasks[id] != nil { return }
-            pollers.tasks[id] = Task {
-                await self.carry(id, from: first)
-                self.pollers.withLock { $0.tasks[id] = nil }
+            pollers.tasks[id] = TraceContext.leaving {
+                Task {
+                    await self.carry(id, from: first)
+                    self.pollers.withLock { $0.tasks[id] = nil }
+                }
             }
         }
     }

@@ -376,9 +376,11 @@ package final class EventFeed: Sendable {
             (state.floor, state.head) = (last, last)
             state.run += 1
             let (run, previous) = (state.run, state.reader)
-            state.reader = Task {
-                await previous?.value
-                await self.follow(run)
+            state.reader = TraceContext.leaving {
+                Task {
+                    await previous?.value
+                    await self.follow(run)
+                }
             }
         }
         await body()

@@ -48,7 +48,7 @@ final class LeaseKeeper: Sendable {
             defer { state.isAtWork = true }
             return (state.lastToken, !state.isAtWork)
         }
-        if begins { Task { await self.work() } }
+        if begins { TraceContext.leaving { _ = Task { await self.work() } } }
         return token
     }
 

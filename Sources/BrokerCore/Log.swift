@@ -55,14 +55,32 @@ package struct LogField: Sendable {
     package static func admin(_ name: AdminName) -> LogField { .init("admin", name.description) }
     /// A variable of the configuration, without its value.
     package static func variable(_ name: StaticString) -> LogField { .init("variable", name.description) }
+    /// A variable of the process's environment that no build of ours reads; the name has capitals, digits and `_` only, and
+    /// no value is told.
+    package static func unknownVariable(_ name: String, meant suggestion: String?) -> [LogField] {
+        [.init("variable", plain(name))] + (suggestion.map { [.init("suggestion", plain($0))] } ?? [])
+    }
+
+    private static func plain(_ name: String) -> String {
+        let isPlain = name.utf8.allSatisfy {
+            $0.isUppercaseLetter || $0.isDigit || $0 == UInt8(ascii: "_") || $0 == UInt8(ascii: "?")
+        }
+        return isPlain ? name : "-"
+    }
+
     /// A file of the embedded store, by its name in the store's directory.
     package static func file(_ secret: StoreSecret) -> LogField { .init("file", secret.rawValue) }
+    /// An API key, by its identifier.
+    package static func apiKey(_ id: APIKeyID) -> LogField { .init("api_key", id.text) }
+    /// Who sent a request: the peer of its connection, or the client that a trusted proxy names.
+    package static func peer(_ address: NetworkAddress) -> LogField {
+        .init("peer", address == .unspecified ? "unix" : address.description)
+    }
     package static func address(_ address: SocketAddress) -> LogField { .init("address", address.description) }
 
     /// A storage key can be a person's address, so a digest stands for it: the same key, the same digest.
     package static func credentials(_ id: CredentialsID) -> [LogField] {
-        let digest = SHA256.digest(Array(id.storageKey.description.utf8))
-        return [.tenant(id.tenant), .init("storage_key_digest", Hex.encode(Array(digest.prefix(6))))]
+        [.tenant(id.tenant), .init("storage_key_digest", id.storageKeyDigest)]
     }
 
     /// Of two clocks.
@@ -92,7 +110,10 @@ package struct LogField: Sendable {
         }
     }
 
-    package static func database(_ error: PostgresError) -> LogField { .init("database_error", error.description) }
+    /// With libpq's own words, which have host names and users, and neither passwords nor statements.
+    package static func database(_ error: PostgresError) -> LogField {
+        .init("database_error", String(reflecting: error))
+    }
     package static func databaseLink(_ link: PostgresLink) -> LogField { .init("link", link.description) }
     package static func listenLink(_ link: PostgresLink) -> LogField { .init("listen_link", link.description) }
     package static func fileStore(_ error: FileStoreError) -> LogField { .init("file_store_error", error.description) }
@@ -114,8 +135,25 @@ package struct LogField: Sendable {
     }
 }
 
+extension CredentialsID {
+    /// What stands for the storage key in the log: the first 12 hexadecimal digits of its SHA-256.
+    package var storageKeyDigest: String {
+        Hex.encode(Array(SHA256.digest(Array(storageKey.description.utf8)).prefix(6)))
+    }
+}
+
 /// A request's name: 32 hexadecimal digits that the server made. A text of any other shape is not taken over.
 package struct RequestID: Sendable, Hashable {
+    let text: String
+
+    package init(_ text: String) {
+        let isOurs = (1...32).contains(text.utf8.count) && text.utf8.allSatisfy { $0.isDigit || $0.isLowercaseLetter }
+        self.text = isOurs ? text : "-"
+    }
+}
+
+/// An API key's name in lists and in the log. A text of another shape than the broker's own is not taken over.
+package struct APIKeyID: Sendable, Hashable {
     let text: String
 
     package init(_ text: String) {
@@ -162,6 +200,7 @@ package struct Log: Sendable {
                 json.member("time", time.now.description)
                 json.member("level", level.rawValue)
                 json.member("event", event.description)
+                if let trace = TraceContext.current { json.member("trace_id", trace.traceID) }
                 for field in fields {
                     switch field.value {
                     case .text(let text): json.member(field.name.description, text)

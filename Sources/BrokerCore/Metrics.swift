@@ -1,3 +1,4 @@
+internal import HTTPCodec
 package import OAuth
 internal import Synchronization
 
@@ -56,9 +57,8 @@ package final class Metrics: Sendable {
 
     package init() {
         state.withLock { state in
-            for quota in Quota.allCases { state.counters[Self.series(quota)] = 0 }
-            for outcome in AuthenticationFailure.allCases { state.counters[Self.series(outcome)] = 0 }
-            for access in StoreReports.Access.allCases { state.counters[Self.series(access)] = 0 }
+            for series in Self.enumerableCounters { state.counters[series] = 0 }
+            for series in Self.enumerableHistograms { state.histograms[series] = Histogram() }
         }
     }
 
@@ -69,6 +69,22 @@ package final class Metrics: Sendable {
         return counts
     }
 
+    /// Shows the series of these routes, with the statuses that an answer can have, from now on: a rule that asks for an
+    /// increase does not see the first one of a series that begins with it.
+    package func expect(_ routes: [(route: StaticString, method: String)]) {
+        let codes = Set(BrokerError.Code.allCases.map(\.status.code) + Self.successes).sorted()
+        state.withLock { state in
+            for (route, method) in routes {
+                for code in codes {
+                    state.counters[Self.requests(route, method, code), default: 0] += 0
+                }
+                state.histograms[Self.requestDuration(route), default: Histogram()].sum += 0
+            }
+        }
+    }
+
+    private static let successes = [200, 201, 204, 303, 304]
+
     private func increment(_ name: String, _ labels: String) {
         increment(Series(name: name, labels: labels))
     }
@@ -78,18 +94,28 @@ package final class Metrics: Sendable {
     }
 
     private func observe(_ name: String, _ labels: String, _ duration: Duration) {
+        observe(Series(name: name, labels: labels), duration)
+    }
+
+    private func observe(_ series: Series, _ duration: Duration) {
         let (whole, attoseconds) = duration.components
         let seconds = Double(whole) + Double(attoseconds) / 1e18
-        state.withLock {
-            $0.histograms[Series(name: name, labels: labels), default: Histogram()].add(1, seconds: seconds)
-        }
+        state.withLock { $0.histograms[series, default: Histogram()].add(1, seconds: seconds) }
     }
 
     // MARK: What is counted
 
     package func requestAnswered(route: StaticString, method: String, status: Int, took duration: Duration) {
-        increment("http_requests_total", #"route="\#(route)",method="\#(method)",code="\#(status)""#)
-        observe("http_request_duration_seconds", #"route="\#(route)""#, duration)
+        increment(Self.requests(route, method, status))
+        observe(Self.requestDuration(route), duration)
+    }
+
+    private static func requests(_ route: StaticString, _ method: String, _ code: Int) -> Series {
+        Series(name: "http_requests_total", labels: #"route="\#(route)",method="\#(method)",code="\#(code)""#)
+    }
+
+    private static func requestDuration(_ route: StaticString) -> Series {
+        Series(name: "http_request_duration_seconds", labels: #"route="\#(route)""#)
     }
 
     /// How a `GET /credentials` was answered.
@@ -136,9 +162,12 @@ package final class Metrics: Sendable {
     package func renewalEnded(
         provider: String, _ grant: TokenRequest.Grant?, _ outcome: Renewal, took duration: Duration
     ) {
-        let grant = grant?.rawValue ?? "none"
-        increment("refresh_total", #"provider="\#(provider)",grant="\#(grant)",outcome="\#(outcome.rawValue)""#)
+        increment("refresh_total", Self.labels(provider, grant, outcome))
         observe("refresh_duration_seconds", #"provider="\#(provider)""#, duration)
+    }
+
+    private static func labels(_ provider: String, _ grant: TokenRequest.Grant?, _ outcome: Renewal) -> String {
+        #"provider="\#(provider)",grant="\#(grant?.rawValue ?? "none")",outcome="\#(outcome.rawValue)""#
     }
 
     /// A refresh token is presented once more because nobody knows whether an earlier call has spent it.
@@ -168,10 +197,21 @@ package final class Metrics: Sendable {
     }
 
     /// One exchange with a provider; `code` is the status, or `error` where there was no answer.
-    package func providerAnswered(provider: String, endpoint: String, code: String, took duration: Duration) {
+    package func providerAnswered(
+        provider: String, endpoint: ProviderEndpoint, code: String, took duration: Duration
+    ) {
         increment(
-            "provider_requests_total", #"provider="\#(provider)",endpoint="\#(endpoint)",code="\#(code)""#)
-        observe("provider_request_duration_seconds", #"provider="\#(provider)",endpoint="\#(endpoint)""#, duration)
+            "provider_requests_total", #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)",code="\#(code)""#)
+        observe(
+            "provider_request_duration_seconds", #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)""#, duration)
+    }
+
+    /// What is asked of a provider.
+    package enum ProviderEndpoint: String, CaseIterable {
+        case token
+        case deviceAuthorization = "device_authorization"
+        case revocation
+        case metadata
     }
 
     package func loginEnded(_ flow: BrokerEvent.LoginFlow, _ outcome: String) {
@@ -179,17 +219,24 @@ package final class Metrics: Sendable {
     }
 
     package func devicePolled(_ outcome: DevicePolling.Outcome) {
-        let outcome =
+        let poll: DevicePoll =
             switch outcome {
-            case .granted: "granted"
-            case .unreachable: "unreachable"
-            case .answered(500..., _, _): "server_error"
-            case .answered(429, _, _): "rate_limited"
-            case .answered(_, let answer, _) where answer.error == "authorization_pending": "pending"
-            case .answered(_, let answer, _) where answer.error == "slow_down": "slow_down"
-            case .answered: "refused"
+            case .granted: .granted
+            case .unreachable: .unreachable
+            case .answered(500..., _, _): .serverError
+            case .answered(429, _, _): .rateLimited
+            case .answered(_, let answer, _) where answer.error == "authorization_pending": .pending
+            case .answered(_, let answer, _) where answer.error == "slow_down": .slowDown
+            case .answered: .refused
             }
-        increment("device_polls_total", #"outcome="\#(outcome)""#)
+        increment("device_polls_total", #"outcome="\#(poll.rawValue)""#)
+    }
+
+    private enum DevicePoll: String, CaseIterable {
+        case granted, unreachable, pending, refused
+        case serverError = "server_error"
+        case rateLimited = "rate_limited"
+        case slowDown = "slow_down"
     }
 
     /// A request was answered `too_many_requests`.
@@ -226,6 +273,56 @@ package final class Metrics: Sendable {
 
     private static func series(_ access: StoreReports.Access) -> Series {
         Series(name: "store_failures_total", labels: #"access="\#(access.rawValue)""#)
+    }
+
+    // MARK: What there is from the start
+
+    /// The statuses that providers answer with, as a rule; another one is a series from its first answer on.
+    private static let providerCodes = [
+        "200", "302", "400", "401", "403", "404", "405", "429", "500", "502", "503", "504", "error",
+    ]
+
+    /// How a login can end: by an error, or as these.
+    private static let loginOutcomes = BrokerError.Code.allCases.map(\.rawValue) + ["completed", "expired"]
+
+    private static var enumerableCounters: [Series] {
+        var series = Quota.allCases.map { Self.series($0) } + AuthenticationFailure.allCases.map { Self.series($0) }
+        func add(_ name: String, _ labels: String) { series.append(Series(name: name, labels: labels)) }
+        for provider in ProviderPreset.all.map(\.name) {
+            for outcome in TokenRead.allCases { add("token_reads_total", labels(provider, outcome)) }
+            for grant in [TokenRequest.Grant.refreshToken, .upgrade, .clientCredentials, nil] {
+                for outcome in Renewal.allCases { add("refresh_total", labels(provider, grant, outcome)) }
+            }
+            add("refresh_outcome_unknown_total", #"provider="\#(provider)""#)
+            for endpoint in ProviderEndpoint.allCases {
+                for code in providerCodes {
+                    add(
+                        "provider_requests_total",
+                        #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)",code="\#(code)""#)
+                }
+            }
+        }
+        for outcome in RenewalAhead.allCases { add("proactive_refresh_total", #"outcome="\#(outcome.rawValue)""#) }
+        for flow in BrokerEvent.LoginFlow.allCases {
+            for outcome in loginOutcomes { add("logins_total", #"flow="\#(flow.rawValue)",outcome="\#(outcome)""#) }
+        }
+        series += StoreReports.Access.allCases.map { Self.series($0) }
+        for poll in DevicePoll.allCases { add("device_polls_total", #"outcome="\#(poll.rawValue)""#) }
+        return series
+    }
+
+    private static var enumerableHistograms: [Series] {
+        var series = [Series(name: "refresh_lease_wait_seconds", labels: "")]
+        for provider in ProviderPreset.all.map(\.name) {
+            series.append(Series(name: "refresh_duration_seconds", labels: #"provider="\#(provider)""#))
+            for endpoint in ProviderEndpoint.allCases {
+                series.append(
+                    Series(
+                        name: "provider_request_duration_seconds",
+                        labels: #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)""#))
+            }
+        }
+        return series
     }
 
     // MARK: Text

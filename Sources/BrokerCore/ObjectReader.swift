@@ -1,5 +1,6 @@
 package import ExternalText
 package import JSON
+package import OAuth
 
 /// Reads the members of a JSON object and remembers what is wrong with them, unknown ones included, so that a caller
 /// hears of all faults at once.
@@ -57,6 +58,21 @@ package struct ObjectReader {
     package mutating func requiredInteger(_ name: WireText, in range: ClosedRange<Int64>) -> Int64? {
         if isAbsent(name) { return fail(name, "is required") }
         return integer(name, in: range)
+    }
+
+    /// A time in the form of RFC 3339.
+    package mutating func timestamp(_ name: WireText) -> Timestamp? {
+        guard let text = string(name) else { return nil }
+        guard let time = Timestamp(rfc3339: text.text) else {
+            return fail(name, "must be a time such as 2026-11-21T09:00:00Z")
+        }
+        return time
+    }
+
+    /// A member that may not be there beside others.
+    package mutating func refuse(_ name: WireText, _ detail: String) {
+        known.insert(name)
+        if !isAbsent(name) { note(name, detail) }
     }
 
     /// A list of texts, each checked by `check`, which returns what is wrong or nil.

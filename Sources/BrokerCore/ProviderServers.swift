@@ -165,7 +165,7 @@ package final class ProviderServers: Sendable {
                         method: .get, url: url, fields: ["Accept": "application/json"], pins: pinSet,
                         timeLimit: start.duration(to: end)))
                 metrics.providerAnswered(
-                    provider: preset.name, endpoint: "metadata", code: String(response.status.code),
+                    provider: preset.name, endpoint: .metadata, code: String(response.status.code),
                     took: start.duration(to: time.monotonic))
                 if response.status == .ok {
                     do throws(Unusable) {
@@ -183,7 +183,7 @@ package final class ProviderServers: Sendable {
                 }
             } catch {
                 metrics.providerAnswered(
-                    provider: preset.name, endpoint: "metadata", code: "error",
+                    provider: preset.name, endpoint: .metadata, code: "error",
                     took: start.duration(to: time.monotonic))
                 log.warning("metadata_request_failed", [.provider(preset), .transport(error)])
                 switch error {

@@ -48,14 +48,15 @@ extension RenewalRun {
                 granted: granted.response, level: .client, to: client, by: server,
                 requested: server.preset.scopesClientCredentials ? client.scopes : .empty, now: now)
             return (
-                CredentialRecord(held: obtained, ended: current.record.ended, session: current.record.session),
+                CredentialRecord(
+                    held: obtained, ended: current.record.ended, session: current.record.session, renewed: now),
                 decision.isUpgrade ? .upgrade : .client
             )
         case .upgrade:
             var upgraded = HeldCredentials(
                 granted: granted.response, level: .user, to: client, by: server, replacing: held, now: now)
             upgraded.refreshableFrom = refreshableFrom
-            return (CredentialRecord(held: upgraded), .upgrade)
+            return (CredentialRecord(held: upgraded, renewed: now), .upgrade)
         default:
             var renewed = HeldCredentials(
                 granted: granted.response, level: .user, to: client, by: server, replacing: held, now: now)
@@ -65,7 +66,7 @@ extension RenewalRun {
                 grant == .upgrade
                 ? held?.obtainedWith ?? client.fingerprint
                 : held?.obtainedWith.refreshed(by: client.fingerprint) ?? client.fingerprint
-            return (CredentialRecord(held: renewed), .refresh)
+            return (CredentialRecord(held: renewed, renewed: now), .refresh)
         }
     }
 
@@ -192,7 +193,9 @@ extension RenewalRun {
             id: id, tenantVersion: nil, holder: held.refreshToken == nil ? nil : holder,
             record: CredentialRecord(held: nil, ended: current.record.ended, session: session), spent: nil,
             events: { version in [.deauthorized(id, from: held, version: version, by: .expired, nil, at: now)] },
-            base: current.version, aside: held.refreshToken == nil ? .none : .keep(held, for: provider.quarantine))
+            base: current.version,
+            aside: held.refreshToken == nil
+                ? .none : .keep(held, for: provider.quarantine, because: .expired))
         return await storeEnd(&publication, endsRenewal: false)
     }
 

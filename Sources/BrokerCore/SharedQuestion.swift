@@ -36,7 +36,7 @@ final class SharedQuestion<Answer: Sendable>: Sendable {
                 let isWaiting = state.withLock { state in
                     if state.left.remove(asker) != nil { return false }
                     state.coming[asker] = continuation
-                    if state.run == nil { state.run = Task { await self.ask() } }
+                    if state.run == nil { state.run = TraceContext.leaving { Task { await self.ask() } } }
                     return true
                 }
                 if !isWaiting { continuation.resume(returning: nil) }

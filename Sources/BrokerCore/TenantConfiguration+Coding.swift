@@ -146,10 +146,18 @@ extension TenantConfiguration {
 
     private static func providerURIFault(_ text: WireText, _ rules: TargetPolicy, isBase: Bool) -> String? {
         guard let url = URLTarget(text.text) else {
-            return "must be an absolute https URL without user information and fragment"
+            return portFault(text)
+                ?? "must be an absolute \(rules.allowsHTTP ? "http or https" : "https") URL without user information and "
+                + "fragment"
         }
         if url.scheme == .http, !rules.allowsHTTP { return "must be an https URL" }
         return isBase && text.contains("?") ? "must not have a query" : nil
+    }
+
+    private static func portFault(_ text: WireText) -> String? {
+        URLTarget.refusedPort(of: text.text).map {
+            "must not have the port \($0): of the ports below 1024 only 80 and 443 are called"
+        }
     }
 
     /// A redirect URI can have an application's own scheme; it is compared as text and never called.
@@ -169,7 +177,7 @@ extension TenantConfiguration {
 
     private static func returnURIFault(_ text: WireText) -> String? {
         URLTarget(text.text) == nil
-            ? "must be an absolute http or https URL without user information and fragment" : nil
+            ? portFault(text) ?? "must be an absolute http or https URL without user information and fragment" : nil
     }
 
     /// Writes the configuration's members: for the sealed record with the secret, for answers without.

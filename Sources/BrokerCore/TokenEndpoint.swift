@@ -121,7 +121,7 @@ package struct TokenEndpoint: Sendable {
         while true {
             let failure: BrokerError
             var retryAfter: Duration?
-            switch await send(message, endpoint: "device_authorization", server: server) {
+            switch await send(message, endpoint: .deviceAuthorization, server: server) {
             case .success(let response) where (200..<300).contains(response.status.code):
                 let granted = await InputReading.run(bytes: response.body.count) {
                     DeviceAuthorizationResponse(body: response.body)
@@ -163,7 +163,7 @@ package struct TokenEndpoint: Sendable {
             return (.unreachable, nil)
         }
         let asked = time.now
-        switch await send(message, endpoint: "token", server: server) {
+        switch await send(message, endpoint: .token, server: server) {
         case .failure(let error):
             log.warning("device_poll_failed", [.refresh(id), .provider(server.preset), .transport(error)])
             return (.unreachable, nil)
@@ -189,7 +189,7 @@ package struct TokenEndpoint: Sendable {
         ]
         let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &form)
         guard let message = try? Self.message(to: endpoint, form, authorization, server) else { return false }
-        let answer = await send(message, endpoint: "revocation", server: server)
+        let answer = await send(message, endpoint: .revocation, server: server)
         guard case .success(let response) = answer else { return false }
         return response.status == .ok
     }
@@ -212,7 +212,7 @@ package struct TokenEndpoint: Sendable {
         let response: ClientResponse
         // A lifetime counts from when the provider granted it, which is not before this.
         let asked = time.now
-        switch await send(message, endpoint: "token", server: server) {
+        switch await send(message, endpoint: .token, server: server) {
         case .success(let answer): response = answer
         case .failure(let error):
             log.warning(
@@ -370,7 +370,7 @@ package struct TokenEndpoint: Sendable {
     }
 
     private func send(
-        _ message: ClientRequest, endpoint: String, server: AuthorizationServer
+        _ message: ClientRequest, endpoint: Metrics.ProviderEndpoint, server: AuthorizationServer
     ) async -> Result<ClientResponse, TransportError> {
         let start = time.monotonic
         let result: Result<ClientResponse, TransportError>

@@ -48,12 +48,12 @@ package final class MemoryRecordStore: RecordStore {
     package func list(
         _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
     ) async throws(StoreError) -> [StoredRecord] {
-        let records = contents.withLock { $0.timedRecords }
-        let listed = records.filter { record in
-            record.id.kind == kind && (tenant.map { $0 == record.id.tenant } ?? true)
-                && (after.map { $0 < record.id } ?? true)
+        contents.withLock { contents in
+            let ids = contents.records.keys
+            return contents.listings.page(kind, tenant, after: after, limit: limit) {
+                ids.filter { $0.kind == kind && (tenant == nil || tenant == $0.tenant) }
+            }.compactMap { contents.record($0) }
         }
-        return Array(listed.sorted { $0.id < $1.id }.prefix(limit))
     }
 
     package func commit(_ changes: [RecordChange]) async throws(StoreError) {
@@ -146,6 +146,7 @@ package final class MemoryRecordStore: RecordStore {
         private(set) var log: [PlacedLogEntry] = []
         private(set) var bounds = LogBounds()
         private(set) var leases: LeaseTimes
+        var listings = RecordListings()
 
         private let timeOfDay: (@Sendable () -> Timestamp)?
 
@@ -181,6 +182,7 @@ package final class MemoryRecordStore: RecordStore {
             for (id, record) in plan.outcomes { leases.note(id, record, recovery: plan.recoveries[id]) }
             for case (let id, let record?) in plan.outcomes {
                 records[id] = record
+                listings.note(id, exists: true)
                 if let lookup = record.lookup { holders[LookupKey(kind: id.kind, digest: lookup)] = id }
             }
         }
@@ -193,6 +195,7 @@ package final class MemoryRecordStore: RecordStore {
 
         mutating func remove(_ id: RecordID) {
             leases.note(id, nil)
+            listings.note(id, exists: false)
             guard let lookup = records.removeValue(forKey: id)?.lookup else { return }
             holders[LookupKey(kind: id.kind, digest: lookup)] = nil
         }

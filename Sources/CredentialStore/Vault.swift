@@ -65,6 +65,16 @@ package final class Vault: Sendable {
         return records
     }
 
+    /// The same without opening them, for who can do without those that do not open; see `open`.
+    package func listSealed(
+        _ kind: RecordKind, tenant: TenantName, after: RecordID? = nil, limit: Int
+    ) async throws(StoreError) -> [StoredRecord] {
+        try await store.list(kind, tenant: tenant, after: after, limit: limit)
+    }
+
+    /// The record without opening it, or nil.
+    package func readSealed(_ id: RecordID) async throws(StoreError) -> StoredRecord? { try await store.read(id) }
+
     /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
     ///
     /// `.unavailable` leaves open whether the changes were made. They can be committed again: where they were made, the

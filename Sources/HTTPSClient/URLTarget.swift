@@ -44,7 +44,14 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
     package var port: UInt16 { origin.port }
 
     /// Reads a URL; nil when it is not one of the strict form.
-    package init?(_ text: String) {
+    package init?(_ text: String) { self.init(text, takesAnyPort: false) }
+
+    /// The port that alone keeps `text` from being such a URL; nil where it is one, or has other faults.
+    package static func refusedPort(of text: String) -> UInt16? {
+        URLTarget(text) == nil ? URLTarget(text, takesAnyPort: true)?.port : nil
+    }
+
+    private init?(_ text: String, takesAnyPort: Bool) {
         let bytes = Array(text.utf8)
         guard bytes.count <= Self.maximumLength, bytes.allSatisfy(Self.isURLByte),
             let colon = bytes.firstIndex(of: UInt8(ascii: ":"))
@@ -54,7 +61,8 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
         else { return nil }
         let rest = bytes[(colon + 3)...]
         let end = rest.firstIndex { $0 == UInt8(ascii: "/") || $0 == UInt8(ascii: "?") } ?? rest.endIndex
-        guard let (host, port) = Self.hostAndPort(rest[..<end], scheme: scheme) else { return nil }
+        guard let (host, port) = Self.hostAndPort(rest[..<end], scheme: scheme, takesAnyPort)
+        else { return nil }
         let target = rest[end...]
         guard Self.hasWholeEscapes(target) else { return nil }
         origin = Origin(scheme: scheme, host: host, port: port)
@@ -98,7 +106,9 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
         return true
     }
 
-    private static func hostAndPort(_ authority: ArraySlice<UInt8>, scheme: Scheme) -> (String, UInt16)? {
+    private static func hostAndPort(
+        _ authority: ArraySlice<UInt8>, scheme: Scheme, _ takesAnyPort: Bool
+    ) -> (String, UInt16)? {
         let host: String
         let afterHost: ArraySlice<UInt8>
         if authority.first == UInt8(ascii: "[") {
@@ -120,7 +130,7 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
         guard afterHost.first == UInt8(ascii: ":"), (1...5).contains(digits.count),
             digits.allSatisfy({ isDigit($0) }), digits.first != UInt8(ascii: "0"),
             let port = UInt16(String(decoding: digits, as: UTF8.self)),
-            port >= 1024 || port == 80 || port == 443
+            takesAnyPort || port >= 1024 || port == 80 || port == 443
         else { return nil }
         return (host, port)
     }

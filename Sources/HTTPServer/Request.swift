@@ -15,12 +15,15 @@ package struct Request: Sendable {
     /// Where the request comes from: the peer of its connection, or the client that a trusted proxy names (see
     /// `TrustedProxies`). `unknown` for a request that no connection brought.
     package var source: NetworkSource
+    /// The whole address that `source` is of; `unspecified` where the peer has none, as on a Unix-domain socket. Nil for a
+    /// request that no connection brought.
+    package var client: NetworkAddress?
     /// What `RequestHandler.admit` found; nil for a request without content.
     package var admission: (any Sendable)?
 
     package init(
         method: Method, path: String, query: String? = nil, fields: Fields = [:], body: [UInt8] = [],
-        id: String = "0", source: NetworkSource = .unknown
+        id: String = "0", source: NetworkSource = .unknown, client: NetworkAddress? = nil
     ) {
         self.method = method
         self.path = path
@@ -29,5 +32,6 @@ package struct Request: Sendable {
         self.body = body
         self.id = id
         self.source = source
+        self.client = client
     }
 }

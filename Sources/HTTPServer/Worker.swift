@@ -616,9 +616,10 @@ actor Worker {
     }
 
     private func beginExchange(_ head: RequestHead, _ connection: Connection) -> Request {
+        let client = client(of: head, on: connection)
         let request = Request(
             method: head.method, path: head.path, query: head.query, fields: head.fields,
-            id: stamp.nextRequestID(), source: source(of: head, on: connection))
+            id: stamp.nextRequestID(), source: connection.source ?? NetworkSource(client), client: client)
         connection.exchange = Connection.Exchange(
             requestID: request.id, isHead: head.method == .head, isHTTP10: head.isHTTP10,
             keepsAlive: head.keepsAlive)
@@ -656,9 +657,9 @@ actor Worker {
         }
     }
 
-    private func source(of head: RequestHead, on connection: Connection) -> NetworkSource {
-        connection.source
-            ?? NetworkSource(configuration.trustedProxies.client(head.fields, peer: connection.peer))
+    private func client(of head: RequestHead, on connection: Connection) -> NetworkAddress {
+        connection.source == nil
+            ? configuration.trustedProxies.client(head.fields, peer: connection.peer) : connection.peer
     }
 
     /// Refuses one request; its connection stays.

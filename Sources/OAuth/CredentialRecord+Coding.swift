@@ -14,6 +14,7 @@ extension CredentialRecord {
             json.memberIfPresent("ended", ended.map(Base64URL.encode))
             json.memberIfPresent("session_ended", session?.time.milliseconds)
             json.memberIfPresent("session_end", session?.cause.rawValue)
+            if let renewed { json.member("renewed", renewed.milliseconds) }
         }
     }
 
@@ -37,10 +38,20 @@ extension CredentialRecord {
         } else {
             ended = json["quarantined"]?["credentials"].flatMap(HeldCredentials.init(json:))?.refreshTokenDigest
         }
-        // This build has no name for a cause of a newer one.
-        if let time = json["session_ended"]?.integer, let cause = json["session_end"]?.string {
-            session = EndedSession.Cause(cause).map { EndedSession($0, at: Timestamp(milliseconds: time)) }
+        session = EndedSession(in: json)
+        if let member = json["renewed"] {
+            guard let milliseconds = member.integer else { return nil }
+            renewed = Timestamp(milliseconds: milliseconds)
         }
+    }
+}
+
+extension EndedSession {
+    /// This build has no name for a cause of a newer one.
+    fileprivate init?(in json: JSONValue) {
+        guard let time = json["session_ended"]?.integer, let cause = json["session_end"]?.string.flatMap(Cause.init)
+        else { return nil }
+        self.init(cause, at: Timestamp(milliseconds: time))
     }
 }
 
@@ -49,6 +60,8 @@ extension QuarantinedCredentials {
     package var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("until", until.milliseconds)
+            json.memberIfPresent("session_ended", session?.time.milliseconds)
+            json.memberIfPresent("session_end", session?.cause.rawValue)
             json.name("credentials")
             credentials.encode(to: &json)
         }
@@ -60,6 +73,7 @@ extension QuarantinedCredentials {
             let credentials = json["credentials"].flatMap(HeldCredentials.init(json:))
         else { return nil }
         self.init(credentials: credentials, until: Timestamp(milliseconds: until))
+        session = EndedSession(in: json)
     }
 }
 

@@ -7,10 +7,15 @@ package struct CredentialRecord: Sendable, Equatable {
     /// The user's session that is over; nil while one lasts, where there was none, after a logout, and where an earlier build
     /// ended it.
     package var session: EndedSession?
+    /// When a renewal granted what is held; nil where a login did, and where an earlier build wrote the record.
+    package var renewed: Timestamp?
 
-    package init(held: HeldCredentials?, ended: [UInt8]? = nil, session: EndedSession? = nil) {
+    package init(
+        held: HeldCredentials?, ended: [UInt8]? = nil, session: EndedSession? = nil, renewed: Timestamp? = nil
+    ) {
         self.held = held
         self.ended = ended
         self.session = session
+        self.renewed = renewed
     }
 }

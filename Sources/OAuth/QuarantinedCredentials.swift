@@ -3,9 +3,12 @@ package struct QuarantinedCredentials: Sendable, Equatable {
     package var credentials: HeldCredentials
     /// When they are thrown away.
     package var until: Timestamp
+    /// When the session ended, and why; nil where an earlier build wrote the record.
+    package var session: EndedSession?
 
-    package init(credentials: HeldCredentials, until: Timestamp) {
+    package init(credentials: HeldCredentials, until: Timestamp, session: EndedSession? = nil) {
         self.credentials = credentials
         self.until = until
+        self.session = session
     }
 }

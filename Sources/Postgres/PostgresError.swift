@@ -84,7 +84,30 @@ extension PostgresError: CustomStringConvertible, CustomDebugStringConvertible {
     }
 
     package var debugDescription: String {
-        if case .connectionFailed(_, let detail) = self, !detail.isEmpty { return "\(description): \(detail)" }
-        return description
+        var text = description
+        if let sqlstate, let meaning = Self.meaning(of: sqlstate) { text += ", \(meaning)" }
+        if case .connectionFailed(_, let detail) = self, !detail.isEmpty { text += ": \(detail)" }
+        return text
+    }
+
+    /// What the states mean that keep a broker from its database: libpq has the server leave its own words out, which can
+    /// quote statements and values.
+    private static func meaning(of sqlstate: String) -> String? {
+        switch sqlstate {
+        case "28P01": "the password is wrong"
+        case "28000": "the role may not log in from here; see pg_hba.conf"
+        case "3D000": "there is no such database"
+        case "42501": "the role lacks a right"
+        case "53100": "its disk is full"
+        case "53200": "it is out of memory"
+        case "53300": "it has too many connections"
+        case "57P01": "it was told to end the connection"
+        case "57P02": "it ends the connection after a crash"
+        case "57P03": "it does not take connections now: it starts, stops or recovers"
+        case "57P05": "it ended the connection for idleness"
+        case "57014": "the statement took longer than statement_timeout"
+        case "25006": "it is read-only: a standby, or default_transaction_read_only"
+        default: nil
+        }
     }
 }

@@ -94,7 +94,10 @@ internal import CPostgres
         let isState =
             line.utf8.dropLast(5).suffix(3).elementsEqual(":  ".utf8)
             && state.allSatisfy { ("0"..."9").contains(Character(Unicode.Scalar($0))) || (0x41...0x5a).contains($0) }
-        let printable = message.unicodeScalars.map { $0.value < 0x20 || $0.value == 0x7f ? " " : $0 }
+        // A server that is not ours may have written it, and it goes to the log.
+        let printable = message.unicodeScalars.map { scalar -> Unicode.Scalar in
+            scalar.value < 0x20 || scalar.value == 0x7f ? " " : scalar.isASCII ? scalar : "?"
+        }
         return .connectionFailed(
             sqlstate: isState ? String(decoding: state, as: UTF8.self) : nil,
             detail: String(String.UnicodeScalarView(printable.prefix(400))))

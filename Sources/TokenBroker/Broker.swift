@@ -12,6 +12,10 @@ package final class Broker: Sendable {
         package var core = CredentialsBroker.Settings()
         package var adminKeys: AdminKeys
         package var rates = Rates()
+        /// What `/` says of the build; empty says nothing.
+        package var version = ""
+        /// Whether probes and metrics are answered by a listener of their own.
+        package var hasOperationsListener = false
         /// Whether each `GET /credentials` that goes well gets a line in the log. Without it they are only counted.
         package var logsReads = false
 

@@ -60,7 +60,7 @@ struct CallerKeyRoutes {
         let (key, secret) = try await broker.keys.create(
             tenant: tenant, name: wanted.name, permissions: wanted.permissions, storageKeys: wanted.storageKeys,
             expiresIn: wanted.expiresIn)
-        broker.log.info("api_key_created", [.tenant(tenant)])
+        broker.log.info("api_key_created", [.tenant(tenant), .apiKey(APIKeyID(key.id))])
         return .json(.created) { json in
             Self.encode(key, to: &json)
             json.member("api_key", secret)
@@ -82,7 +82,7 @@ struct CallerKeyRoutes {
         let tenant = try await tenant(call)
         let id = call.parameters["id"] ?? ""
         guard Self.isKeyID(id), try await broker.keys.delete(tenant: tenant, id: id.text) else { throw Self.noSuchKey }
-        broker.log.info("api_key_deleted", [.tenant(tenant)])
+        broker.log.info("api_key_deleted", [.tenant(tenant), .apiKey(APIKeyID(id.text))])
         return .empty(.noContent)
     }
 

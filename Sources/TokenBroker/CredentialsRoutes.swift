@@ -20,8 +20,8 @@ struct CredentialsRoutes {
             Route(.put, "/credentials", .tenant(.credentialsWrite), put),
             Route(.delete, "/credentials", .tenant(.credentialsWrite), delete),
             Route(.get, "/credentials/status", .tenant(.credentialsRead), status),
-            Route(.post, "/credentials/restore", .admin, restore),
         ]
+            + CredentialsListRoutes(broker).all
     }
 
     // MARK: GET /credentials
@@ -149,22 +149,7 @@ struct CredentialsRoutes {
         return response
     }
 
-    // MARK: POST /credentials/restore
-
-    private func restore(_ call: Call) async throws(BrokerError) -> Response {
-        try call.refuseQuery()
-        let storageKey = try await call.body { $0.storageKey() }
-        let tenant = try await broker.tenant(of: call)
-        let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
-        let snapshot = try await broker.credentials.restore(id)
-        guard let held = snapshot.record.held else {
-            throw BrokerError(.internalError, "What was kept aside held no credentials.")
-        }
-        broker.log.info("credentials_restored", LogField.credentials(id) + [.version(snapshot.version)])
-        return Self.summary(storageKey, held, snapshot)
-    }
-
-    private static func summary(
+    static func summary(
         _ storageKey: StorageKey, _ held: HeldCredentials, _ snapshot: CredentialsSnapshot
     ) -> Response {
         var response = Response.json(.ok) { encodeSummary(storageKey, held, to: &$0) }

@@ -18,6 +18,7 @@ package final class Health: Sendable {
     private let time: any Time
     private let state = Mutex(State())
     private let checks = SingleFlight<Int, Bool>()
+    private let explanation = Mutex<(@Sendable () -> String?)?>(nil)
 
     package init(vault: Vault, time: any Time) {
         self.vault = vault
@@ -28,6 +29,14 @@ package final class Health: Sendable {
     package func beginDraining() {
         state.withLock { $0.isDraining = true }
     }
+
+    /// Has `reason` say why the store does not answer.
+    package func explain(_ reason: @escaping @Sendable () -> String?) {
+        explanation.withLock { $0 = reason }
+    }
+
+    /// Why the store does not answer, in words for operators: they name hosts and users. Nil where that is not known.
+    package var reason: String? { explanation.withLock { $0 }?() }
 
     package enum Readiness: Sendable, Equatable {
         case ready

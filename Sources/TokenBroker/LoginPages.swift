@@ -123,6 +123,12 @@ enum LoginPage {
 
     // MARK: Markup
 
+    /// A page that is about no login.
+    /// - Parameter text: paragraphs of markup.
+    static func plain(title: String, text: [String], footer: String?) -> Response {
+        page(.ok, login: nil, title: title, text: text, form: nil, head: "", footer: footer)
+    }
+
     /// - Parameters:
     ///   - text: paragraphs of markup.
     ///   - form: markup below them; nil for none.
@@ -130,7 +136,17 @@ enum LoginPage {
     private static func page(
         _ status: Status, _ context: Context, title: String, text: [String], form: String? = nil, head: String = ""
     ) -> Response {
-        let login = context.login.map { login in
+        page(
+            status, login: context.login, title: title, text: text, form: form, head: head,
+            footer: "Reference: \(context.reference)")
+    }
+
+    /// - Parameter footer: a text.
+    private static func page(
+        _ status: Status, login described: LoginDescription?, title: String, text: [String], form: String?,
+        head: String, footer: String?
+    ) -> Response {
+        let login = described.map { login in
             "<p class=\"login\">\(isolated(login.tenantTitle)) · \(isolated(login.providerTitle))</p>\n"
         }
         // Where the referrer policy of a page is no-referrer, its forms are sent with `Origin: null` (Fetch, "append a
@@ -148,7 +164,7 @@ enum LoginPage {
             <body>
             <main>
             \(login ?? "")<h1>\(title)</h1>
-            \(text.map { "<p>\($0)</p>\n" }.joined())\(form ?? "")<p class="reference">Reference: \(escaped(context.reference))</p>
+            \(text.map { "<p>\($0)</p>\n" }.joined())\(form ?? "")\(footer.map { "<p class=\"reference\">\(escaped($0))</p>" } ?? "")
             </main>
             </body>
             </html>

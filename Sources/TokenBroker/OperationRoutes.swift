@@ -7,19 +7,31 @@ internal import OAuth
 /// Probes, metrics and the description of the API.
 struct OperationRoutes {
     private let broker: Broker
+    /// Whether the listener is for operators alone, who are told reasons that callers are not.
+    private let isForOperators: Bool
 
-    init(_ broker: Broker) {
+    init(_ broker: Broker, isForOperators: Bool) {
         self.broker = broker
+        self.isForOperators = isForOperators
     }
 
     var all: [Route] {
         [
+            Route(.get, "/", .open, front),
             Route(.get, "/livez", .open, live),
             Route(.get, "/healthz", .open, live),
             Route(.get, "/readyz", .open, ready),
             Route(.get, "/metrics", .open, metrics),
             Route(.get, "/openapi.yaml", .open, openAPI),
         ]
+    }
+
+    /// For whoever opens the address in a browser.
+    private func front(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        return FrontPage.response(
+            version: broker.settings.version, hasProbes: !broker.settings.hasOperationsListener,
+            prefersJSON: Accept.prefersJSON(call.request.fields))
     }
 
     private func live(_ call: Call) async throws(BrokerError) -> Response {
@@ -32,14 +44,19 @@ struct OperationRoutes {
         switch await broker.health.readiness() {
         case .ready: return Self.state(.ok, "ready")
         case .draining: return Self.state(.serviceUnavailable, "draining")
-        case .storeUnavailable: return Self.state(.serviceUnavailable, "store_unavailable")
+        case .storeUnavailable:
+            return Self.state(
+                .serviceUnavailable, "store_unavailable", reason: isForOperators ? broker.health.reason : nil)
         }
     }
 
-    private static func state(_ status: Status, _ text: String) -> Response {
+    private static func state(_ status: Status, _ text: String, reason: String? = nil) -> Response {
         Response(
             status, fields: ["Content-Type": "application/json"],
-            body: JSONWriter.object { $0.member("status", text) })
+            body: JSONWriter.object { json in
+                json.member("status", text)
+                json.memberIfPresent("reason", reason)
+            })
     }
 
     private func metrics(_ call: Call) async throws(BrokerError) -> Response {

@@ -47,6 +47,13 @@ struct QueryReader {
         }
     }
 
+    mutating func timestamp(_ name: WireText) -> Timestamp? {
+        guard let text = string(name) else { return nil }
+        if let time = Timestamp(rfc3339: text.text) { return time }
+        note(name, "must be a time such as 2026-11-21T09:00:00Z")
+        return nil
+    }
+
     mutating func choice<T: RawRepresentable & CaseIterable>(_ name: WireText, _ type: T.Type) -> T?
     where T.RawValue == String {
         guard let text = string(name) else { return nil }

@@ -7,14 +7,18 @@ internal import OAuth
 /// The route table: openapi.yaml in code, held against it by a test.
 struct Routes {
     private let broker: Broker
+    private let isForOperators: Bool
 
-    init(_ broker: Broker) {
+    /// - Parameter isForOperators: whether callers cannot reach the listener.
+    init(_ broker: Broker, isForOperators: Bool = false) {
         self.broker = broker
+        self.isForOperators = isForOperators
     }
 
     var all: [Route] {
         TenantRoutes(broker).all + CallerKeyRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
-            + CredentialsRoutes(broker).all + EventRoutes(broker).all + OperationRoutes(broker).all
+            + CredentialsRoutes(broker).all + EventRoutes(broker).all
+            + OperationRoutes(broker, isForOperators: isForOperators).all
     }
 }
 

@@ -3,6 +3,7 @@ internal import ExternalText
 package import HTTPCodec
 package import HTTPServer
 internal import JSON
+internal import OAuth
 internal import Reactor
 
 /// The HTTP face of the broker: finds the route, asks for the key, answers, and writes down what happened.
@@ -29,14 +30,15 @@ package struct Service: RequestHandler {
         self.broker = broker
         self.limits = limits
         self.scope = scope
-        router = Router(
-            Routes(broker).all.filter { route in
-                switch scope {
-                case .all: true
-                case .operations: Self.isOperation(route.path.description)
-                case .api: !Self.isOperation(route.path.description)
-                }
-            })
+        let routes = Routes(broker, isForOperators: scope == .operations).all.filter { route in
+            switch scope {
+            case .all: true
+            case .operations: Self.isOperation(route.path.description)
+            case .api: !Self.isOperation(route.path.description)
+            }
+        }
+        router = Router(routes)
+        broker.metrics.expect(routes.map { ($0.path, $0.method.name) } + [("unknown", "GET"), ("malformed", "OTHER")])
     }
 
     /// Whether a path is one of those that `TOKEN_BROKER_OPERATIONS_LISTEN` moves to a listener of their own.
@@ -61,6 +63,11 @@ package struct Service: RequestHandler {
     }
 
     package func admit(_ request: Request) async -> Admission {
+        guard let trace = TraceContext(request.fields) else { return await admitted(request) }
+        return await TraceContext.$current.withValue(trace) { await admitted(request) }
+    }
+
+    private func admitted(_ request: Request) async -> Admission {
         let reception = await receive(request, hasContent: true)
         if let problem = reception.problem {
             let response = problem.response
@@ -72,6 +79,11 @@ package struct Service: RequestHandler {
     }
 
     package func respond(to request: Request) async -> Response {
+        guard let trace = TraceContext(request.fields) else { return await answer(request) }
+        return await TraceContext.$current.withValue(trace) { await answer(request) }
+    }
+
+    private func answer(_ request: Request) async -> Response {
         let start = broker.time.monotonic
         let reception = await reception(of: request)
         var response: Response
@@ -191,6 +203,12 @@ package struct Service: RequestHandler {
         return response
     }
 
+    /// The tenant that an operator's request names, whether there is one of that name or not.
+    private static func tenantNamed(_ request: Request, _ reception: Reception) -> TenantName? {
+        if let named = reception.match?.parameters["tenant"] { return TenantName(named) }
+        return request.fields.values("X-Tenant").first.flatMap { TenantName($0) }
+    }
+
     private func report(
         _ request: Request, _ reception: Reception, _ response: Response, _ problem: BrokerError?,
         took duration: Duration
@@ -209,9 +227,12 @@ package struct Service: RequestHandler {
             .request(RequestID(request.id)), .method(request.method), .route(route), .status(response.status),
             .duration(duration),
         ]
+        if let client = request.client { fields.append(.peer(client)) }
         switch reception.caller {
-        case .key(let key)?: fields.append(.tenant(key.tenant))
-        case .admin(let name)?: fields.append(.admin(name))
+        case .key(let key)?: fields += [.apiKey(APIKeyID(key.id)), .tenant(key.tenant)]
+        case .admin(let name)?:
+            fields.append(.admin(name))
+            if let tenant = Self.tenantNamed(request, reception) { fields.append(.tenant(tenant)) }
         case nil: break
         }
         if let problem {

@@ -99,10 +99,15 @@ struct Page: Sendable {
     /// Where the page begins; nil for the first one.
     func after<T>(_ read: (WireText) -> T?) throws(BrokerError) -> T? {
         guard let cursor else { return nil }
-        guard let bytes = Base64URL.decode(cursor.text), let text = WireText(validating: bytes.span),
-            let place = read(text)
-        else { throw BrokerError.invalidRequest("cursor", "is not one that a list has given") }
+        guard let place = Self.place(cursor).flatMap(read) else {
+            throw BrokerError.invalidRequest("cursor", "is not one that a list has given")
+        }
         return place
+    }
+
+    /// What a cursor stands behind; nil where it is none of ours.
+    static func place(_ cursor: WireText) -> WireText? {
+        Base64URL.decode(cursor.text).flatMap { WireText(validating: $0.span) }
     }
 
     /// About as much as an element of a list takes, in bytes.

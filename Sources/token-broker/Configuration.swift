@@ -60,8 +60,9 @@ struct Configuration: Sendable {
     var shutdownGrace: Duration
     /// The variables that name a file which other users can read.
     var exposedFiles: [StaticString]
-    /// Variables with our prefix that mean nothing: worth a warning, no fault, since orchestrators add their own.
-    var unknownVariables: [String]
+    /// Variables with our prefix that mean nothing: a warning at a start, since a replica that does not come up for one
+    /// costs more than it tells, and a fault where the configuration is checked.
+    var unknownVariables: [UnknownVariable]
 
     /// - Parameter command: what the configuration is for. `migrate` needs a database and no keys: whoever changes the
     ///   schema need not be able to open what is stored. `examineStore` needs no admin key, and with a database a journal.
@@ -85,7 +86,11 @@ struct Configuration: Sendable {
         }
 
         let base = reader.value("PUBLIC_BASE_URL")
-        if let base, Self.isBaseURL(base) == false {
+        if let base, let port = URLTarget.refusedPort(of: base) {
+            reader.fault(
+                "PUBLIC_BASE_URL", "must not have the port \(port): of the ports below 1024 it can have 80 and 443 only"
+            )
+        } else if let base, Self.isBaseURL(base) == false {
             reader.fault("PUBLIC_BASE_URL", "must be an http or https URL without query and fragment")
         }
         publicBaseURL = (base ?? "http://\(self.listen)").trimmingSlash
@@ -126,21 +131,23 @@ struct Configuration: Sendable {
                 reader.fault("DATABASE_URL", "\(error)")
                 store = .files(directory: "")
             }
-            if directory != nil { reader.fault("DATA_DIR", "is not used together with DATABASE_URL") }
+            if directory != nil { reader.fault("DATA_DIR", "is not used together with TOKEN_BROKER_DATABASE_URL") }
             if masterKeys == nil, command != .migrate {
-                reader.fault("MASTER_KEYS", "is required with DATABASE_URL; token-broker keys generate makes one")
+                reader.fault(
+                    "MASTER_KEYS", "is required with TOKEN_BROKER_DATABASE_URL; token-broker keys generate makes one")
             }
             if case .examineStore = command {
                 if journalDirectory == nil {
-                    reader.fault("JOURNAL_DIR", "is required with DATABASE_URL: a database is not examined")
+                    reader.fault(
+                        "JOURNAL_DIR", "is required with TOKEN_BROKER_DATABASE_URL: a database is not examined")
                 }
             } else if adminKey == nil, command != .migrate {
-                reader.fault("ADMIN_KEY", "is required with DATABASE_URL")
+                reader.fault("ADMIN_KEY", "is required with TOKEN_BROKER_DATABASE_URL")
             }
         } else {
             store = .files(directory: directory ?? "/var/lib/token-broker")
             if journalDirectory != nil {
-                reader.fault("JOURNAL_DIR", "is for DATABASE_URL; the embedded store needs none")
+                reader.fault("JOURNAL_DIR", "is for TOKEN_BROKER_DATABASE_URL; the embedded store needs none")
             }
             if command == .migrate {
                 reader.fault("DATABASE_URL", "is required to migrate; the embedded store has no schema")
@@ -172,7 +179,10 @@ struct Configuration: Sendable {
         shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", 1...3600) ?? 25))
         limits = Limits(&reader)
         exposedFiles = reader.exposedFiles
-        unknownVariables = reader.unknownNames
+        unknownVariables = reader.unknownVariables
+        if command == .checkConfiguration {
+            for variable in unknownVariables { reader.fault(unknown: variable) }
+        }
         if !reader.faults.isEmpty { throw Faults(lines: reader.faults) }
     }
 
@@ -210,7 +220,7 @@ struct Configuration: Sendable {
         targets.allowsHTTP = reader.bool("ALLOW_HTTP_PROVIDERS") ?? false
         let networks = Self.networks("PROVIDER_NETWORKS", &reader)
         if !networks.isEmpty, allowsEverything {
-            reader.fault("PROVIDER_NETWORKS", "has no effect with ALLOW_INSECURE_PROVIDERS=true")
+            reader.fault("PROVIDER_NETWORKS", "has no effect with TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true")
         }
         if networks.contains(where: { !$0.isSingleAddress && $0.contains(NetworkAddress(Self.metadataService)) }) {
             reader.fault(
@@ -357,12 +367,17 @@ private struct EnvironmentReader {
         return nil
     }
 
-    /// Kubernetes adds `…_SERVICE_HOST`, `…_PORT` and their like for a service of our name.
-    var unknownNames: [String] {
-        environment.keys.filter { name in
-            name.hasPrefix(Self.prefix) && !known.contains(name) && !known.contains(name + "_FILE")
-                && !name.hasPrefix(Self.prefix + "SERVICE_") && !name.hasPrefix(Self.prefix + "PORT")
-        }.sorted()
+    mutating func fault(unknown variable: UnknownVariable) { faults.append(variable.text) }
+
+    /// Those with our prefix that neither this build reads nor Kubernetes adds for a service of our name.
+    var unknownVariables: [UnknownVariable] {
+        let documented = UnknownVariable.documented
+        return environment.keys.sorted().compactMap { name in
+            guard name.hasPrefix(Self.prefix), !known.contains(name), !documented.contains(name),
+                !UnknownVariable.isOfKubernetes(name, environment[name] ?? "")
+            else { return nil }
+            return UnknownVariable(name)
+        }
     }
 }
 

@@ -7,7 +7,6 @@ internal import HTTPServer
 internal import OAuth
 internal import Postgres
 internal import Reactor
-internal import Synchronization
 internal import TokenBroker
 
 /// The running service, from its store to its listener.
@@ -44,13 +43,15 @@ struct RunningService {
         let time = SystemTime()
         let (output, loop) = try outbound()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
-        if !configuration.unknownVariables.isEmpty {
-            log.warning("unknown_environment_variables", [.count(configuration.unknownVariables.count)])
+        for variable in configuration.unknownVariables {
+            log.warning(
+                "unknown_environment_variable", LogField.unknownVariable(variable.name, meant: variable.suggestion))
         }
         for variable in configuration.exposedFiles {
             log.warning("secret_file_readable_by_others", [.variable(variable)])
         }
-        let (vault, keyring, adminKeys) = try await openStore(configuration, loop, log, time)
+        let reports = DatabaseReports(log, time: time)
+        let (vault, keyring, adminKeys) = try await openStore(configuration, loop, log, reports, time)
         var journal: Journal?
         do {
             try await vault.unlock()
@@ -63,6 +64,8 @@ struct RunningService {
         }
 
         var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKeys: adminKeys)
+        settings.version = Command.versionText
+        settings.hasOperationsListener = configuration.operationsListen != nil
         settings.logsReads = configuration.logsReads
         settings.providerTargets = configuration.providerTargets
         settings.quarantine = configuration.quarantine
@@ -102,6 +105,7 @@ struct RunningService {
         await shared.adjust(by: vault, log)
         let broker = Broker(
             settings: settings, vault: vault, journal: journal, transport: client, time: shared, log: log)
+        broker.health.explain { reports.lastReason }
         do throws(BrokerError) {
             try await broker.core.takeUpJournal()
         } catch {
@@ -171,7 +175,8 @@ struct RunningService {
         let time = SystemTime()
         let (output, loop) = try outbound()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
-        let store = try await connect(configuration, migrates: true, loop, log, time)
+        let store = try await connect(
+            configuration, migrates: true, loop, log, DatabaseReports(log, time: time), time)
         await store.close()
         log.info("schema_up_to_date", [])
         output.close(within: .seconds(1))
@@ -229,7 +234,7 @@ struct RunningService {
     }
 
     private static func openStore(
-        _ configuration: Configuration, _ loop: EventLoop, _ log: Log, _ time: SystemTime
+        _ configuration: Configuration, _ loop: EventLoop, _ log: Log, _ reports: DatabaseReports, _ time: SystemTime
     ) async throws(StartFailure) -> (Vault, Keyring, AdminKeys) {
         switch configuration.store {
         case .files(let directory):
@@ -255,7 +260,7 @@ struct RunningService {
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
             let store = try await connect(
-                configuration, migrates: configuration.migratesSchema, loop, log, time)
+                configuration, migrates: configuration.migratesSchema, loop, log, reports, time)
             return (Vault(store: store, keyring: keyring), keyring, adminKeys)
         }
     }
@@ -291,7 +296,8 @@ struct RunningService {
 
     /// A database that starts at the same time as we do is waited for.
     private static func connect(
-        _ configuration: Configuration, migrates: Bool, _ loop: EventLoop, _ log: Log, _ time: SystemTime
+        _ configuration: Configuration, migrates: Bool, _ loop: EventLoop, _ log: Log, _ reports: DatabaseReports,
+        _ time: SystemTime
     ) async throws(StartFailure) -> PostgresRecordStore {
         guard case .postgres(let database, let listening) = configuration.store else {
             throw StartFailure(text: "there is no database to connect to")
@@ -307,22 +313,19 @@ struct RunningService {
         if case .through(let listener) = listening { direct = listener }
         DatabaseReports.noteLinks(database, listener: direct, log)
         let end = time.monotonic.advanced(by: patience)
-        let reports = DatabaseReports(log, time: time)
-        let lastFailure = Mutex<PostgresError?>(nil)
         while true {
             do throws(StoreError) {
                 return try await PostgresRecordStore.open(
                     database, on: loop, resolver: resolver, migrates: migrates, listening: listening,
                     revalidateAfter: configuration.cacheValidity
                 ) { failure in
-                    lastFailure.withLock { $0 = failure }
                     reports.note(failure)
                 }
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {
                     var reason = "PostgreSQL cannot be reached or refuses"
-                    if let failure = lastFailure.withLock({ $0 }) { reason += " (\(String(reflecting: failure)))" }
+                    if let failure = reports.lastReason { reason += " (\(failure))" }
                     if case .damaged(let what) = error { reason = what }
                     throw StartFailure(text: "TOKEN_BROKER_DATABASE_URL: \(reason)")
                 }

@@ -4,7 +4,7 @@
     Tests/DeployTests/check.py token-broker    the program, as built
 
 Needs no network and no container engine: the schemas come with PyPI's kubernetes-validate and with Debian's
-docker-compose. Says everything that does not fit and ends with 1 if anything does not.
+docker-compose, and promtool with its prometheus. Says everything that does not fit and ends with 1 if anything does not.
 """
 import os
 import pathlib
@@ -287,6 +287,22 @@ def check_kubernetes(program, image):
         expect(any(known.startswith(path) for known in paths), f"ingress.yaml: openapi.yaml has no {path}")
 
 
+def check_alerts():
+    """The alert rules as Prometheus reads them, and what they say of the series in their tests."""
+    directory = DEPLOY / "prometheus"
+    for command in [("check", "rules", "--lint-fatal"), ("test", "rules")]:
+        name = "alerts.yml" if command[0] == "check" else "alerts.test.yml"
+        result = run("promtool", *command, directory / name)
+        expect(result.returncode == 0, f"{name}: {result.stdout.strip()} {result.stderr.strip()}")
+    rules = yaml.safe_load((directory / "alerts.yml").read_text())
+    tests = yaml.safe_load((directory / "alerts.test.yml").read_text())["tests"]
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    for fires in [True, False]:
+        tried = {case["alertname"] for test in tests for case in test["alert_rule_test"]
+                 if bool(case["exp_alerts"]) == fires}
+        expect(alerts == tried, f"alerts.test.yml: not tried {'firing' if fires else 'silent'}: {alerts ^ tried}")
+
+
 def check_texts(program):
     readme = read("README.md")
     table = set(re.findall(r"^\| `(TOKEN_BROKER_\w+)`", readme, re.MULTILINE))
@@ -296,15 +312,23 @@ def check_texts(program):
         for variable in set(re.findall(r"\bTOKEN_BROKER_[A-Z_]+[A-Z]\b", text)):
             known = {variable, variable.removesuffix("_FILE")} & program.variables
             expect(known, f"{name}: {variable} is not in token-broker --help")
+    events = set()
+    for path in (ROOT / "Sources").rglob("*.swift"):
+        events |= set(re.findall(r'log\.(?:debug|info|warning|error)\(\s*"(\w+)"', path.read_text()))
+    lines = set(re.findall(r"(?:\blines?|\blog (?:has|says)|\bsays)\s+`([a-z_]+)`", operations))
+    expect(len(lines) >= 5, "OPERATIONS.md: no lines of the log were found in it")
+    for line in lines:
+        expect(line in events, f"OPERATIONS.md: the log has no line {line}")
     sources = read("Sources/BrokerCore/Metrics.swift") + read("Sources/TokenBroker/OperationRoutes.swift")
     named = set(re.findall(r'\("?(\w+)", "(?:counter|gauge|histogram)"', sources))
     named |= set(re.findall(r'^\s*"(\w+)", "(?:counter|gauge|histogram)"', sources, re.MULTILINE))
     tables = {"owner", *re.findall(r"TABLE (?:IF NOT EXISTS )?token_broker_(\w+)", read(
         "Sources/CredentialStore/Postgres/Migrations.swift") + read(
         "Sources/CredentialStore/Postgres/Statements.swift"))}
-    for metric in set(re.findall(r"\btoken_broker_(\w+)", operations)) - tables:
-        plain = re.sub(r"_(bucket|sum|count)$", "", metric)
-        expect({metric, plain} & named, f"OPERATIONS.md: there is no metric token_broker_{metric}")
+    for name, text in [("OPERATIONS.md", operations), ("alerts.yml", read("Deploy/prometheus/alerts.yml"))]:
+        for metric in set(re.findall(r"\btoken_broker_(\w+)", text)) - tables:
+            plain = re.sub(r"_(bucket|sum|count)$", "", metric)
+            expect({metric, plain} & named, f"{name}: there is no metric token_broker_{metric}")
 
 
 def main():
@@ -312,12 +336,13 @@ def main():
     image = dockerfile_facts()
     check_compose(program, image)
     check_kubernetes(program, image)
+    check_alerts()
     check_texts(program)
     for fault in faults:
         print(fault)
     if faults:
         sys.exit(1)
-    print("compose.yaml, kubernetes/, OPERATIONS.md and the Dockerfile fit the schemas and the program")
+    print("compose.yaml, kubernetes/, prometheus/, OPERATIONS.md and the Dockerfile fit the schemas and the program")
 
 
 if __name__ == "__main__":

@@ -110,3 +110,15 @@ import Testing
         #expect(URLTarget("HTTPS://A.example:443?b")?.description == "https://a.example/?b")
     }
 }
+
+extension `URL target` {
+    @Test(
+        arguments: [
+            ("http://127.0.0.1:1/x", 1), ("https://a.example:22", 22), ("https://a.example:1023/", 1023),
+            ("https://a.example:1024/", nil), ("https://a.example:80/", nil), ("https://a.example:0/", nil),
+            ("https://a.example:65536/", nil), ("https://u@a.example:22/", nil), ("ftp://a.example:21/", nil),
+        ] as [(String, UInt16?)])
+    func `a port that is no provider's is told apart from other faults`(text: String, port: UInt16?) {
+        #expect(URLTarget.refusedPort(of: text) == port)
+    }
+}

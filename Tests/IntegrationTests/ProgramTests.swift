@@ -106,6 +106,57 @@ struct `The program` {
         #expect(!FileManager.default.fileExists(atPath: directory.path))
     }
 
+    @Test(arguments: [
+        ("TOKEN_BROKER_DATABSE_URL", "; is TOKEN_BROKER_DATABASE_URL meant?"),
+        ("TOKEN_BROKER_MASTERKEYS_FILE", "; is TOKEN_BROKER_MASTER_KEYS_FILE meant?"),
+        ("TOKEN_BROKER_LOGLEVEL", "; is TOKEN_BROKER_LOG_LEVEL meant?"),
+        ("TOKEN_BROKER_FAVOURITE_COLOUR", "; see token-broker --help"),
+        ("TOKEN_BROKER_LISTEN_FILE", "; is TOKEN_BROKER_LISTEN meant?"),
+    ])
+    func `a variable that is none of the program's fails a check and is a warning at a start`(
+        name: String, text: String
+    ) async throws {
+        let checked = try await run([name: "canary", "TOKEN_BROKER_DATA_DIR": directory.path], ["config", "check"])
+        #expect(checked.status == 78)
+        #expect(checked.output == "token-broker: \(name) is not a variable of token-broker\(text)")
+        let variable = String(name.dropFirst("TOKEN_BROKER_".utf8.count))
+        let process = try await start(
+            try PostgresServer.freePort(), ["DATA_DIR": directory.path, variable: "canary"])
+        #expect(await process.terminate() == 0)
+        let warnings = process.lines.filter { $0.contains("unknown_environment_variable") }
+        #expect(warnings.count == 1)
+        #expect(warnings[0].contains(#""level":"warning""#) && warnings[0].contains(#""variable":"\#(name)""#))
+        #expect(!process.lines.joined().contains("canary"))
+    }
+
+    @Test func `what an orchestrator adds, and what a store has no use for, is no mistake`() async throws {
+        let checked = try await run(
+            [
+                "TOKEN_BROKER_SERVICE_HOST": "10.0.0.1", "TOKEN_BROKER_SERVICE_PORT": "8080",
+                "TOKEN_BROKER_SERVICE_PORT_HTTP": "8080", "TOKEN_BROKER_PORT": "tcp://10.0.0.1:8080",
+                "TOKEN_BROKER_PORT_8080_TCP": "tcp://10.0.0.1:8080", "TOKEN_BROKER_PORT_8080_TCP_ADDR": "10.0.0.1",
+                "TOKEN_BROKER_PEERS_SERVICE_HOST": "10.0.0.1", "TOKEN_BROKER_PEERS_PORT_8080_TCP_PROTO": "tcp",
+                "TOKEN_BROKER_DATABASE_POOLER": "true", "TOKEN_BROKER_DATABASE_LISTEN_URL_FILE": "/nowhere",
+                "TOKEN_BROKER_DATA_DIR": directory.path,
+            ], ["config", "check"])
+        #expect(checked.status == 0, "\(checked.output)")
+        let mistaken = try await run(
+            ["TOKEN_BROKER_PORT": "8080", "TOKEN_BROKER_DATA_DIR": directory.path], ["config", "check"])
+        #expect(mistaken.status == 78)
+    }
+
+    @Test func `messages name variables in full`() async throws {
+        let result = try await run(
+            [
+                "TOKEN_BROKER_DATABASE_URL": "postgresql:///x", "TOKEN_BROKER_DATA_DIR": directory.path,
+                "TOKEN_BROKER_PUBLIC_BASE_URL": "http://127.0.0.1:1",
+            ], ["config", "check"])
+        #expect(result.status == 78)
+        #expect(result.output.contains("TOKEN_BROKER_DATA_DIR is not used together with TOKEN_BROKER_DATABASE_URL"))
+        #expect(result.output.contains("TOKEN_BROKER_PUBLIC_BASE_URL must not have the port 1:"))
+        #expect(result.output.firstMatch(of: /(?<!TOKEN_BROKER_)\b(DATABASE_URL|MASTER_KEYS|ADMIN_KEY)\b/) == nil)
+    }
+
     @Test func `only a database needs libpq, and a start without it says so`() async throws {
         let libraries = StoreFixtureDirectory()
         try FileManager.default.createDirectory(atPath: libraries.path, withIntermediateDirectories: true)

@@ -356,6 +356,7 @@ internal import Testing
         }
         #expect(sqlstate == "28P01")
         #expect(!String(reflecting: error!).contains("hunter2"))
+        #expect(String(reflecting: error!).contains("(SQLSTATE 28P01), the password is wrong: "))
     }
 
     @Test func `an unknown database is refused with its SQLSTATE`() async throws {

@@ -50,6 +50,42 @@ extension StoreConformance {
                 }
             }
         },
+        StoreConformance("a list heeds what comes and goes between its pages") { store async throws in
+            func id(_ key: String) -> RecordID { RecordID(.credentials, StoreSample.alpha, key: key) }
+            func page(after key: String?, _ kind: RecordKind = .credentials) async throws -> [String] {
+                let after = key.map { RecordID(kind, StoreSample.alpha, key: $0) }
+                return try await store.list(kind, tenant: StoreSample.alpha, after: after, limit: 2).map(\.id.key)
+            }
+            for key in ["a", "c", "e", "g", "i"] {
+                try await store.commit([.insert(StoredRecord(id: id(key), version: 1, sealed: [1]))])
+                try await store.commit([
+                    .insert(
+                        StoredRecord(
+                            id: RecordID(.quarantine, StoreSample.alpha, key: key), version: 1, sealed: [1],
+                            expires: Timestamp(seconds: 5)))
+                ])
+            }
+            #expect(try await page(after: nil) == ["a", "c"])
+            #expect(try await page(after: nil, .quarantine) == ["a", "c"])
+            // What is new stands at its place, what has gone nowhere, and what was replaced at the same.
+            try await store.commit([
+                .insert(StoredRecord(id: id("d"), version: 1, sealed: [1])), .remove(id("e"), version: 1),
+            ])
+            try await store.commit([
+                .replace(StoredRecord(id: id("g"), version: 2, sealed: [2], due: .latest), version: 1)
+            ])
+            #expect(try await page(after: "c") == ["d", "g"])
+            #expect(try await page(after: "c", .quarantine) == ["e", "g"])
+            #expect(try await store.removeExpired(before: Timestamp(seconds: 6), limit: 10) == 5)
+            #expect(try await page(after: nil, .quarantine) == [])
+            #expect(try await page(after: "g") == ["i"])
+            #expect(try await page(after: "e") == ["g", "i"])
+            #expect(try await page(after: "i") == [])
+            try await store.commit([.removeAll(StoreSample.alpha)])
+            #expect(try await page(after: nil) == [])
+            try await store.commit([.insert(StoredRecord(id: id("b"), version: 1, sealed: [1]))])
+            #expect(try await page(after: nil) == ["b"])
+        },
         StoreConformance("versions come in the order of their records, and nil for what is not there") {
             store async throws in
             #expect(try await store.versions(of: []) == [])

@@ -3,7 +3,9 @@ internal import BrokerTesting
 internal import CredentialStore
 internal import ExternalText
 internal import HTTPCodec
+internal import HTTPServer
 internal import JSON
+internal import Postgres
 internal import Testing
 internal import TokenBroker
 
@@ -52,6 +54,24 @@ internal import TokenBroker
         broker.time.advance(by: .milliseconds(1))
         #expect(await broker.call(.get, "/readyz", key: nil).status == 503)
         #expect(store.checks == 3)
+    }
+
+    @Test func `operators are told why the store does not answer, and callers are not`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        let reports = DatabaseReports(broker.broker.log, time: broker.time)
+        broker.broker.health.explain { reports.lastReason }
+        store.onCheck(.refuse(.unavailable))
+        reports.note(.connectionFailed(sqlstate: "28P01", detail: "connection to server at \"db\" failed"))
+        let reason = "no connection to PostgreSQL (SQLSTATE 28P01), the password is wrong: connection to server at "
+        let operations = Service(broker.broker, scope: .operations)
+        let told = BrokerHarness.Answer(await operations.respond(to: Request(method: .get, path: "/readyz")))
+        #expect(told.status == 503)
+        #expect(told.json["reason"]?.text == reason + "\"db\" failed")
+        let answer = await broker.call(.get, "/readyz", key: nil)
+        #expect((answer.status, answer.text) == (503, #"{"status":"store_unavailable"}"#))
+        let line = try #require(broker.log.first { $0.contains("database_failed") })
+        #expect((try JSONValue(parsing: Array(line.utf8)))["database_error"]?.text == reason + "\"db\" failed")
     }
 
     @Test func `probes from all sides cost one check`() async throws {

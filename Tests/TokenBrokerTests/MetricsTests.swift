@@ -6,6 +6,7 @@ internal import HTTPCodec
 internal import HTTPSClient
 internal import HTTPServer
 internal import JSON
+internal import Reactor
 internal import Testing
 internal import TokenBroker
 
@@ -161,7 +162,68 @@ internal import TokenBroker
         let line = try #require(broker.log.last)
         #expect(line.contains(#""level":"warning","event":"requests_refused","#))
         #expect(line.hasSuffix(#""reason":"\#(refusal.name)","count":1000}"#))
-        #expect(!(await Self.metrics(broker)).contains { $0.contains("malformed") })
+        #expect(
+            (await Self.metrics(broker)).allSatisfy { line in
+                !line.contains("http_requests_total{route=\"malformed\"") || line.hasSuffix(" 0")
+            })
+    }
+
+    @Test func `every series of what is counted is there before the first event, at 0`() async throws {
+        let broker = try await BrokerHarness()
+        let lines = await Self.metrics(broker)
+        func has(_ series: String) -> Bool { lines.contains("token_broker_\(series) 0") }
+        for provider in ["tidal", "oidc", "spotify", "authgear"] {
+            for outcome in Metrics.TokenRead.allCases {
+                #expect(has(#"token_reads_total{provider="\#(provider)",outcome="\#(outcome.rawValue)"}"#))
+            }
+            for outcome in Metrics.Renewal.allCases {
+                for grant in ["refresh_token", "upgrade", "client_credentials", "none"] {
+                    let labels = #"provider="\#(provider)",grant="\#(grant)",outcome="\#(outcome.rawValue)""#
+                    #expect(has("refresh_total{\(labels)}"))
+                }
+            }
+            #expect(has(#"refresh_outcome_unknown_total{provider="\#(provider)"}"#))
+            #expect(has(#"refresh_duration_seconds_count{provider="\#(provider)"}"#))
+            for endpoint in ["token", "device_authorization", "revocation", "metadata"] {
+                let labels = #"provider="\#(provider)",endpoint="\#(endpoint)""#
+                for code in ["200", "400", "401", "429", "503", "error"] {
+                    #expect(has(#"provider_requests_total{\#(labels),code="\#(code)"}"#))
+                }
+                #expect(has("provider_request_duration_seconds_count{\(labels)}"))
+            }
+        }
+        for outcome in ["renewed", "overtaken", "failed", "cancelled", "postponed"] {
+            #expect(has(#"proactive_refresh_total{outcome="\#(outcome)"}"#))
+        }
+        for flow in ["standard", "device"] {
+            for outcome in ["completed", "expired", "authorization_error", "network_error"] {
+                #expect(has(#"logins_total{flow="\#(flow)",outcome="\#(outcome)"}"#))
+            }
+        }
+        for outcome in ["granted", "pending", "slow_down", "refused", "rate_limited", "server_error", "unreachable"] {
+            #expect(has(#"device_polls_total{outcome="\#(outcome)"}"#))
+        }
+        #expect(has("refresh_lease_wait_seconds_count"))
+        for (method, route) in Service.operations(of: broker.broker) {
+            for code in [200, 400, 401, 429, 500, 503] {
+                #expect(has(#"http_requests_total{route="\#(route)",method="\#(method)",code="\#(code)"}"#))
+            }
+            #expect(has(#"http_request_duration_seconds_count{route="\#(route)"}"#))
+        }
+    }
+
+    @Test func `the alert rules ask for series that there are from the start`() async throws {
+        let broker = try await BrokerHarness()
+        broker.broker.observe { ServerStatistics() }
+        let lines = await Self.metrics(broker)
+        let path = #filePath.split(separator: "/").dropLast(3).map { "/" + $0 }.joined()
+        let rules = String(
+            decoding: try SmallFile.read(path + "/Deploy/prometheus/alerts.yml", limit: 100_000), as: UTF8.self)
+        let names = Set(rules.matches(of: /token_broker_[a-z_]+/).map { String($0.output) })
+        #expect(names.count >= 8)
+        for name in names {
+            #expect(lines.contains { $0.hasPrefix("\(name){") || $0.hasPrefix("\(name) ") }, "\(name)")
+        }
     }
 
     @Test func `logins are counted by how they end`() async throws {

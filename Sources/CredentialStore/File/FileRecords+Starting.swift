@@ -19,7 +19,10 @@ extension FileRecords {
     }
 
     func recoverIfNeeded() throws(FileStoreError) {
-        if mustRecover { _ = try recover(isCatalogued: true) }
+        if mustRecover {
+            listings.forget()
+            _ = try recover(isCatalogued: true)
+        }
     }
 
     private func create() throws(FileStoreError) {

@@ -26,6 +26,8 @@ final class FileRecords {
     let commits: CommitLog
     let catalog: Catalog
     var index = RecordIndex()
+    /// A directory has no order in which a list could go on.
+    var listings = RecordListings()
     private var leases = LeaseTimes()
     /// The directories that are known to exist, those of tenants and those above them.
     var knownDirectories: Set<String> = []
@@ -110,11 +112,14 @@ final class FileRecords {
         _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int
     ) throws(FileStoreError) -> [StoredRecord] {
         try recoverIfNeeded()
-        var ids = index.entries.keys.filter { $0.kind == kind && (tenant == nil || tenant == $0.tenant) }
-        let listed = if let tenant { [tenant] } else { try tenants(.plain, kind) }
-        for tenant in listed { ids += try identities(.plain, kind, tenant) }
+        let page = try listings.page(kind, tenant, after: after, limit: limit) { () throws(FileStoreError) in
+            var ids = index.entries.keys.filter { $0.kind == kind && (tenant == nil || tenant == $0.tenant) }
+            let listed = if let tenant { [tenant] } else { try tenants(.plain, kind) }
+            for tenant in listed { ids += try identities(.plain, kind, tenant) }
+            return ids
+        }
         var records: [StoredRecord] = []
-        for id in ids.filter({ id in after.map { $0 < id } ?? true }).sorted().prefix(limit) {
+        for id in page {
             if let record = try load(id) { records.append(record) }
         }
         return records
@@ -190,6 +195,7 @@ final class FileRecords {
         for id in expired {
             index.remove(id)
             leases.note(id, nil)
+            listings.note(id, exists: false)
         }
         return expired.count
     }
@@ -268,7 +274,10 @@ extension FileRecords {
             let isFree = index.insert(record)
             precondition(isFree, "a commit was planned with a look-up digest that is taken")
         }
-        for (id, record) in plan.outcomes { leases.note(id, record, recovery: plan.recoveries[id]) }
+        for (id, record) in plan.outcomes {
+            leases.note(id, record, recovery: plan.recoveries[id])
+            listings.note(id, exists: record != nil)
+        }
     }
 
     /// Writes all of the records that needs space, and gives the steps that remain.

@@ -1,0 +1,161 @@
+internal import BrokerCore
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+internal import OAuth
+
+/// What concerns many sets of credentials at once: `/credentials/list` and `/credentials/restore`.
+struct CredentialsListRoutes {
+    private let broker: Broker
+
+    init(_ broker: Broker) {
+        self.broker = broker
+    }
+
+    var all: [Route] {
+        [
+            Route(.get, "/credentials/list", .tenant(.credentialsRead), list),
+            Route(.post, "/credentials/restore", .admin, restore),
+        ]
+    }
+
+    // MARK: GET /credentials/list
+
+    private func list(_ call: Call) async throws(BrokerError) -> Response {
+        var query = try call.query()
+        let page = Page(&query)
+        let filter = CredentialsFilter(
+            state: query.choice("state", CredentialsState.self),
+            expiresBefore: query.timestamp("expires_before"))
+        try query.finish()
+        let after = try page.after { StorageKey($0) }
+        let tenant = try await broker.tenant(of: call)
+        let found = try await broker.credentials.list(
+            tenant.name, only: call.narrowedStorageKeys, filter, after: after, limit: page.limit)
+        return await Page.answer(found.listed.count) { json in
+            json.name("credentials")
+            json.array { json in
+                for listed in found.listed { json.object { Self.encode(listed, of: tenant.name, to: &$0) } }
+            }
+            if let next = found.next { json.member("next_cursor", Page.cursor(after: next.description)) }
+        }
+    }
+
+    private static func encode(_ listed: ListedCredentials, of tenant: TenantName, to json: inout JSONWriter) {
+        json.member("storage_key", listed.storageKey.description)
+        json.member(
+            "storage_key_digest",
+            CredentialsID(tenant: tenant, storageKey: listed.storageKey).storageKeyDigest)
+        json.member("state", listed.state.rawValue)
+        json.member("level", listed.level.rawValue)
+        json.memberOrNull("user_id", listed.userID?.text)
+        json.memberOrNull("expires", listed.expires?.description)
+        json.member("refreshable", listed.isRefreshable)
+        json.memberOrNull("last_refresh", listed.lastRefresh?.description)
+        if let failure = listed.lastError {
+            json.name("last_error")
+            json.object { json in
+                json.member("code", failure.code)
+                json.memberIfPresent("error_code", failure.errorCode)
+                json.member("time", failure.last.description)
+                json.member("since", failure.first.description)
+            }
+        } else {
+            json.memberOrNull("last_error", nil)
+        }
+        json.memberIfPresent("ended", listed.session?.time.description)
+        json.memberIfPresent("cause", listed.session?.cause.rawValue)
+        json.memberIfPresent("kept_until", listed.keptUntil?.description)
+    }
+
+    // MARK: POST /credentials/restore
+
+    private enum Wanted: Sendable {
+        case one(StorageKey)
+        case named([StorageKey])
+        case ended(since: Timestamp, EndedSession.Cause?, after: StorageKey?)
+    }
+
+    /// How many sets of credentials one call restores at most.
+    private static let restoredAtMost = 1000
+
+    private func restore(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        let wanted = try await call.body(Self.wanted)
+        let tenant = try await broker.tenant(of: call).name
+        switch wanted {
+        case .one(let storageKey):
+            let id = CredentialsID(tenant: tenant, storageKey: storageKey)
+            let snapshot = try await broker.credentials.restore(id)
+            guard let held = snapshot.record.held else {
+                throw BrokerError(.internalError, "What was kept aside held no credentials.")
+            }
+            note(id, snapshot)
+            return CredentialsRoutes.summary(storageKey, held, snapshot)
+        case .named(let storageKeys): return await restore(storageKeys, of: tenant, next: nil)
+        case .ended(let since, let cause, let after):
+            let (storageKeys, next) = try await broker.credentials.aside(
+                tenant, after: after, limit: Self.restoredAtMost
+            ) { kept in
+                guard let session = kept.session else { return false }
+                return session.time >= since && (cause == nil || session.cause == cause)
+            }
+            return await restore(storageKeys, of: tenant, next: next)
+        }
+    }
+
+    private static func wanted(_ body: inout ObjectReader) -> Wanted {
+        let storageKeys = body.strings("storage_keys", allowsEmpty: false, atMost: restoredAtMost) {
+            StorageKey($0) == nil ? StorageKey.rule : nil
+        }
+        if let storageKeys {
+            for name: WireText in ["storage_key", "ended_since", "cause", "cursor"] {
+                body.refuse(name, "is not used together with storage_keys")
+            }
+            // One that is named twice is restored once.
+            var seen: Set<StorageKey> = []
+            return .named(storageKeys.compactMap { StorageKey($0) }.filter { seen.insert($0).inserted })
+        }
+        guard let since = body.timestamp("ended_since") else {
+            for name: WireText in ["cause", "cursor"] { body.refuse(name, "is used together with ended_since only") }
+            return .one(body.storageKey())
+        }
+        body.refuse("storage_key", "is not used together with ended_since")
+        let cause = body.choice("cause", EndedSession.Cause.self)
+        if cause == .logout { body.note("cause", "must be revoked or expired: a logout keeps nothing aside") }
+        let cursor = body.string("cursor")
+        let after = cursor.flatMap(Page.place).flatMap { StorageKey($0) }
+        if cursor != nil, after == nil { body.note("cursor", "is not one that a restoration has given") }
+        return .ended(since: since, cause, after: after)
+    }
+
+    private func restore(_ storageKeys: [StorageKey], of tenant: TenantName, next: StorageKey?) async -> Response {
+        let results = await broker.credentials.restore(tenant, storageKeys)
+        for case (let storageKey, .success(let snapshot)) in zip(storageKeys, results) {
+            note(CredentialsID(tenant: tenant, storageKey: storageKey), snapshot)
+        }
+        return await Page.answer(results.count) { json in
+            json.name("outcomes")
+            json.array { json in
+                for (storageKey, result) in zip(storageKeys, results) {
+                    json.object { json in
+                        json.member("storage_key", storageKey.description)
+                        switch result {
+                        case .success: json.member("outcome", "restored")
+                        case .failure(let error):
+                            json.member("outcome", "failed")
+                            json.member("code", error.code.rawValue)
+                            json.member("detail", error.detail)
+                        }
+                    }
+                }
+            }
+            if let next { json.member("next_cursor", Page.cursor(after: next.description)) }
+        }
+    }
+
+    private func note(_ id: CredentialsID, _ snapshot: CredentialsSnapshot) {
+        broker.log.info("credentials_restored", LogField.credentials(id) + [.version(snapshot.version)])
+    }
+}

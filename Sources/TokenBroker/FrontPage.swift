@@ -1,0 +1,35 @@
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+
+/// What `/` answers: where to go on.
+enum FrontPage {
+    private static let title = "token-broker"
+
+    /// - Parameters:
+    ///   - version: empty says nothing of it.
+    ///   - hasProbes: whether this listener answers probes and metrics.
+    static func response(version: String, hasProbes: Bool, prefersJSON: Bool) -> Response {
+        let links =
+            [("openapi", "/openapi.yaml", "The description of its API")]
+            + (hasProbes
+                ? [
+                    ("healthz", "/healthz", "Whether this process lives"),
+                    ("readyz", "/readyz", "Whether it can serve requests"), ("metrics", "/metrics", "Its metrics"),
+                ] : [])
+        if prefersJSON {
+            return .json(.ok) { json in
+                json.member("service", title)
+                if !version.isEmpty { json.member("version", version) }
+                for (name, path, _) in links { json.member(name, path) }
+            }
+        }
+        return LoginPage.plain(
+            title: title,
+            text: [
+                "This service logs users in at OAuth providers and hands access tokens to the services that may use them. "
+                    + "There is nothing to log in to here: an application of yours sends you on."
+            ] + links.map { _, path, label in "\(label): <a href=\"\(path)\">\(path)</a>" },
+            footer: version.isEmpty ? nil : "Version \(version)")
+    }
+}

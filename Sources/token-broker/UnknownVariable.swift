@@ -1,0 +1,71 @@
+internal import OAuth
+
+/// A variable of the environment that looks like one of ours and is none.
+struct UnknownVariable: Sendable, Equatable {
+    /// Characters that variables of ours do not have are shown as `?`.
+    let name: String
+    /// The variable that is meant, most likely.
+    let suggestion: String?
+
+    init(_ name: String) {
+        let shown = name.utf8.prefix(100).map { Self.isPlain($0) ? $0 : UInt8(ascii: "?") }
+        self.name = String(decoding: shown, as: UTF8.self)
+        let nearest = Self.documented.sorted().map { (name: $0, distance: Self.distance(name, $0)) }
+            .min { $0.distance < $1.distance }
+        // Of a name without the prefix, a third may be wrong.
+        suggestion = nearest.flatMap {
+            3 * $0.distance <= max(name.utf8.count, $0.name.utf8.count) - 13 ? $0.name : nil
+        }
+    }
+
+    var text: String {
+        "\(name) is not a variable of token-broker"
+            + (suggestion.map { "; is \($0) meant?" } ?? "; see token-broker --help")
+    }
+
+    /// All that `--help` names, with their `_FILE` forms.
+    static let documented: Set<String> = {
+        var names: Set<String> = []
+        for line in Command.helpText.utf8.split(separator: UInt8(ascii: "\n")) {
+            let words = line.split(separator: UInt8(ascii: " "))
+            guard let first = words.first, first.starts(with: "TOKEN_BROKER_".utf8), first.allSatisfy(isPlain) else {
+                continue
+            }
+            let name = String(decoding: first, as: UTF8.self)
+            names.insert(name)
+            if words.dropFirst().first?.elementsEqual("*".utf8) == true { names.insert(name + "_FILE") }
+        }
+        return names
+    }()
+
+    /// Kubernetes adds `…_SERVICE_HOST`, `…_SERVICE_PORT` and `…_PORT` with their like, for each service whose name begins
+    /// with ours.
+    static func isOfKubernetes(_ name: String, _ value: String) -> Bool {
+        if name.hasSuffix("_SERVICE_HOST") || name.contains("_SERVICE_PORT") { return true }
+        let parts = name.utf8.split(separator: UInt8(ascii: "_"), omittingEmptySubsequences: false)
+        guard let port = parts.lastIndex(where: { $0.elementsEqual("PORT".utf8) }) else { return false }
+        // `…_PORT=tcp://…`, and `…_PORT_8080_TCP` with what is behind that.
+        return port + 1 == parts.count
+            ? value.utf8.contains(UInt8(ascii: "/")) : parts[port + 1].first?.isDigit ?? false
+    }
+
+    private static func isPlain(_ byte: UInt8) -> Bool {
+        byte.isUppercaseLetter || byte.isDigit || byte == UInt8(ascii: "_")
+    }
+
+    /// How many characters must be changed, added or left out to make the one of the other.
+    private static func distance(_ left: String, _ right: String) -> Int {
+        let (left, right) = (Array(left.utf8.prefix(100)), Array(right.utf8))
+        var row = Array(0...right.count)
+        for (index, character) in left.enumerated() {
+            var diagonal = row[0]
+            row[0] = index + 1
+            for (place, other) in right.enumerated() {
+                let change = diagonal + (character == other ? 0 : 1)
+                diagonal = row[place + 1]
+                row[place + 1] = min(change, diagonal + 1, row[place] + 1)
+            }
+        }
+        return row[right.count]
+    }
+}

@@ -1,0 +1,47 @@
+internal import BrokerTesting
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+internal import Testing
+internal import TokenBroker
+
+@Suite struct `The page at the root` {
+    @Test func `leads a browser on`() async throws {
+        let broker = try await BrokerHarness { $0.version = "1.2.3" }
+        let answer = await broker.call(.get, "/", key: nil, fields: ["Accept": "text/html,*/*;q=0.8"])
+        #expect(answer.status == 200)
+        #expect(answer.fields["Content-Type"] == "text/html; charset=utf-8")
+        for text in ["Version 1.2.3", "href=\"/openapi.yaml\"", "href=\"/healthz\"", "href=\"/metrics\""] {
+            #expect(answer.text.contains(text), "\(text)")
+        }
+        // Those of the pages of logins.
+        let page = await broker.call(.get, "/login/callback", key: nil, fields: ["Accept": "text/html"])
+        for name in ["Cache-Control", "Referrer-Policy", "Content-Security-Policy"] {
+            #expect(answer.fields[name] != nil && answer.fields[name] == page.fields[name], "\(name)")
+        }
+        #expect(!answer.text.contains("http") || !answer.text.contains("://"))
+        #expect(await broker.call(.head, "/", key: nil).status == 200)
+    }
+
+    @Test func `is JSON for who prefers it`() async throws {
+        let broker = try await BrokerHarness { $0.version = "1.2.3" }
+        let answer = await broker.call(.get, "/", key: nil, fields: ["Accept": "application/json"])
+        #expect(answer.status == 200)
+        #expect(answer.fields["Content-Type"] == "application/json")
+        #expect(
+            answer.text
+                == #"{"service":"token-broker","version":"1.2.3","openapi":"/openapi.yaml","healthz":"/healthz","#
+                + #""readyz":"/readyz","metrics":"/metrics"}"#)
+    }
+
+    @Test func `names no probes where another listener answers them, and is not there`() async throws {
+        let broker = try await BrokerHarness { $0.hasOperationsListener = true }
+        let answer = await broker.call(.get, "/", key: nil, fields: ["Accept": "application/json"])
+        #expect(answer.text == #"{"service":"token-broker","openapi":"/openapi.yaml"}"#)
+        let operations = Service(broker.broker, scope: .operations)
+        #expect(await operations.respond(to: Request(method: .get, path: "/")).status == .notFound)
+        #expect(await broker.call(.get, "/?a=b", key: nil).status == 400)
+        #expect(await broker.call(.post, "/", key: nil).code == "method_not_allowed")
+    }
+}
