@@ -110,19 +110,6 @@ internal import TokenBroker
         #expect(poll.form["grant_type"] == "urn:ietf:params:oauth:grant-type:device_code")
         #expect(!poll.fields.contains("traceparent"))
     }
-
-    @Test func `a refresh ahead of time has no trace`() async throws {
-        let broker = try await BrokerHarness()
-        await broker.makeTenant()
-        await broker.set("a1", refresh: "r1")
-        let tenant = try #require(try await broker.broker.tenants.tenant(TenantName("t1")!))
-        broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
-        let id = CredentialsID(tenant: tenant.name, storageKey: .default)
-        let version = try #require(
-            try await broker.vault.version(of: RecordID(.credentials, tenant.name, key: "default")))
-        #expect(await broker.broker.credentials.renewAhead(id, of: tenant, version: version) == .renewed)
-        #expect(!broker.transport.seen[0].fields.contains("traceparent"))
-    }
 }
 
 @Suite struct `A request's line` {
