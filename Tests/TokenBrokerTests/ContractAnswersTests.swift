@@ -662,12 +662,31 @@ internal import TokenBroker
         broker.transport.enqueue(.json(401, #"{"error": "invalid_client", "sub_status": 6002}"#))
         let refused = await recorder.call(broker, .get, "/credentials", tenant: "t1")
         #expect(refused.code == "illegal_configuration")
+        broker.time.advance(by: .seconds(30))
 
         let gate = Gate()
         broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("late"))))
         let late = await recorder.call(broker, .get, "/credentials", tenant: "t1", fields: ["Prefer": "wait=1"])
         #expect(late.code == "retryable_error")
         gate.open()
+        try await tokensThatCannotBeRenewed()
+    }
+
+    private func tokensThatCannotBeRenewed() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c1"}"#)
+        await broker.set("a1", refresh: "r1", lifetime: .seconds(40))
+        broker.transport.enqueue(.json(401, #"{"error": "invalid_client"}"#))
+        let degraded = await recorder.call(broker, .get, "/credentials", tenant: "t1")
+        #expect(degraded.json["degraded"] != nil)
+        broker.time.advance(by: .seconds(40))
+        broker.transport.enqueue(
+            .json(401, #"{"error": "invalid_client"}"#), .json(400, #"{"error": "invalid_grant"}"#))
+        #expect(await recorder.call(broker, .get, "/credentials", tenant: "t1").code == "illegal_configuration")
+        broker.time.advance(by: .seconds(30))
+        #expect(await recorder.call(broker, .get, "/credentials", tenant: "t1").json["session"] != nil)
+        #expect(await recorder.call(broker, .get, "/credentials?level=user", tenant: "t1").json["session"] != nil)
+        #expect(await recorder.call(broker, .get, "/credentials/status", tenant: "t1").json["state"] != nil)
     }
 
     private func settingAndRemovingCredentials() async throws {
