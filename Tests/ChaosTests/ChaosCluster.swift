@@ -248,6 +248,7 @@ struct ChaosCluster {
         read.outcome = .user
         read.version = Self.version(answer) ?? 0
         read.expiresIn = json["expires_in"]?.integer
+        read.isDegraded = json["degraded"] != nil
         read.token = token.hashValue
         if let record = provider.provider.record(ofAccessToken: token) {
             read.family = record.family

@@ -5,7 +5,8 @@ import DevelopmentProvider
 /// Nothing could where the provider, or the way to it, lost every answer that brought a successor, and no second try
 /// could be answered within the grace period: there is none, or the database or the provider was away for all of it but
 /// two seconds. And nothing could where the replica that was given the answer was killed at that moment, and the same
-/// holds of a second try.
+/// holds of a second try. Nor could anything be done where the provider came to a call when its caller had given it up and
+/// made another one, later than the grace period after that one.
 struct Loss {
     let user: Int
     let family: Int
@@ -54,6 +55,11 @@ struct Loss {
             presentation.generation == generation && presentation.request.number < fatal.request.number
                 && [.rotated, .graceReplay].contains(presentation.request.refresh?.outcome)
         }
+        if let late = Self.lateness(fatal, revocation.at, presentations, grace: grace) {
+            self = loss(
+                false, "the provider came to generation \(generation) \(late) ms late, after another call with it")
+            return
+        }
         guard let first = uses.first?.request.receivedAt else {
             self = loss(true, "generation \(generation) was not used before")
             return
@@ -67,6 +73,21 @@ struct Loss {
         self = loss(
             free >= Self.enough,
             "\(after), every answer was lost, and \(max(0, free)) ms of the grace period were left for another try")
+    }
+
+    /// How long the provider took for a call that its caller had given up, where by then another call with the same token
+    /// had been answered, longer ago than the grace period; nil for every other call.
+    private static func lateness(
+        _ fatal: ChaosVerdict.Presentation, _ moment: Moment, _ presentations: [ChaosVerdict.Presentation],
+        grace: Moment
+    ) -> Moment? {
+        let duration = moment - fatal.request.receivedAt
+        guard duration >= Moment(ChaosCluster.providerTimeoutSeconds) * 1000 - 200 else { return nil }
+        let isAfterAnother = presentations.contains { other in
+            other.generation == fatal.generation && other.request.refresh?.outcome == .rotated
+                && other.request.receivedAt > fatal.request.receivedAt && other.request.receivedAt + grace <= moment
+        }
+        return isAfterAnother ? duration : nil
     }
 
     /// Whether the answer reached a replica that went on.

@@ -27,6 +27,8 @@ struct Read: Sendable {
     /// 0 where the answer had no entity tag: what is not stored yet has none.
     var version: Int64 = 0
     var expiresIn: Int64?
+    /// Whether the answer said that the token could not be renewed in time, which may live shorter then than was asked for.
+    var isDegraded = false
     var hasVersion: Bool { version != 0 }
     /// How long the token is to be good at least, in milliseconds.
     var wanted: Moment = 60_000

@@ -148,8 +148,8 @@ struct ChaosVerdict {
     }
 
     /// Why the token was presented again; nil where nothing explains it. Either the provider itself failed the call
-    /// before, or the broker says that it could not know of that call's outcome, which a fault at the broker's side
-    /// must have brought about.
+    /// before, or that was an upgrade, or the broker says that it could not know of that call's outcome, which a fault at
+    /// the broker's side must have brought about.
     private func reason(for presentation: Presentation, after first: Presentation) -> String? {
         guard let finished = first.request.finishedAt else { return "no answer of the provider" }
         let received = first.request.receivedAt
@@ -158,6 +158,11 @@ struct ChaosVerdict {
         // A good answer that came a little late is a good answer.
         if let fault = first.request.fault, fault != .answer || first.request.outcome != .answered(status: 200) {
             return "the provider's \(fault.rawValue)"
+        }
+        // No refusal of an upgrade is final: an upgrade has six tries whatever they are answered.
+        let upgrade = GrantType.updateClient.rawValue
+        if first.request.grant == upgrade, first.request.outcome == .answered(status: 400) {
+            return "a refused upgrade"
         }
         let at = presentation.request.receivedAt
         let isAnnounced = (unknownOutcomes[ChaosCluster.digest(presentation.user)] ?? []).contains {
@@ -250,7 +255,7 @@ struct ChaosVerdict {
             }
             if read.expiresAt <= read.begun {
                 report(.expired, read, "version \(read.version), over for \(read.begun - read.expiresAt) ms")
-            } else if read.expiresAt - read.begun < read.wanted - Self.rounding {
+            } else if !read.isDegraded, read.expiresAt - read.begun < read.wanted - Self.rounding {
                 report(.short, read, "\(read.expiresAt - read.ended) ms left, expires_in \(read.expiresIn ?? -1)")
             }
             if let promised = read.expiresIn,

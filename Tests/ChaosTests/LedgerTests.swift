@@ -294,6 +294,21 @@ import Testing
         #expect(Self.losses(reuse, grace: 0) == [false])
     }
 
+    /// Its caller gives a call up after two seconds.
+    @Test(arguments: [(1799, true), (1800, false), (2900, false)] as [(Moment, Bool)])
+    func `a call that the provider comes to after another one with the same token`(
+        took: Moment, isAvoidable: Bool
+    ) async {
+        let reuse = Reuse(grace: 0)
+        reuse.provider.script(Fault(.token, delay: .milliseconds(took)))
+        async let late: Void = reuse.use(at: 1000)
+        await reuse.clock.waitForSleepers(1)
+        await reuse.use(at: 1700)
+        reuse.clock.advance(by: .milliseconds(took - 700))
+        await late
+        #expect(Self.losses(reuse, grace: 0) == [isAvoidable])
+    }
+
     @Test(arguments: [(1000, 9000, true), (1000, 9001, false), (0, 20_000, false)] as [(Moment, Moment, Bool)])
     func `a grace period that passes while the database is away`(from: Moment, to: Moment, isAvoidable: Bool) async {
         let reuse = Reuse()

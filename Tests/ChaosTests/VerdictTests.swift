@@ -69,6 +69,14 @@ import Testing
         #expect(Self.rules(Self.records([Self.read(100, left: left)])) == Array(repeating: .short, count: count))
     }
 
+    @Test(arguments: [(58_990, []), (0, []), (-10, [.expired])] as [(Moment, [ChaosVerdict.Rule])])
+    func `a token that is said to be degraded may live shorter, and lives`(left: Moment, rules: [ChaosVerdict.Rule]) {
+        var read = Self.read(100, left: left)
+        read.isDegraded = true
+        read.expiresIn = 0
+        #expect(Self.rules(Self.records([read])) == rules)
+    }
+
     @Test func `a token that the provider does not accept`() {
         #expect(Self.rules(Self.records([Self.read(100, family: nil)])) == [.dead])
     }

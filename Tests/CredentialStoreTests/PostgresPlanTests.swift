@@ -129,7 +129,7 @@ internal import Testing
                 "claim", Statements.claim,
                 names + [
                     .integer(1), .text("h"), .text(nil), .integer(1000), .integer(0), .integer(1), .integer(0),
-                    .integer(nil),
+                    .integer(nil), .integer(0),
                 ]
             ),
             ("release", Statements.release, names + [.integer(1), .text("h")]),
