@@ -149,7 +149,7 @@ public final class Auth: Sendable {
         switch ended {
         case .completed, .pending: return
         case .expired: throw .tokenResponseError("The time for the login ran out.", errorCode: "expired_token")
-        case .failed(let code): throw AuthError(BrokerError(code, "The device login did not succeed."))
+        case .failed(let failure): throw AuthError(failure.error)
         }
     }
 

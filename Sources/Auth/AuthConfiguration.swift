@@ -25,11 +25,23 @@ public struct AuthConfiguration: Sendable, Equatable {
     public var provider: String
     /// The issuer of an OpenID or OAuth 2.0 provider, whose metadata names its endpoints. Not for `tidal`.
     public var issuer: URL?
+    /// How long a token lives whose answer names no lifetime and which is no JWT. Nil for the provider's usual lifetime,
+    /// an hour unless it is known to be another one.
+    public var defaultLifetime: TokenLifetime?
+
+    /// How long a token is taken to live.
+    public enum TokenLifetime: Sendable, Equatable {
+        /// 1 to 315,360,000.
+        case seconds(Int)
+        /// Until the provider or an API refuses it.
+        case never
+    }
 
     public init(
         credentialsStorageKey: String, clientID: String, scopes: Set<String> = [], clientSecret: String? = nil,
         clientUniqueKey: String? = nil, tidalLoginServiceBaseURI: URL? = nil, tidalAuthServiceBaseURI: URL? = nil,
-        certificatePinning: Bool = true, provider: String = "tidal", issuer: URL? = nil
+        certificatePinning: Bool = true, provider: String = "tidal", issuer: URL? = nil,
+        defaultLifetime: TokenLifetime? = nil
     ) {
         self.credentialsStorageKey = credentialsStorageKey
         self.clientID = clientID
@@ -41,6 +53,7 @@ public struct AuthConfiguration: Sendable, Equatable {
         self.certificatePinning = certificatePinning
         self.provider = provider
         self.issuer = issuer
+        self.defaultLifetime = defaultLifetime
     }
 }
 
@@ -72,6 +85,11 @@ extension AuthConfiguration {
         members["login_service_base_uri"] = tidalLoginServiceBaseURI.map { .string(WireText($0.absoluteString)) }
         members["auth_service_base_uri"] = tidalAuthServiceBaseURI.map { .string(WireText($0.absoluteString)) }
         members["issuer"] = issuer.map { .string(WireText($0.absoluteString)) }
+        switch defaultLifetime {
+        case .seconds(let seconds)?: members["default_lifetime"] = .integer(Int64(seconds))
+        case .never?: members["default_lifetime"] = .string("never")
+        case nil: break
+        }
         if !certificatePinning { members["certificate_pinning"] = .bool(false) }
         do throws(BrokerError) {
             return try TenantConfiguration(.object(members), rules: targets)

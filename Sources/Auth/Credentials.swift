@@ -28,7 +28,7 @@ public struct Credentials: Sendable, Equatable {
     public let grantedScopes: Set<String>?
     /// Nil for all but a user's credentials, and where the provider does not tell.
     public let userID: String?
-    /// Nil without a token.
+    /// Nil without a token, and for one that does not expire.
     public let expires: Date?
     /// The access token, to be sent as `Authorization: Bearer`. Nil for basic credentials.
     public let token: String?
@@ -39,8 +39,8 @@ public struct Credentials: Sendable, Equatable {
     /// Credentials from elsewhere, such as for `Auth.setCredentials`.
     /// - Parameters:
     ///   - requestedScopes: nil for those of the configuration.
-    ///   - expires: kept in whole seconds. Nil takes the token's own `exp`, if it is a JWT, or the provider's usual
-    ///     lifetime.
+    ///   - expires: kept in whole seconds. Nil takes the token's own `exp`, if it is a JWT, or else
+    ///     `AuthConfiguration.defaultLifetime`.
     ///   - token: visible ASCII. Nil makes basic credentials, say for a `CredentialsProvider` of your own.
     public init(
         level: CredentialsLevel = .user, clientID: String, requestedScopes: Set<String>? = nil,
@@ -65,7 +65,7 @@ public struct Credentials: Sendable, Equatable {
         clientUniqueKey = held.obtainedWith.clientUniqueKey?.text
         grantedScopes = Set(held.grantedScopes.values)
         userID = held.userID?.text
-        expires = Date(timeIntervalSince1970: Double(held.expires.milliseconds) / 1000)
+        expires = held.expiry.map { Date(timeIntervalSince1970: Double($0.milliseconds) / 1000) }
         token = held.accessToken.revealedText
         self.version = version
     }

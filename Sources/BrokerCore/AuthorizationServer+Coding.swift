@@ -12,6 +12,7 @@ extension AuthorizationServer {
             json.memberIfPresent("issuer", issuer)
             json.member("announces_issuer", announcesIssuerInResponses)
             json.member("client_authentication", clientAuthentication.rawValue)
+            json.member("revocation_authentication", revocationAuthentication.rawValue)
         }
     }
 
@@ -25,6 +26,9 @@ extension AuthorizationServer {
             preset: configuration.preset, authorizationEndpoint: authorization, tokenEndpoint: token,
             revocationEndpoint: json["revocation"]?.string?.text, issuer: json["issuer"]?.string?.text,
             announcesIssuerInResponses: json["announces_issuer"]?.bool ?? false,
-            clientAuthentication: authentication, pinnedCertificates: configuration.effectivePins)
+            clientAuthentication: authentication, pinnedCertificates: configuration.effectivePins,
+            defaultLifetime: configuration.effectiveDefaultLifetime,
+            revocationAuthentication: json["revocation_authentication"]?.string.flatMap(
+                ProviderPreset.ClientAuthentication.init))
     }
 }

@@ -92,7 +92,7 @@ package struct BrokerError: Error, Sendable, Equatable {
     }
 
     package let code: Code
-    /// What happened and what to change. Fit for strangers: no secret, nothing that a provider wrote.
+    /// What happened and what to change. Fit for strangers: no secret, and nothing that a provider wrote but an address.
     package let detail: String
     /// The provider's `error` or `sub_status`, checked by `ErrorText`.
     package let errorCode: String?

@@ -14,6 +14,8 @@ package struct BrokerEvent: Sendable, Equatable {
         case credentialsUpdated = "credentials.updated"
         case credentialsDeauthorized = "credentials.deauthorized"
         case credentialsExpiring = "credentials.expiring"
+        /// A refresh brought another user than the login's. The session is put aside.
+        case credentialsSubjectChanged = "credentials.subject_changed"
         /// Renewals fail for now; the session is kept.
         case credentialsDegraded = "credentials.degraded"
         /// The provider does not accept the tenant's client: renewals of all its users fail, and the sessions are kept.
@@ -46,6 +48,14 @@ package struct BrokerEvent: Sendable, Equatable {
 
     /// Why credentials are gone.
     package typealias End = EndedSession.Cause
+
+    /// Why a session has ended that nobody may have wanted to end.
+    package enum EndReason: String, Sendable, CaseIterable {
+        /// The provider may have refused what an earlier call, whose answer was lost, had spent.
+        case outcomeUnknown = "outcome_unknown"
+        /// A refresh brought another user's token.
+        case subjectChanged = "subject_changed"
+    }
 
     package enum LoginFlow: String, Sendable, CaseIterable {
         case standard
@@ -99,16 +109,31 @@ package struct BrokerEvent: Sendable, Equatable {
 
     /// - Parameters:
     ///   - lost: what was stored until then.
-    ///   - isUncertain: whether the provider may have refused what an earlier call, whose answer was lost, had spent.
+    ///   - reason: nil where the cause says it all.
     package static func deauthorized(
-        _ id: CredentialsID, from lost: HeldCredentials, version: Int64, by end: End, isUncertain: Bool = false,
+        _ id: CredentialsID, from lost: HeldCredentials, version: Int64, by end: End, because reason: EndReason? = nil,
         _ refreshID: RefreshID?, at time: Timestamp
     ) -> BrokerEvent {
         BrokerEvent(.credentialsDeauthorized, id, at: time, refreshID) { json in
             describe(lost, version, &json)
             json.member("cause", end.rawValue)
-            if isUncertain { json.member("reason", "outcome_unknown") }
+            json.memberIfPresent("reason", reason?.rawValue)
         }
+    }
+
+    /// A refresh brought another user's token, which is told to nobody: the session is put aside.
+    /// - Parameter lost: what was stored until then.
+    package static func subjectChanged(
+        _ id: CredentialsID, from lost: HeldCredentials, version: Int64, _ refreshID: RefreshID?, at time: Timestamp
+    ) -> [BrokerEvent] {
+        [
+            BrokerEvent(.credentialsSubjectChanged, id, at: time, refreshID) { json in
+                describe(lost, version, &json)
+            },
+            .deauthorized(
+                id, from: lost, version: version, by: .revoked, because: .subjectChanged, refreshID,
+                at: time),
+        ]
     }
 
     package static func expiring(
@@ -186,7 +211,7 @@ package struct BrokerEvent: Sendable, Equatable {
     private static func describe(_ held: HeldCredentials, _ version: Int64, _ json: inout JSONWriter) {
         json.member("level", held.level.rawValue)
         json.memberOrNull("user_id", held.userID?.text)
-        json.member("expires", held.expires.description)
+        json.memberOrNull("expires", held.expiry?.description)
         json.member("version", version)
     }
 }

@@ -8,7 +8,7 @@ internal import OAuth
 @safe package struct CachedAnswer: CacheHint, @unchecked Sendable {
     /// What a warm read has to know.
     package struct Facts: BitwiseCopyable, Sendable {
-        /// Until when the token is good, in milliseconds since 1970.
+        /// Until when the token is good, in milliseconds since 1970; that of `Timestamp.never` where it does not end.
         package let expires: Int64
         /// The stored record's version.
         package let version: Int64

@@ -65,6 +65,7 @@ package final class CredentialsBroker: Sendable {
     package let bus: EventBus
     /// What is not of the core can have its caches included, too.
     package let beliefRenewal: BeliefRenewal
+    package let tenantCheck: TenantCheck
     private let leaseRecovery: LeaseRecovery
     let storeRecovery: StoreRecovery
     private let settings: Settings
@@ -107,6 +108,8 @@ package final class CredentialsBroker: Sendable {
             memory: GrantMemory(
                 GrantMemory.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log),
             renewalPatience: settings.renewalPatience, callLimit: settings.providerTimeout, journal: journal)
+        tenantCheck = TenantCheck(
+            servers: servers, endpoint: endpoint, transport: transport, publicBaseURL: settings.publicBaseURL)
         storeRecovery = StoreRecovery(vault: vault, records: credentials.records, time: time, log: log)
         expiryJob = ExpiryJob(
             vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,

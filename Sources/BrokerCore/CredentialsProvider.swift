@@ -157,7 +157,7 @@ package final class CredentialsProvider: Sendable {
                 }
                 switch run.value {
                 case .failure(let error):
-                    guard maySpare, isEarly || error.code != .storageUnavailable else {
+                    guard error != .subjectChanged, maySpare, isEarly || error.code != .storageUnavailable else {
                         throw error.after(snapshot.record)
                     }
                     // The token at hand lives. It is looked at once more, though: the renewal may have found a logout.
@@ -290,6 +290,11 @@ package final class CredentialsProvider: Sendable {
                 degradation: degradation)
         case .serveBasic:
             Answer(snapshot: snapshot, tenant: tenant, level: .basic, outcome: .basic, degradation: nil)
+        case .missing where snapshot.record.held != nil:
+            throw BrokerError(
+                .missingTokenContainer,
+                "The user's credentials have no refresh token, so that no refresh can be forced. Have the user log in anew."
+            )
         case .missing:
             throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.").after(
                 snapshot.record)

@@ -204,7 +204,7 @@ final class CredentialsRecords: Sendable {
         let version = nextVersion(after: max(current, least))
         let open = OpenRecord(
             id: Self.recordID(id), version: version, content: SecretBytes(record.encoded),
-            due: record.held.map { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
+            due: record.held.flatMap { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
         var changes = others
         if isNew {
             changes += [.require(RecordID(.tenant, id.tenant)), .insert(open)]

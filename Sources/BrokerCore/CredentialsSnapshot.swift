@@ -66,14 +66,16 @@ package final class CredentialsSnapshot: Sendable {
     /// - Parameter degradation: why it is given although it lives shorter than was asked for.
     package func body(at now: Timestamp, _ degradation: Degradation? = nil) -> [UInt8]? {
         guard let held = record.held else { return nil }
-        let seconds = Array("\(max(0, (held.expires.milliseconds - now.milliseconds) / 1000))".utf8)
         var body: [UInt8] = []
         bytes.withRevealed { bytes in
             body.reserveCapacity(bytes.count)
             for index in bodyStart..<bytes.count { body.append(bytes[index]) }
         }
-        let end = secondsEnd - bodyStart
-        body.replaceSubrange(end - seconds.count..<end, with: seconds)
+        if let expiry = held.expiry {
+            let seconds = Array("\(max(0, (expiry.milliseconds - now.milliseconds) / 1000))".utf8)
+            let end = secondsEnd - bodyStart
+            body.replaceSubrange(end - seconds.count..<end, with: seconds)
+        }
         if !isPlain {
             body.append(UInt8(ascii: ","))
             body += JSONWriter.object { json in
@@ -121,11 +123,15 @@ private struct EncodedCredentials {
             json.member("granted_scopes", held.grantedScopes.values)
             json.memberOrNull("user_id", held.userID?.text)
             if held.level < .user { session?.encode(to: &json) }
-            json.member("expires", held.expires.description)
+            json.memberOrNull("expires", held.expiry?.description)
         }
         head.removeLast()
         head.append(contentsOf: #","expires_in":"#.utf8)
-        head.append(contentsOf: repeatElement(UInt8(ascii: " "), count: CredentialsSnapshot.secondsWidth))
+        // What never ends has no seconds left that would have to be written.
+        let seconds = held.expiry == nil ? "null".utf8 : "".utf8
+        head.append(
+            contentsOf: repeatElement(UInt8(ascii: " "), count: CredentialsSnapshot.secondsWidth - seconds.count))
+        head.append(contentsOf: seconds)
         let secondsEndInHead = head.count
         head.append(contentsOf: #","token_type":"Bearer","token":""#.utf8)
         let afterToken: [UInt8] = [UInt8(ascii: "\""), UInt8(ascii: "}")]

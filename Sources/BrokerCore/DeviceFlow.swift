@@ -336,7 +336,7 @@ package final class DeviceFlow: Sendable {
             return try await end(login, over: claim, .expired, nil)
         case .failed(let reason):
             let error = Self.error(reason, outcome)
-            return try await end(login, over: claim, .failed(error.code), error)
+            return try await end(login, over: claim, .failed(LoginFailure(error)), error)
         case .granted:
             if let response { await complete(login, request, response, as: id) }
             return nil
@@ -365,7 +365,7 @@ package final class DeviceFlow: Sendable {
             telling: [BrokerEvent.entry([.loginFailed(id, .device, loginID: nil, error, at: now)], of: id, at: now)])
         metrics.loginEnded(.device, error?.code.rawValue ?? "expired")
         log.warning(
-            "login_failed", fields(of: login) + (error.map { [.code($0.code)] } ?? [.outcome("expired")]))
+            "login_failed", fields(of: login) + (error.map { LogField.reason(of: $0) } ?? [.outcome("expired")]))
         endings.signal(login.recordID)
         return sighting
     }
@@ -421,14 +421,20 @@ package final class DeviceFlow: Sendable {
     }
 
     private static func error(_ reason: DevicePolling.Failure, _ outcome: DevicePolling.Outcome) -> BrokerError {
-        var errorCode: String?
-        if case .answered(_, let answer, _) = outcome { errorCode = answer.errorCode }
+        var (errorCode, advice): (String?, String?) = (nil, nil)
+        if case .answered(let status, let answer, _) = outcome {
+            errorCode = answer.errorCode
+            if !(200..<300).contains(status) {
+                advice = RefusalAdvice.sentence(of: answer, status: status, grant: .deviceCode)
+            }
+        }
         return switch reason {
         case .authorizationError:
             BrokerError(.authorizationError, "The user did not allow the login.", errorCode: errorCode)
         case .tokenResponseError:
             BrokerError(
-                .tokenResponseError, "The provider ended the login without a usable token.", errorCode: errorCode)
+                .tokenResponseError, "The provider ended the login without a usable token.".followed(by: advice),
+                errorCode: errorCode)
         }
     }
 

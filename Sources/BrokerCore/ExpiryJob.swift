@@ -173,7 +173,7 @@ package final class ExpiryJob: Sendable {
             try await settle(due, next: nil)
             return nil
         }
-        guard let held = content.held, let mark = record.due else {
+        guard let held = content.held, held.expiry != nil, let mark = record.due else {
             try await settle(due, next: nil)
             return nil
         }

@@ -23,7 +23,9 @@ struct ExpirySchedule: Sendable {
     /// fifth earlier, so that tokens of one moment are not renewed in one. Half of a token's life is always left alone,
     /// that fifth excepted: a provider whose tokens live shorter than the lead would be asked without end.
     /// - Parameter lead: how long ahead of its expiry the tenant has a token renewed; nil for not at all.
-    func firstMark(of held: HeldCredentials, lead: Duration?, now: Timestamp) -> Timestamp {
+    /// - Returns: nil for a token that does not expire.
+    func firstMark(of held: HeldCredentials, lead: Duration?, now: Timestamp) -> Timestamp? {
+        if held.expiry == nil { return nil }
         guard let lead, held.canBeRefreshed else { return noticeTime(of: held) }
         let life = now.duration(to: held.expires)
         let ahead = min(max(lead, notice), life / 2)

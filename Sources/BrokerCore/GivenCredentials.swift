@@ -63,7 +63,7 @@ package struct GivenCredentials: Sendable {
         return HeldCredentials(
             level: level, accessToken: SecretBytes(utf8: token.text), refreshToken: refreshToken,
             expires: expires ?? expiresIn.map { now.advanced(by: $0) } ?? TokenResponse.expiry(ofToken: token)
-                ?? now.advanced(by: tenant.configuration.preset.defaultLifetime),
+                ?? tenant.configuration.effectiveDefaultLifetime.end(from: now),
             grantedScopes: grantedScopes ?? requestedScopes ?? client.scopes,
             userID: level == .user ? userID : nil,
             obtainedWith: ClientFingerprint(

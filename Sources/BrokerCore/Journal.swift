@@ -92,9 +92,12 @@ struct JournalEntry: Sendable, Equatable {
     /// made: the store, which has the tenant, may be away when the entry is taken up. Builds before this one did not
     /// write it.
     let grace: Duration
+    /// Whether the record's user was found to be that of what it was exchanged for. Earlier builds did not look.
+    let isOfSameUser: Bool
 
     init(
-        id: CredentialsID, base: Int64, holder: String?, spent: [UInt8], record: CredentialRecord, grace: Duration
+        id: CredentialsID, base: Int64, holder: String?, spent: [UInt8], record: CredentialRecord, grace: Duration,
+        isOfSameUser: Bool
     ) {
         self.id = id
         self.base = base
@@ -102,6 +105,7 @@ struct JournalEntry: Sendable, Equatable {
         self.spent = spent
         self.record = record
         self.grace = grace
+        self.isOfSameUser = isOfSameUser
     }
 
     var encoded: [UInt8] {
@@ -113,6 +117,7 @@ struct JournalEntry: Sendable, Equatable {
             json.member("version", base + 1)
             json.member("record", Base64URL.encode(record.encoded))
             json.member("grace", grace.milliseconds)
+            json.member("same_user", isOfSameUser)
         }
     }
 
@@ -127,6 +132,7 @@ struct JournalEntry: Sendable, Equatable {
         self.init(
             id: CredentialsID(tenant: record.id.tenant, storageKey: storageKey), base: base,
             holder: json["holder"]?.string?.text, spent: spent, record: credentials,
-            grace: json["grace"]?.integer.map { .milliseconds($0) } ?? RenewalRules.usualGrace)
+            grace: json["grace"]?.integer.map { .milliseconds($0) } ?? RenewalRules.usualGrace,
+            isOfSameUser: json["same_user"]?.bool ?? false)
     }
 }

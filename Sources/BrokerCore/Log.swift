@@ -125,6 +125,24 @@ package struct LogField: Sendable {
         error.errorCode.map { .init("provider_error", $0) }
     }
 
+    /// The same of an error that was made of it; nil where the provider named none.
+    package static func providerError(of error: BrokerError) -> LogField? {
+        error.errorCode.map { .init("provider_error", $0) }
+    }
+
+    /// What a caller is told, which holds no secret.
+    package static func detail(of error: BrokerError) -> LogField { .init("detail", error.detail) }
+
+    /// Why something failed that a caller hears of.
+    package static func reason(of error: BrokerError) -> [LogField] {
+        [.code(error.code), .detail(of: error)] + [.providerError(of: error)].compactMap(\.self)
+    }
+
+    /// A tenant's issuer, as it was configured; nil for a tenant without one.
+    package static func issuer(of configuration: TenantConfiguration) -> LogField? {
+        configuration.issuer.map { .init("issuer", $0) }
+    }
+
     private init(_ name: StaticString, _ value: Value) {
         self.name = name
         self.value = value
@@ -162,15 +180,18 @@ package struct APIKeyID: Sendable, Hashable {
     }
 }
 
-/// Names one attempt to renew credentials, over all its log lines.
+/// Names one attempt to renew credentials, over all its events and log lines: a UUID (RFC 9562).
 package struct RefreshID: Sendable, Hashable {
     let text: String
 
     package init() {
-        // An identifier, not a secret: the system's generator is more than enough. It is asked once, since each number
-        // of it is a system call.
-        let number = UInt64.random(in: .min ... .max)
-        text = Hex.encode((0..<8).map { UInt8(truncatingIfNeeded: number >> (8 * $0)) })
+        // An identifier, not a secret: the system's generator is more than enough.
+        let (high, low) = (UInt64.random(in: .min ... .max), UInt64.random(in: .min ... .max))
+        var bytes = [high, low].flatMap { word in (0..<8).map { UInt8(truncatingIfNeeded: word >> (8 * $0)) } }
+        // RFC 9562 §5.4: version 4 of variant 10.
+        bytes[6] = bytes[6] & 0x0f | 0x40
+        bytes[8] = bytes[8] & 0x3f | 0x80
+        text = [0..<4, 4..<6, 6..<8, 8..<10, 10..<16].map { Hex.encode(Array(bytes[$0])) }.joined(separator: "-")
     }
 }
 

@@ -497,7 +497,9 @@ package final class LoginFlow: Sendable {
         case .error(let errorCode):
             return .failure(
                 BrokerError(
-                    .authorizationError, "The login service reports that the login did not succeed.",
+                    .authorizationError,
+                    "The login service reports that the login did not succeed.".followed(
+                        by: RefusalAdvice.sentence(ofLoginError: errorCode)),
                     errorCode: errorCode))
         }
     }
@@ -525,7 +527,7 @@ package final class LoginFlow: Sendable {
         var used = login
         used.secrets = nil
         used.attempt = id.text
-        if case .failure(let error) = grant { used.status = .failed(error.code) }
+        if case .failure(let error) = grant { used.status = .failed(LoginFailure(error)) }
         let usedRecord = used.record(replacing: record)
         do throws(StoreError) {
             try await logins.replace(
@@ -603,7 +605,7 @@ package final class LoginFlow: Sendable {
     /// is true as well.
     private func markFailed(_ login: PendingLogin, _ record: OpenRecord, _ error: BrokerError) async {
         var failed = login
-        failed.status = .failed(error.code)
+        failed.status = .failed(LoginFailure(error))
         do throws(StoreError) {
             try await logins.replace(
                 failed.record(replacing: record), version: record.version,
@@ -636,7 +638,7 @@ package final class LoginFlow: Sendable {
             log.info("login_completed", fields)
         case .failure(let error):
             metrics.loginEnded(.standard, error.code.rawValue)
-            log.warning("login_failed", fields + [.code(error.code)])
+            log.warning("login_failed", fields + LogField.reason(of: error))
         }
         endings.signal(login.recordID)
     }

@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import ExternalText
+internal import HTTPCodec
 package import JSON
 internal import OAuth
 internal import Reactor
@@ -8,18 +9,20 @@ internal import Reactor
 package enum LoginProgress: Sendable, Equatable {
     case pending
     case completed
-    case failed(BrokerError.Code)
+    case failed(LoginFailure)
     case expired
 
-    /// The members `status` and `error`, in records as in answers.
+    /// The members `status`, `error`, `error_code` and `detail`, in records as in answers.
     package func encode(to json: inout JSONWriter) {
         switch self {
         case .pending: json.member("status", "pending")
         case .completed: json.member("status", "completed")
         case .expired: json.member("status", "expired")
-        case .failed(let code):
+        case .failed(let failure):
             json.member("status", "failed")
-            json.member("error", code.rawValue)
+            json.member("error", failure.code.rawValue)
+            json.memberIfPresent("error_code", failure.errorCode)
+            json.memberIfPresent("detail", failure.detail)
         }
     }
 
@@ -31,9 +34,37 @@ package enum LoginProgress: Sendable, Equatable {
         case "completed": self = .completed
         case "expired": self = .expired
         case "failed":
-            self = .failed(json["error"]?.string.flatMap(BrokerError.Code.init) ?? .unexpectedError)
+            self = .failed(
+                LoginFailure(
+                    code: json["error"]?.string.flatMap(BrokerError.Code.init) ?? .unexpectedError,
+                    errorCode: json["error_code"]?.string?.text, detail: json["detail"]?.string?.text))
         default: return nil
         }
+    }
+}
+
+/// Why a login failed.
+package struct LoginFailure: Sendable, Equatable {
+    package let code: BrokerError.Code
+    /// The provider's `error` or `sub_status`, checked by `ErrorText`.
+    package let errorCode: String?
+    /// What happened and what to change; nil of a login that an earlier build ended.
+    package let detail: String?
+
+    init(code: BrokerError.Code, errorCode: String?, detail: String?) {
+        self.code = code
+        self.errorCode = errorCode
+        self.detail = detail
+    }
+
+    init(_ error: BrokerError) {
+        self.init(code: error.code, errorCode: error.errorCode, detail: error.detail)
+    }
+
+    /// The error as it was when the login failed. A login can be begun again at once.
+    package var error: BrokerError {
+        BrokerError(
+            code, detail ?? "", errorCode: errorCode, retryAfter: code.status == .serviceUnavailable ? 1 : nil)
     }
 }
 

@@ -55,6 +55,25 @@ package struct ObjectReader {
         return number
     }
 
+    /// What a member can be that is a number, or one word in its place.
+    package enum IntegerOrWord: Sendable, Equatable {
+        case integer(Int64)
+        case word
+    }
+
+    package mutating func integer(
+        _ name: WireText, in range: ClosedRange<Int64>, or word: WireText
+    ) -> IntegerOrWord? {
+        guard let value = take(name) else { return nil }
+        switch value {
+        case .integer(let number) where range.contains(number): return .integer(number)
+        case .string(let text) where text == word: return .word
+        default:
+            return fail(
+                name, "must be a whole number from \(range.lowerBound) to \(range.upperBound), or \"\(word.text)\"")
+        }
+    }
+
     package mutating func requiredInteger(_ name: WireText, in range: ClosedRange<Int64>) -> Int64? {
         if isAbsent(name) { return fail(name, "is required") }
         return integer(name, in: range)

@@ -63,7 +63,7 @@ package final class ProviderServers: Sendable {
         guard let source = Source(configuration) else {
             throw BrokerError(.illegalConfiguration, "The tenant names neither endpoints nor an issuer.")
         }
-        let metadata = try await metadata(of: source, configuration.preset)
+        let metadata = try await metadata(of: source, for: tenant)
         guard let server = configuration.server(completedBy: metadata) else {
             throw BrokerError(.illegalConfiguration, "The issuer's metadata names no usable endpoints.")
         }
@@ -95,18 +95,18 @@ package final class ProviderServers: Sendable {
 
     /// Does not suspend while what is known is valid; otherwise joins the fetch or begins one, which takes no longer than
     /// `longestFetch`.
-    private func metadata(of source: Source, _ preset: ProviderPreset) async throws(BrokerError) -> ProviderMetadata {
+    private func metadata(of source: Source, for tenant: Tenant) async throws(BrokerError) -> ProviderMetadata {
         if let held = known.withLock({ $0[source] }), held.until > time.monotonic { return try held.outcome.get() }
-        guard let run = await fetches.run(source, within: nil, { await self.renew(source, preset) }) else {
+        guard let run = await fetches.run(source, within: nil, { await self.renew(source, for: tenant) }) else {
             throw BrokerError(.retryableError, "The request ended before the provider's metadata was there.")
         }
         return try run.value.get()
     }
 
     /// Fetches the metadata. Where that fails, what was known before is used on.
-    private func renew(_ source: Source, _ preset: ProviderPreset) async -> Result<ProviderMetadata, BrokerError> {
+    private func renew(_ source: Source, for tenant: Tenant) async -> Result<ProviderMetadata, BrokerError> {
         let end = time.monotonic.advanced(by: Self.longestFetch)
-        let fetched = await fetch(source, preset, until: end)
+        let fetched = await fetch(source, for: tenant, until: end)
         let metadata = known.withLock { $0[source]?.metadata }
         switch fetched {
         case .success:
@@ -133,10 +133,24 @@ package final class ProviderServers: Sendable {
         }
     }
 
+    /// Fetches the metadata whatever is known, for a tenant that is being checked. What comes of it is used from then on.
+    /// - Parameter limit: for all of it.
+    /// - Returns: nil for a tenant without an issuer.
+    func fetchAnew(for tenant: Tenant, within limit: Duration) async -> Result<ProviderMetadata, BrokerError>? {
+        guard let source = Source(tenant.configuration) else { return nil }
+        let fetched = await fetch(source, for: tenant, until: time.monotonic.advanced(by: limit))
+        if case .success = fetched { keep(fetched, of: source, for: Self.validity) }
+        return fetched
+    }
+
     /// RFC 8414 §3 first, then OpenID Connect Discovery §4.
     private func fetch(
-        _ source: Source, _ preset: ProviderPreset, until end: MonotonicInstant
+        _ source: Source, for tenant: Tenant, until end: MonotonicInstant
     ) async -> Result<ProviderMetadata, BrokerError> {
+        let preset = tenant.configuration.preset
+        let fields =
+            [.tenant(tenant.name), .provider(preset)]
+            + [LogField.issuer(of: tenant.configuration)].compactMap(\.self)
         let (issuer, pins) = (source.issuer, source.pins)
         guard let base = URLTarget(issuer), !WireText(base.pathAndQuery).contains("?") else {
             return .failure(BrokerError(.illegalConfiguration, "The issuer is not a URL without a query."))
@@ -144,11 +158,16 @@ package final class ProviderServers: Sendable {
         let path = base.pathAndQuery == "/" ? "" : base.pathAndQuery
         let trimmed = WireText(path).ends(with: "/") ? String(path.dropLast()) : path
         let origin = "\(base.scheme.rawValue)://\(base.origin.authority)"
-        var failure = BrokerError(.illegalConfiguration, "The issuer publishes no metadata; name its endpoints.")
-        for address in [
+        let addresses = [
             "\(origin)/.well-known/oauth-authorization-server\(trimmed)",
             "\(origin)\(trimmed)/.well-known/openid-configuration",
-        ] {
+        ]
+        let missing = BrokerError(
+            .illegalConfiguration,
+            "The issuer publishes no metadata at \(addresses[0]) and none at \(addresses[1]): check the issuer, or name "
+                + "endpoints.authorization and endpoints.token.")
+        var failure = missing
+        for address in addresses {
             guard let url = URLTarget(address) else { continue }
             let pinSet: PinSet?
             do throws(BrokerError) {
@@ -169,36 +188,43 @@ package final class ProviderServers: Sendable {
                     took: start.duration(to: time.monotonic))
                 if response.status == .ok {
                     do throws(Unusable) {
-                        return .success(
-                            try await InputReading.run(bytes: response.body.count) { () throws(Unusable) in
-                                try self.parse(response.body, issuer: issuer)
-                            })
+                        var metadata = try await InputReading.run(bytes: response.body.count) {
+                            () throws(Unusable) in try self.parse(response.body, issuer: issuer)
+                        }
+                        metadata.address = address
+                        return .success(metadata)
                     } catch {
-                        log.warning("metadata_refused", [.provider(preset), .outcome(error.reason)])
-                        failure = BrokerError(.illegalConfiguration, error.detail)
+                        log.warning("metadata_refused", fields + [.outcome(error.reason)])
+                        failure =
+                            error.detail(of: issuer, at: address).map { BrokerError(.illegalConfiguration, $0) }
+                            ?? missing
                     }
+                } else {
+                    log.warning("metadata_missing", fields + [.status(response.status)])
                 }
                 if response.status.code >= 500 || response.status.code == 429 {
-                    failure = BrokerError(.retryableError, "The issuer cannot answer now.", retryAfter: 5)
+                    failure = BrokerError(
+                        .retryableError, "The issuer cannot answer now at \(address).", retryAfter: 5)
                 }
             } catch {
                 metrics.providerAnswered(
                     provider: preset.name, endpoint: .metadata, code: "error",
                     took: start.duration(to: time.monotonic))
-                log.warning("metadata_request_failed", [.provider(preset), .transport(error)])
+                log.warning("metadata_request_failed", fields + [.transport(error)])
                 switch error {
                 case .untrusted:
                     return .failure(
                         BrokerError(
                             .providerUntrusted,
-                            "The issuer's certificate, host name, pin or version of TLS does not fit."))
+                            "The certificate, host name, pin or version of TLS at \(address) does not fit."))
                 case .insecureTarget, .forbiddenAddress, .invalidURL, .invalidRequest:
                     return .failure(
                         BrokerError(
                             .illegalConfiguration,
-                            "The issuer's address may not be called: " + TargetPolicy.remedy))
+                            "The address \(address) may not be called: " + TargetPolicy.remedy))
                 default:
-                    failure = BrokerError(.networkError, "The issuer could not be reached.", retryAfter: 5)
+                    failure = BrokerError(
+                        .networkError, "The issuer could not be reached at \(address).", retryAfter: 5)
                 }
             }
         }
@@ -208,7 +234,8 @@ package final class ProviderServers: Sendable {
     /// Why a document is not taken for an issuer's metadata.
     private enum Unusable: Error {
         case notMetadata
-        case otherIssuer
+        /// The document's own issuer; nil where that is no address.
+        case otherIssuer(String?)
         case endpoints
 
         var reason: StaticString {
@@ -219,11 +246,17 @@ package final class ProviderServers: Sendable {
             }
         }
 
-        var detail: String {
+        /// Nil where there is no more to say than that there is no metadata.
+        func detail(of issuer: String, at address: String) -> String? {
             switch self {
-            case .notMetadata: "The issuer publishes no metadata; name its endpoints."
-            case .otherIssuer: "The metadata at the issuer's address is another issuer's."
-            case .endpoints: "The issuer's metadata lacks an endpoint, or names one that may not be configured either."
+            case .notMetadata: nil
+            case .otherIssuer(let found?):
+                "The metadata at \(address) is of the issuer \"\(found)\", and the tenant's issuer is \"\(issuer)\": put the tenant "
+                    + "with exactly the issuer of the metadata, a slash at its end included, if that is the provider."
+            case .otherIssuer(nil): "The metadata at \(address) is of another issuer than the tenant's, \"\(issuer)\"."
+            case .endpoints:
+                "The metadata at \(address) lacks authorization_endpoint or token_endpoint, or names one that may not be "
+                    + "configured either."
             }
         }
     }
@@ -231,7 +264,7 @@ package final class ProviderServers: Sendable {
     private func parse(_ body: [UInt8], issuer: String) throws(Unusable) -> ProviderMetadata {
         guard let json = try? JSONValue(parsing: body), let named = json["issuer"]?.string else { throw .notMetadata }
         // RFC 8414 §3.3: identical.
-        guard named == WireText(issuer) else { throw .otherIssuer }
+        guard named == WireText(issuer) else { throw .otherIssuer(Self.presentable(named)) }
         guard let authorization = endpoint(json["authorization_endpoint"]),
             let token = endpoint(json["token_endpoint"])
         else { throw .endpoints }
@@ -239,9 +272,22 @@ package final class ProviderServers: Sendable {
             issuer: issuer, authorizationEndpoint: authorization, tokenEndpoint: token,
             revocationEndpoint: endpoint(json["revocation_endpoint"]),
             deviceAuthorizationEndpoint: endpoint(json["device_authorization_endpoint"]),
-            clientAuthenticationMethods: json["token_endpoint_auth_methods_supported"]?.array?
-                .compactMap { $0.string.flatMap(ProviderPreset.ClientAuthentication.init) },
-            announcesIssuerInResponses: json["authorization_response_iss_parameter_supported"]?.bool ?? false)
+            clientAuthenticationMethods: Self.methods(json["token_endpoint_auth_methods_supported"]),
+            revocationAuthenticationMethods: Self.methods(json["revocation_endpoint_auth_methods_supported"]),
+            announcesIssuerInResponses: json["authorization_response_iss_parameter_supported"]?.bool ?? false,
+            jwksURI: endpoint(json["jwks_uri"]),
+            grantTypes: json["grant_types_supported"]?.array?.compactMap(\.string))
+    }
+
+    private static func methods(_ value: JSONValue?) -> [ProviderPreset.ClientAuthentication]? {
+        value?.array?.compactMap { $0.string.flatMap(ProviderPreset.ClientAuthentication.init) }
+    }
+
+    /// An address of a provider's own that may be repeated: one of at most 200 characters that has no query. Nil for anything
+    /// else.
+    private static func presentable(_ text: WireText) -> String? {
+        guard text.count <= 200, !text.contains("?"), URLTarget(text.text) != nil else { return nil }
+        return text.text
     }
 
     /// What is learnt may be no less safe than what is configured. A private address is refused here, before a code is

@@ -11,13 +11,15 @@ struct Publication: Sendable {
     let tenantVersion: Int64?
     /// The holder of the lease under which the record came to be; nil where none was needed.
     let holder: String?
-    let record: CredentialRecord
+    fileprivate(set) var record: CredentialRecord
     /// The digest of the refresh token that was exchanged for the record's; nil where none was.
-    let spent: [UInt8]?
-    let events: CredentialsRecords.Events
+    fileprivate(set) var spent: [UInt8]?
+    fileprivate(set) var events: CredentialsRecords.Events
     /// The version that is to be replaced.
     var base: Int64
     var aside: CredentialsRecords.AsideChange = .none
+    /// Whether it is known that the record's user is that of what it replaces.
+    fileprivate(set) var isOfSameUser = true
     fileprivate(set) var prepared: CredentialsRecords.Prepared?
     fileprivate(set) var tries = 0
     fileprivate(set) var conflicts = 0
@@ -47,6 +49,7 @@ extension CredentialsProvider {
     func advance(_ publication: inout Publication, heedsLease: Bool) async -> Advance {
         let id = publication.id
         do throws(StoreError) {
+            if !publication.isOfSameUser, try await !compareUser(&publication) { return .conflict(.other) }
             let change: CredentialsRecords.Prepared
             if let prepared = publication.prepared {
                 change = prepared
@@ -71,6 +74,34 @@ extension CredentialsProvider {
             records.report(error, id)
             return .storeAway(BrokerError(error))
         }
+    }
+
+    /// Holds a grant from a journal against what it was exchanged for. One of another user is stored nowhere: the session's
+    /// end is stored in its place.
+    /// - Returns: whether there is anything to store.
+    private func compareUser(_ publication: inout Publication) async throws(StoreError) -> Bool {
+        let id = publication.id
+        guard let granted = publication.record.held, let spent = publication.spent else { return true }
+        let (standing, _) = try await records.standing(id)
+        publication.isOfSameUser = true
+        guard let held = standing.record.held, held.refreshTokenDigest == spent else {
+            // Where a refusal has put the session aside, the grant would bring it back.
+            guard standing.record.ended == spent, let aside = try await records.aside(id)?.content.credentials else {
+                return true
+            }
+            return aside.refreshTokenDigest != spent || !aside.isOfOtherUser(than: granted)
+        }
+        guard held.isOfOtherUser(than: granted) else { return true }
+        log.error("subject_changed", LogField.credentials(id))
+        let now = time.now
+        publication.record = CredentialRecord(held: nil, ended: spent)
+        publication.spent = nil
+        publication.base = standing.version
+        publication.aside = .keep(held, for: quarantine)
+        publication.events = { version in
+            BrokerEvent.subjectChanged(id, from: held, version: version, nil, at: now)
+        }
+        return true
     }
 
     /// What a conflict means.
@@ -222,7 +253,7 @@ extension CredentialsProvider {
         let snapshot = CredentialsSnapshot(unpublished: publication.record, of: publication.id, over: publication.base)
         let entry = JournalEntry(
             id: publication.id, base: publication.base, holder: publication.holder, spent: spent,
-            record: publication.record, grace: grace)
+            record: publication.record, grace: grace, isOfSameUser: true)
         do throws(StoreError) {
             try await journal.keep(entry)
         } catch {
@@ -253,6 +284,7 @@ extension CredentialsProvider {
                         guard let held else { return [] }
                         return [.updated(entry.id, to: held, version: version, by: .refresh, nil, at: time.now)]
                     }, base: entry.base)
+                publication.isOfSameUser = entry.isOfSameUser
                 log.warning("credentials_found_in_journal", LogField.credentials(entry.id))
                 if let holder = entry.holder { holders.resume(holder) }
                 var attempt = RenewalAttempt(
@@ -273,8 +305,11 @@ extension CredentialsProvider {
                     case .storeAway: isStoreAway = true
                     }
                 }
-                // Nor where the earlier process knew of a later change, such as a logout.
-                if records.knownVersion(entry.id) <= entry.base {
+                // Whose token an earlier build left is known once the store tells whose session it was. And the earlier process
+                // may have known of a later change, such as a logout.
+                if publication.isOfSameUser, publication.record == entry.record,
+                    records.knownVersion(entry.id) <= entry.base
+                {
                     records.serve(
                         CredentialsSnapshot(unpublished: entry.record, of: entry.id, over: entry.base),
                         unpublished: entry.id)

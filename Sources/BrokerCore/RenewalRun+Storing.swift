@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import HTTPCodec
 internal import OAuth
 internal import Reactor
 internal import Renewal
@@ -138,7 +139,7 @@ extension RenewalRun {
                     + "Configure that again, or have the user log in anew.", errorCode: answer.errorCode)
             return false
         }
-        ending = answer
+        ending = .refused(answer)
         return true
     }
 
@@ -159,26 +160,39 @@ extension RenewalRun {
     /// failures: a sibling that has refreshed meanwhile, or a new login, shows that the session goes on.
     func publishEnd() async -> Result<Renewed, BrokerError> {
         guard let held = current.record.held, let ending else { return .success(.overtaken) }
-        let (id, refreshID, now, isUncertain) = (id, refreshID, provider.time.now, isDoubtful)
+        let (id, refreshID, now) = (id, refreshID, provider.time.now)
+        let endReason: BrokerEvent.EndReason? = isDoubtful ? .outcomeUnknown : nil
         let grant = grant ?? .refreshToken
-        let reason = BrokerError(
-            .unexpectedError, "The provider ended the session.", errorCode: ending.errorCode)
+        let reason: BrokerError =
+            switch ending {
+            case .refused(let answer):
+                BrokerError(.unexpectedError, "The provider ended the session.", errorCode: answer.errorCode)
+            case .otherUser: .subjectChanged
+            }
         var publication = Publication(
             id: id, tenantVersion: nil, holder: holder,
             record: CredentialRecord(
                 held: nil, ended: held.refreshTokenDigest, session: EndedSession(.revoked, at: now)), spent: nil,
             events: { version in
-                [
-                    .deauthorized(
-                        id, from: held, version: version, by: .revoked, isUncertain: isUncertain, refreshID, at: now),
-                    .refreshFailed(id, grant, reason, refreshID, at: now),
-                ]
+                let ended: [BrokerEvent] =
+                    switch ending {
+                    case .refused:
+                        [
+                            .deauthorized(
+                                id, from: held, version: version, by: .revoked, because: endReason, refreshID, at: now)
+                        ]
+                    case .otherUser: BrokerEvent.subjectChanged(id, from: held, version: version, refreshID, at: now)
+                    }
+                return ended + [.refreshFailed(id, grant, reason, refreshID, at: now)]
             }, base: current.version, aside: .keep(held, for: provider.quarantine))
-        return await storeEnd(&publication, endsRenewal: true)
+        let result = await storeEnd(&publication, endsRenewal: true)
+        if case (.otherUser, .success(.new)) = (ending, result) { return .failure(.subjectChanged) }
+        return result
     }
 
     /// Puts away what is over and cannot be renewed. A refresh token among it belongs to another client than the one
-    /// that is configured: it is kept aside, in case the configuration is the mistake.
+    /// that is configured: it is kept aside, in case the configuration is the mistake. So is a user's token that has not
+    /// expired: an API has refused it, which may have been a mistake, too.
     func retire() async -> Result<Renewed, BrokerError> {
         guard let held = current.record.held else { return .success(.overtaken) }
         do throws(BrokerError) {
@@ -194,7 +208,7 @@ extension RenewalRun {
             record: CredentialRecord(held: nil, ended: current.record.ended, session: session), spent: nil,
             events: { version in [.deauthorized(id, from: held, version: version, by: .expired, nil, at: now)] },
             base: current.version,
-            aside: held.refreshToken == nil
+            aside: held.refreshToken == nil && !(query.refusedByAPI && held.isLoggedIn(at: now))
                 ? .none : .keep(held, for: provider.quarantine, because: .expired))
         return await storeEnd(&publication, endsRenewal: false)
     }
@@ -221,6 +235,36 @@ extension RenewalRun {
             }
         }
     }
+}
+
+extension CredentialsDecision {
+    /// Whether it carries credentials over to the client that is configured now.
+    var isUpgrade: Bool {
+        switch self {
+        case .upgrade, .obtainClientCredentials(isUpgrade: true): true
+        default: false
+        }
+    }
+}
+
+extension BrokerError {
+    /// Whatever kept an upgrade from succeeding is told as something that may be over next time: the user stays
+    /// logged in with what is stored.
+    var asFailedUpgrade: BrokerError {
+        if code.status == .serviceUnavailable || code == .notFound { return self }
+        return BrokerError(
+            .retryableError,
+            "The stored credentials were obtained with another client configuration, and carrying them over to the "
+                + "present one failed: \(detail)", errorCode: errorCode, retryAfter: 5)
+    }
+}
+
+extension BrokerError {
+    /// What the callers are told of a refresh that brought another user's token.
+    static let subjectChanged = BrokerError(
+        .tokenResponseError,
+        "The provider answered the refresh with the token of another user than the one who logged in. That token is given to "
+            + "nobody; the session is put aside and can be restored.")
 }
 
 extension ClientConfiguration {

@@ -51,7 +51,7 @@ final class RenewalRun {
     /// What the provider granted, and by which kind of request.
     var granted: (response: TokenResponse, grant: TokenRequest.Grant)?
     /// What ended the session.
-    var ending: TokenErrorResponse?
+    var ending: Ending?
     /// What the last call, or the store, failed with.
     var failure: BrokerError?
     /// Whether the last upgrade was refused because the session has ended.
@@ -67,6 +67,14 @@ final class RenewalRun {
     var isClientAccepted = false
 
     private enum Claim { case notMade, made, failed }
+
+    /// Why a session is over.
+    enum Ending {
+        /// The provider says so.
+        case refused(TokenErrorResponse)
+        /// The refresh brought another user's token.
+        case otherUser
+    }
 
     /// - Parameter assumed: what is in memory, where every change of it would have been heard of.
     init(
@@ -423,6 +431,12 @@ final class RenewalRun {
         unexplainedStatus = nil
         var retry = RenewalAttempt.Retry.scheduled
         switch answer {
+        case .granted(let response)
+        where call.grant.spendsRefreshToken && current.record.held?.isOfOtherUser(than: response) == true:
+            provider.log.error(
+                "subject_changed", LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
+            ending = .otherUser
+            return .sessionEnded
         case .granted(let response):
             granted = (response, call.grant)
             isClientAccepted = true

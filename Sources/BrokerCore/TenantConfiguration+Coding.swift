@@ -71,6 +71,7 @@ extension TenantConfiguration {
         displayName = Self.displayName(&reader)
         sessionEndingAnswers = reader.objects("session_ending_answers", atMost: 32, Self.refusal) ?? []
         refreshLeadTime = reader.integer("refresh_lead_time", in: 0...86_400).map { .seconds($0) }
+        defaultLifetime = Self.lifetime(&reader)
         reuseGrace = reader.integer("reuse_grace", in: 0...86_400).map { .seconds($0) }
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
@@ -88,6 +89,14 @@ extension TenantConfiguration {
         let pattern = RefusalPattern(status: Int(status), error: error?.text)
         if pattern == nil { reader.note("error", "must consist of letters, digits and . _ : -") }
         return pattern
+    }
+
+    private static func lifetime(_ reader: inout ObjectReader) -> TokenLifetime? {
+        switch reader.integer("default_lifetime", in: TokenLifetime.seconds, or: "never") {
+        case .integer(let seconds)?: .limited(.seconds(seconds))
+        case .word?: .unlimited
+        case nil: nil
+        }
     }
 
     private static func displayName(_ reader: inout ObjectReader) -> String? {
@@ -227,6 +236,11 @@ extension TenantConfiguration {
             }
         }
         if let refreshLeadTime { json.member("refresh_lead_time", refreshLeadTime.components.seconds) }
+        switch defaultLifetime {
+        case .limited(let duration)?: json.member("default_lifetime", duration.components.seconds)
+        case .unlimited?: json.member("default_lifetime", "never")
+        case nil: break
+        }
         if let reuseGrace { json.member("reuse_grace", reuseGrace.components.seconds) }
         if let proactiveRefresh { json.member("proactive_refresh", proactiveRefresh.components.seconds) }
         if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }

@@ -1,4 +1,4 @@
-internal import ExternalText
+package import ExternalText
 internal import HTTPSClient
 package import OAuth
 
@@ -62,6 +62,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var sessionEndingAnswers: [RefusalPattern] = []
     /// How long before a token's expiry it is refreshed already; nil for the preset's.
     package var refreshLeadTime: Duration?
+    /// The lifetime of a token whose answer names none and which is no JWT; nil for the preset's.
+    package var defaultLifetime: TokenLifetime?
     /// For how long after its first use the provider takes a refresh token again, 0 to 86,400 s; nil for the preset's.
     package var reuseGrace: Duration?
     /// How long before its expiry a user's token is renewed although nobody asks for it, 60 s to a day; nil for not at
@@ -82,6 +84,8 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// Whether there is a level between a user's and the basic one.
     package var obtainsClientCredentials: Bool { client.clientSecret != nil && clientCredentials == .on }
+
+    package var effectiveDefaultLifetime: TokenLifetime { defaultLifetime ?? preset.defaultLifetime }
 
     package var effectiveRefreshLeadTime: Duration { refreshLeadTime ?? preset.refreshLeadTime }
 
@@ -134,7 +138,6 @@ package struct TenantConfiguration: Sendable, Equatable {
             token: endpoints.token ?? metadata.tokenEndpoint)
         server?.issuer = metadata.issuer
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
-        if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
         if server?.deviceAuthorizationEndpoint == nil {
             server?.deviceAuthorizationEndpoint = metadata.deviceAuthorizationEndpoint
         }
@@ -143,6 +146,12 @@ package struct TenantConfiguration: Sendable, Equatable {
                 supported.contains(preset.clientAuthentication)
                 ? preset.clientAuthentication : supported.first ?? preset.clientAuthentication
         }
+        if let method = server?.clientAuthentication {
+            // An endpoint that the tenant names is spoken to as the token endpoint is.
+            server?.revocationAuthentication =
+                endpoints.revocation == nil ? metadata.revocationAuthentication(besideTokens: method) : method
+        }
+        if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
         return server
     }
 
@@ -158,7 +167,8 @@ package struct TenantConfiguration: Sendable, Equatable {
             issuer: issuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
             pinnedCertificates: effectivePins,
-            sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers)
+            sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,
+            defaultLifetime: effectiveDefaultLifetime)
     }
 
     /// A name for the provider within this process, before its metadata is known: what is asked at one place bears one.
@@ -181,13 +191,23 @@ package struct ProviderMetadata: Sendable, Equatable {
     package var deviceAuthorizationEndpoint: String?
     /// The methods named that this broker speaks; nil where the document names none.
     package var clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?
+    /// The same for the revocation endpoint.
+    package var revocationAuthenticationMethods: [ProviderPreset.ClientAuthentication]?
     /// RFC 9207 §3.
     package var announcesIssuerInResponses: Bool
+    /// Where the provider's keys are.
+    package var jwksURI: String?
+    /// The grants named; nil where the document names none, as many do whose provider has more than RFC 8414's two.
+    package var grantTypes: [WireText]?
+    /// Where the document was found.
+    package var address: String?
 
     package init(
         issuer: String, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
         deviceAuthorizationEndpoint: String?,
-        clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?, announcesIssuerInResponses: Bool
+        clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?,
+        revocationAuthenticationMethods: [ProviderPreset.ClientAuthentication]? = nil,
+        announcesIssuerInResponses: Bool, jwksURI: String? = nil, grantTypes: [WireText]? = nil
     ) {
         self.issuer = issuer
         self.authorizationEndpoint = authorizationEndpoint
@@ -195,6 +215,18 @@ package struct ProviderMetadata: Sendable, Equatable {
         self.revocationEndpoint = revocationEndpoint
         self.deviceAuthorizationEndpoint = deviceAuthorizationEndpoint
         self.clientAuthenticationMethods = clientAuthenticationMethods
+        self.revocationAuthenticationMethods = revocationAuthenticationMethods
         self.announcesIssuerInResponses = announcesIssuerInResponses
+        self.jwksURI = jwksURI
+        self.grantTypes = grantTypes
+    }
+
+    /// How a client shows who it is at the revocation endpoint (RFC 8414 §2: where no method is named, by HTTP Basic).
+    /// - Parameter method: how it does at the token endpoint, which counts wherever it may.
+    func revocationAuthentication(
+        besideTokens method: ProviderPreset.ClientAuthentication
+    ) -> ProviderPreset.ClientAuthentication {
+        guard let methods = revocationAuthenticationMethods else { return .clientSecretBasic }
+        return methods.contains(method) ? method : methods.first ?? method
     }
 }

@@ -135,7 +135,9 @@ package struct TokenEndpoint: Sendable {
                 retryAfter = refusal.retryAfter
                 guard refusal.status >= 500 || refusal.status == 429 else {
                     throw BrokerError(
-                        .unexpectedError, "The provider refused the device login with status \(refusal.status).",
+                        .unexpectedError,
+                        "The provider refused the device login with status \(refusal.status).".followed(
+                            by: RefusalAdvice.sentence(of: refusal.answer, status: refusal.status, grant: .deviceCode)),
                         errorCode: refusal.answer.errorCode)
                 }
                 failure = refusal.retryable
@@ -151,6 +153,35 @@ package struct TokenEndpoint: Sendable {
                 throw failure
             }
             try await waitBeforeRetry(wait, ProviderPauses.Key(client, at: server))
+        }
+    }
+
+    /// What a token request says about the client that nobody wants a token by.
+    enum ClientTrial {
+        case granted
+        case refused(status: Int, TokenErrorResponse)
+        /// An answer of 2xx without a token.
+        case unusable
+        case unanswered(TransportError)
+    }
+
+    /// Tries the client by one call. What it is granted is dropped.
+    /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
+    func tryClient(
+        by request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer,
+        within limit: Duration
+    ) async throws(BrokerError) -> ClientTrial {
+        let id = RefreshID()
+        var message = try prepare(request, for: client, at: server, as: id).message
+        message.timeLimit = limit
+        let asked = time.now
+        switch await send(message, endpoint: "token", server: server) {
+        case .failure(let error): return .unanswered(error)
+        case .success(let response) where (200..<300).contains(response.status.code):
+            return await Self.grant(response, askedAt: asked) == nil ? .unusable : .granted
+        case .success(let response):
+            let refusal = await refusal(response, as: id, at: server)
+            return .refused(status: refusal.status, refusal.answer)
         }
     }
 
@@ -187,7 +218,7 @@ package struct TokenEndpoint: Sendable {
             .init("token", (held.refreshToken ?? held.accessToken).revealedText),
             .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
         ]
-        let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &form)
+        let authorization = ClientAuthenticator.authenticate(client, by: server.revocationAuthentication, into: &form)
         guard let message = try? Self.message(to: endpoint, form, authorization, server) else { return false }
         let answer = await send(message, endpoint: .revocation, server: server)
         guard case .success(let response) = answer else { return false }
@@ -256,12 +287,16 @@ package struct TokenEndpoint: Sendable {
             return .rateLimited(
                 refusal.retryable, retryAfter: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
         case .illegalConfiguration where grant == .clientCredentials:
+            let isWithoutGrant = ["unauthorized_client", "unsupported_grant_type"].contains(refusal.answer.error)
             return .clientRefused(
                 BrokerError(
                     .illegalConfiguration,
-                    "The provider does not grant this client credentials. Check the tenant's client_id, "
-                        + "client_secret and scopes; where its secret is for refreshes only, say "
-                        + "\"client_credentials\": \"off\".",
+                    isWithoutGrant
+                        ? "The client may not use the client credentials grant at the provider, for which it has its "
+                            + "client_secret here: allow that grant at the provider's registration of the client, or "
+                            + "say \"client_credentials\": \"off\" where the secret is for refreshes only."
+                        : "The provider does not grant this client credentials. Check the tenant's client_id, "
+                            + "client_secret and scopes.",
                     errorCode: refusal.answer.subStatus ?? refusal.answer.error))
         case .illegalConfiguration:
             return .clientRefused(
@@ -272,7 +307,9 @@ package struct TokenEndpoint: Sendable {
                     errorCode: refusal.answer.errorCode))
         case .unexpected:
             let error = BrokerError(
-                .unexpectedError, "The provider refused the token request with status \(refusal.status).",
+                .unexpectedError,
+                "The provider refused the token request with status \(refusal.status).".followed(
+                    by: RefusalAdvice.sentence(of: refusal.answer, status: refusal.status, grant: grant)),
                 errorCode: refusal.answer.errorCode)
             return refusal.answer.errorCode == nil && RefusalPattern.isAllowed(status: refusal.status)
                 ? .refusedWithoutCause(error, status: refusal.status) : .refused(error)

@@ -52,11 +52,12 @@ package struct AuthorizationRequest: Sendable {
             .init("response_type", "code"),
             .init("redirect_uri", redirectURI),
             .init("client_id", client.clientID),
-            .init("scope", client.scopes.description),
             .init("code_challenge_method", "S256"),
             .init("code_challenge", codeChallenge),
             .init("state", state),
         ]
+        // RFC 6749 §3.3: a scope has one name at least.
+        if !client.scopes.isEmpty { parameters.insert(.init("scope", client.scopes.description), at: 3) }
         if server.preset.sendsClientUniqueKey, let key = client.clientUniqueKey {
             parameters.append(.init("client_unique_key", key))
         }

@@ -83,9 +83,13 @@ extension HeldCredentials {
             json.member("level", level.rawValue)
             json.member("access_token", accessToken.revealedText)
             json.memberIfPresent("refresh_token", refreshToken?.revealedText)
-            json.member("expires", expires.milliseconds)
+            // Earlier builds read the time alone, and have no other word for a token without an end.
+            json.member("expires", min(expires, .latest).milliseconds)
+            if expires == .never { json.member("never_expires", true) }
             json.member("granted_scopes", grantedScopes.values)
             json.memberIfPresent("user_id", userID?.text)
+            json.memberIfPresent("told_user_id", identity.userID?.text)
+            json.memberIfPresent("told_subject", identity.subject?.text)
             json.member("client_id", obtainedWith.clientID.text)
             json.member("requested_scopes", obtainedWith.scopes.values)
             json.memberIfPresent("client_unique_key", obtainedWith.clientUniqueKey?.text)
@@ -107,7 +111,8 @@ extension HeldCredentials {
         // Present but of another type is no older writer's record: to read on would lose a refresh token in silence, or
         // what provider it is for.
         let optional: [WireText] = [
-            "refresh_token", "user_id", "client_unique_key", "client_secret_digest", "issuer", "token_endpoint",
+            "refresh_token", "user_id", "told_user_id", "told_subject", "client_unique_key", "client_secret_digest",
+            "issuer", "token_endpoint",
         ]
         for name in optional {
             if let member = json[name], member.string == nil { return nil }
@@ -121,12 +126,14 @@ extension HeldCredentials {
         self.init(
             level: level, accessToken: SecretBytes(utf8: accessToken.text),
             refreshToken: (json["refresh_token"]?.string?.text).map(SecretBytes.init(utf8:)),
-            expires: Timestamp(milliseconds: expires), grantedScopes: granted, userID: json["user_id"]?.string,
+            expires: json["never_expires"]?.bool == true ? .never : Timestamp(milliseconds: expires),
+            grantedScopes: granted, userID: json["user_id"]?.string,
             obtainedWith: ClientFingerprint(
                 clientID: clientID, scopes: requested, clientUniqueKey: json["client_unique_key"]?.string,
                 clientSecretDigest: digest),
             grantedBy: GrantingProvider(issuer: json["issuer"]?.string, tokenEndpoint: json["token_endpoint"]?.string),
             refreshableFrom: (json["refreshable_from"]?.integer).map(Timestamp.init(milliseconds:)))
+        identity = UserIdentity(userID: json["told_user_id"]?.string, subject: json["told_subject"]?.string)
     }
 
     private static func scopes(_ json: JSONValue?) -> ScopeSet? {

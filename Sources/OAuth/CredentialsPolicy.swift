@@ -64,7 +64,7 @@ package enum CredentialsDecision: Sendable, Equatable {
     case keptForOtherProvider
     /// What the provider has just granted is over already.
     case expiredOnArrival
-    /// `policy=local…` with nothing stored.
+    /// `policy=local…` with nothing stored, or a refresh that is forced without a refresh token.
     case missing
     /// The caller takes no level as low as the best there is.
     case levelNotAvailable
@@ -124,6 +124,12 @@ package struct CredentialsPolicy: Sendable {
         let servesWithoutRenewal = isSatisfied || isValid(held, least, now) && !query.refusedByAPI
         switch held.level {
         case .user:
+            // Nothing can be forced without a refresh token. A token that an API refused is dead all the same.
+            if held.refreshToken == nil, query.policy == .localForceRefresh, query.wantsRenewal(of: version),
+                !query.refusedByAPI
+            {
+                return .missing
+            }
             // A refresh token is for the provider that granted it. It is kept for when that one is configured again.
             if held.refreshToken != nil, terms.providers.difference(from: held.grantedBy) != nil {
                 return servesWithoutRenewal ? .serve : nextLevelBesideUser(terms, query)

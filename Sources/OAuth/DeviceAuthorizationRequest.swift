@@ -8,9 +8,7 @@ package enum DeviceAuthorizationRequest {
         for client: ClientConfiguration, at server: AuthorizationServer
     ) -> (pairs: [FormEncoding.Pair], authorization: String?) {
         var pairs: [FormEncoding.Pair] = []
-        if server.preset.repeatsScopes || !client.scopes.isEmpty {
-            pairs.append(.init("scope", client.scopes.description))
-        }
+        if !client.scopes.isEmpty { pairs.append(.init("scope", client.scopes.description)) }
         let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &pairs)
         return (pairs, authorization)
     }

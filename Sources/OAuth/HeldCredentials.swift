@@ -7,15 +7,21 @@ package struct HeldCredentials: Sendable, Equatable {
     package var level: CredentialsLevel
     package var accessToken: SecretBytes
     package var refreshToken: SecretBytes?
+    /// `never` for a token that lives until it is refused.
     package var expires: Timestamp
     package var grantedScopes: ScopeSet
     package var userID: WireText?
+    /// What the provider has told of the user, which a refresh is held against.
+    package var identity = UserIdentity()
     package var obtainedWith: ClientFingerprint
     /// Nil for credentials that an earlier build stored: they belong to the provider that is configured.
     package var grantedBy: GrantingProvider?
     /// Before when the refresh token is not to be used, because the provider may still come to a call with its
     /// predecessor; nil for at once.
     package var refreshableFrom: Timestamp?
+
+    /// When the token ends; nil where it does not.
+    package var expiry: Timestamp? { expires == .never ? nil : expires }
 
     /// Whether a user is logged in by these, as far as is known without asking the provider: without a refresh token
     /// for as long as the token lives.
@@ -57,10 +63,11 @@ package struct HeldCredentials: Sendable, Equatable {
         self.init(
             level: level, accessToken: response.accessToken,
             refreshToken: level == .user ? response.refreshToken ?? previous?.refreshToken : nil,
-            expires: response.expires ?? now.advanced(by: server.preset.defaultLifetime),
+            expires: response.expires ?? server.defaultLifetime.end(from: now),
             grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? client.scopes,
             userID: level == .user ? response.userID ?? previous?.userID : nil,
             obtainedWith: client.fingerprint, grantedBy: GrantingProvider(server))
+        if level == .user { identity = response.identity.completed(by: previous?.identity) }
     }
 }
 

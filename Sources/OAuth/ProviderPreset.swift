@@ -38,7 +38,7 @@ package struct ProviderPreset: Sendable, Equatable {
     /// Whether client credentials are asked for with the configured scopes.
     package let scopesClientCredentials: Bool
     /// The lifetime of a token whose answer names none and which is no JWT.
-    package let defaultLifetime: Duration
+    package let defaultLifetime: TokenLifetime
     /// The `grant_type` that moves a session to another client registration; nil where the provider has none.
     package let upgradeGrant: String?
     /// The answers to a refresh that end the session.
@@ -58,9 +58,9 @@ package struct ProviderPreset: Sendable, Equatable {
         authorizationEndpoint: String? = nil, tokenEndpoint: String? = nil, deviceAuthorizationPath: String? = nil,
         pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication, languageParameter: String?,
         emailParameter: String?, sendsClientUniqueKey: Bool = false, repeatsScopes: Bool = false,
-        scopesClientCredentials: Bool, defaultLifetime: Duration = .seconds(3600), upgradeGrant: String? = nil,
-        sessionEndingAnswers: [RefusalPattern] = deadGrants, configurationErrors: [String] = faultsOfClients,
-        refreshLeadTime: Duration = .zero, reuseGrace: Duration? = nil
+        scopesClientCredentials: Bool, defaultLifetime: TokenLifetime = .limited(.seconds(3600)),
+        upgradeGrant: String? = nil, sessionEndingAnswers: [RefusalPattern] = deadGrants,
+        configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration = .zero, reuseGrace: Duration? = nil
     ) {
         self.name = name
         self.title = title

@@ -11,11 +11,15 @@ internal import HTTPCodec
     /// 9999-12-31T23:59:59Z: the last second that RFC 3339 can write.
     package static let latest = Timestamp(seconds: 253_402_300_799)
 
+    /// Later than every time that there is: the end of what does not end. It is not written as a time.
+    package static let never = Timestamp(milliseconds: .max)
+
     /// Whole seconds since 1970, rounded down.
     package var seconds: Int64 { GregorianDate.floorDivide(milliseconds, by: 1000).quotient }
 
-    /// `duration` later, at most `latest` and at least what 64 bits can count.
+    /// `duration` later, at most `latest` and at least what 64 bits can count. `never` stays `never`.
     package func advanced(by duration: Duration) -> Timestamp {
+        if self == .never { return self }
         let (seconds, attoseconds) = duration.components
         let whole = seconds.multipliedReportingOverflow(by: 1000)
         let span = whole.partialValue.addingReportingOverflow(attoseconds / 1_000_000_000_000_000)

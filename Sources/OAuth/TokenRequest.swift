@@ -55,28 +55,30 @@ package enum TokenRequest: Sendable {
     ) -> (pairs: [FormEncoding.Pair], authorization: String?) {
         var pairs: [FormEncoding.Pair] = [.init("grant_type", grantType)]
         let preset = server.preset
-        let scopes = FormEncoding.Pair("scope", client.scopes.description)
+        // RFC 6749 §3.3: a scope has one name at least, so that a client without any sends none.
+        let scopes: [FormEncoding.Pair] =
+            client.scopes.isEmpty ? [] : [FormEncoding.Pair("scope", client.scopes.description)]
         let uniqueKey = preset.sendsClientUniqueKey ? client.clientUniqueKey : nil
         switch self {
         case .authorizationCode(let code, let redirectURI, let codeVerifier):
             pairs.append(.init("code", code.revealedText))
             pairs.append(.init("redirect_uri", redirectURI))
             pairs.append(.init("code_verifier", codeVerifier.revealedText))
-            if preset.repeatsScopes { pairs.append(scopes) }
+            if preset.repeatsScopes { pairs += scopes }
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         case .refresh(let refreshToken):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
-            if preset.repeatsScopes { pairs.append(scopes) }
+            if preset.repeatsScopes { pairs += scopes }
         case .clientCredentials:
-            if preset.scopesClientCredentials, !client.scopes.isEmpty { pairs.append(scopes) }
+            if preset.scopesClientCredentials { pairs += scopes }
         case .upgrade(let refreshToken, _):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
-            // The new registration's, even where there are none: they are what the session is moved to.
-            pairs.append(scopes)
+            // The new registration's: what the session is moved to.
+            pairs += scopes
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         case .deviceCode(let deviceCode):
             pairs.append(.init("device_code", deviceCode.revealedText))
-            if preset.repeatsScopes { pairs.append(scopes) }
+            if preset.repeatsScopes { pairs += scopes }
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         }
         let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &pairs)

@@ -12,6 +12,8 @@ package struct TokenResponse: Sendable, Equatable {
     /// Nil when the answer names none.
     package let scopes: ScopeSet?
     package let userID: WireText?
+    /// The names behind `userID`, by their kinds.
+    package let identity: UserIdentity
 
     /// Longer lifetimes are taken for this one: ten years, beyond any real token and far from arithmetic's edge.
     package static let longestLifetimeSeconds: Int64 = 315_360_000
@@ -46,13 +48,15 @@ package struct TokenResponse: Sendable, Equatable {
             scopes = ScopeSet(granted: WireText(list.compactMap(\.string?.text).joined(separator: " ")))
         default: scopes = nil
         }
+        let subject = members["id_token"]?.string.flatMap { JSONWebToken.payload(of: $0)?["sub"]?.string }
+        var identity = UserIdentity(subject: subject.flatMap { $0.isEmpty ? nil : $0 })
         switch members["user_id"] {
-        case .integer(let number)?: userID = WireText(String(number))
-        case .string(let text)? where !text.isEmpty: userID = text
-        default:
-            let subject = members["id_token"]?.string.flatMap { JSONWebToken.payload(of: $0)?["sub"]?.string }
-            userID = subject.flatMap { $0.isEmpty ? nil : $0 }
+        case .integer(let number)?: identity.userID = WireText(String(number))
+        case .string(let text)? where !text.isEmpty: identity.userID = text
+        default: break
         }
+        self.identity = identity
+        userID = identity.userID ?? identity.subject
     }
 
     /// The `exp` claim of a token that is a JWT; nil for any other.

@@ -8,6 +8,13 @@ extension SocketAddress.IP {
         return .v4(Array(bytes[12...]))
     }
 
+    /// Whether it stands for every address of this host: 0.0.0.0 and ::.
+    package var isUnspecified: Bool {
+        switch unmapped {
+        case .v4(let bytes), .v6(let bytes, _): bytes.allSatisfy { $0 == 0 }
+        }
+    }
+
     /// Whether it stands for this host: 127.0.0.0/8 (RFC 1122 §3.2.1.3) and ::1 (RFC 4291 §2.5.3).
     package var isLoopback: Bool {
         switch unmapped {

@@ -172,7 +172,7 @@ struct CredentialsRoutes {
         return .json(.ok) { json in
             json.member("logged_in", held?.isLoggedIn(at: broker.time.now) ?? false)
             json.member("level", (held?.level ?? .basic).rawValue)
-            json.memberOrNull("expires", held?.expires.description)
+            json.memberOrNull("expires", held?.expiry?.description)
             json.member("refreshable", held?.refreshToken != nil)
             json.memberIfPresent("state", state?.rawValue)
             // What an upgrade would level out, or what stays as it is where the provider has no such grant or is another
@@ -187,7 +187,7 @@ struct CredentialsRoutes {
         json.member("client_id", held.obtainedWith.clientID.text)
         json.member("granted_scopes", held.grantedScopes.values)
         json.memberOrNull("user_id", held.userID?.text)
-        json.member("expires", held.expires.description)
+        json.memberOrNull("expires", held.expiry?.description)
         json.member("refreshable", held.refreshToken != nil)
     }
 }

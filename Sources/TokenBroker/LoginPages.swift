@@ -35,12 +35,24 @@ enum LoginPage {
     }
 
     static func failed(_ error: BrokerError, _ context: Context) -> Response {
-        var response = failed(error.code, context)
+        var response = failed(error.code, reason(of: error), context)
         response.fields.set("Retry-After", error.retryAfter.map { String($0) })
         return response
     }
 
-    private static func failed(_ code: BrokerError.Code, _ context: Context) -> Response {
+    /// What went wrong, for whoever has to change something; nil where the page itself says what its reader can do, and
+    /// where the code alone is known.
+    private static func reason(of error: BrokerError) -> String? {
+        switch error.code {
+        case .authorizationError, .illegalConfiguration, .tokenResponseError, .unexpectedError, .providerUntrusted,
+            .retryableError, .networkError:
+            let name = error.code.rawValue + (error.errorCode.map { " (\($0))" } ?? "")
+            return error.detail.isEmpty ? name : "\(name): \(error.detail)"
+        default: return nil
+        }
+    }
+
+    private static func failed(_ code: BrokerError.Code, _ reason: String?, _ context: Context) -> Response {
         let (title, text) =
             switch code {
             case .authorizationError:
@@ -61,7 +73,7 @@ enum LoginPage {
             default:
                 ("The login could not be finished", "The login service's answer was not usable. Please begin again.")
             }
-        return page(code.status, context, title: title, text: [text])
+        return page(code.status, context, title: title, text: [text], reason: reason)
     }
 
     // MARK: Questions
@@ -126,25 +138,27 @@ enum LoginPage {
     /// A page that is about no login.
     /// - Parameter text: paragraphs of markup.
     static func plain(title: String, text: [String], footer: String?) -> Response {
-        page(.ok, login: nil, title: title, text: text, form: nil, head: "", footer: footer)
+        page(.ok, login: nil, title: title, text: text, reason: nil, form: nil, head: "", footer: footer)
     }
 
     /// - Parameters:
     ///   - text: paragraphs of markup.
-    ///   - form: markup below them; nil for none.
+    ///   - reason: text below them, small; nil for none.
+    ///   - form: markup below that; nil for none.
     ///   - head: more markup for the head.
     private static func page(
-        _ status: Status, _ context: Context, title: String, text: [String], form: String? = nil, head: String = ""
+        _ status: Status, _ context: Context, title: String, text: [String], reason: String? = nil, form: String? = nil,
+        head: String = ""
     ) -> Response {
         page(
-            status, login: context.login, title: title, text: text, form: form, head: head,
+            status, login: context.login, title: title, text: text, reason: reason, form: form, head: head,
             footer: "Reference: \(context.reference)")
     }
 
     /// - Parameter footer: a text.
     private static func page(
-        _ status: Status, login described: LoginDescription?, title: String, text: [String], form: String?,
-        head: String, footer: String?
+        _ status: Status, login described: LoginDescription?, title: String, text: [String], reason: String?,
+        form: String?, head: String, footer: String?
     ) -> Response {
         let login = described.map { login in
             "<p class=\"login\">\(isolated(login.tenantTitle)) · \(isolated(login.providerTitle))</p>\n"
@@ -164,7 +178,7 @@ enum LoginPage {
             <body>
             <main>
             \(login ?? "")<h1>\(title)</h1>
-            \(text.map { "<p>\($0)</p>\n" }.joined())\(form ?? "")\(footer.map { "<p class=\"reference\">\(escaped($0))</p>" } ?? "")
+            \(text.map { "<p>\($0)</p>\n" }.joined())\(reason.map { "<p class=\"login\">\(escaped($0))</p>\n" } ?? "")\(form ?? "")\(footer.map { "<p class=\"reference\">\(escaped($0))</p>" } ?? "")
             </main>
             </body>
             </html>

@@ -369,7 +369,7 @@ struct LoginRoutes {
             case .completed: return LoginPage.completed(context(call, login))
             case .pending: return LoginPage.pending(context(call, login))
             case .expired: throw Self.unknown
-            case .failed(let code): return LoginPage.failed(Self.told(code), context(call, login))
+            case .failed(let failure): return LoginPage.failed(failure.error, context(call, login))
             }
         } catch {
             return LoginPage.failed(error, context(call, login))

@@ -20,6 +20,7 @@ struct TenantRoutes {
             Route(.get, "/tenants/{tenant}", .admin, get),
             Route(.put, "/tenants/{tenant}", .admin, put),
             Route(.delete, "/tenants/{tenant}", .admin, delete),
+            Route(.post, "/tenants/{tenant}/check", .admin, check),
         ]
     }
 
@@ -78,6 +79,28 @@ struct TenantRoutes {
         }
         broker.log.info("tenant_deleted", [.tenant(name)])
         return .empty(.noContent)
+    }
+
+    private func check(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        try await call.body { _ in }
+        guard let name = TenantName(call.parameters["tenant"] ?? ""),
+            let tenant = try await broker.tenants.tenant(name)
+        else { throw BrokerError.noSuchTenant }
+        let outcomes = await broker.core.tenantCheck.outcomes(of: tenant)
+        broker.log.info("tenant_checked", [.tenant(name), .count(outcomes.count { !$0.isWell })])
+        return .json(.ok) { json in
+            json.name("checks")
+            json.array { json in
+                for outcome in outcomes {
+                    json.object { json in
+                        json.member("name", outcome.name.rawValue)
+                        json.member("ok", outcome.isWell)
+                        json.member("detail", outcome.detail)
+                    }
+                }
+            }
+        }
     }
 
     private static func encode(_ tenant: Tenant, to json: inout JSONWriter) {

@@ -180,6 +180,8 @@ final class WarmReads: Shortcut {
             output.append("X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nETag: \"")
             output.append(decimal: facts.version)
             output.append("\"\r\n\r\n")
+        } else if facts.expires == Timestamp.never.milliseconds {
+            output.append(content)
         } else {
             answer.append(
                 content, secondsUntil: facts.expires, upTo: facts.secondsEnd, width: CredentialsSnapshot.secondsWidth,

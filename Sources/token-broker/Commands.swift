@@ -69,7 +69,8 @@ enum Command: Equatable {
           TOKEN_BROKER_OPERATIONS_LISTEN         address and port for /livez, /readyz, /healthz and /metrics, which are
                                                  then answered there alone, by a thread of their own; without it, they
                                                  are answered on TOKEN_BROKER_LISTEN
-          TOKEN_BROKER_PUBLIC_BASE_URL           where browsers reach the broker; default http://<listen>
+          TOKEN_BROKER_PUBLIC_BASE_URL           where browsers reach the broker; default http://<listen>; required where
+                                                 that is 0.0.0.0 or [::]
           TOKEN_BROKER_DATABASE_URL *            PostgreSQL, as a libpq URI; without it, the embedded file store. Without
                                                  sslmode in it, TLS with verify-full to every host that is not local
           TOKEN_BROKER_DATABASE_CONNECTIONS      connections to PostgreSQL, 1 to 64; default 4

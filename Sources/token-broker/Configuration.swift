@@ -93,6 +93,12 @@ struct Configuration: Sendable {
         } else if let base, Self.isBaseURL(base) == false {
             reader.fault("PUBLIC_BASE_URL", "must be an http or https URL without query and fragment")
         }
+        if base == nil, self.listen.ip.isUnspecified, command == .serve || command == .checkConfiguration {
+            reader.fault(
+                "PUBLIC_BASE_URL",
+                "is required where TOKEN_BROKER_LISTEN is \(self.listen), which is every address of this machine and none that a "
+                    + "browser can open: say where browsers reach the broker, such as https://broker.example.com")
+        }
         publicBaseURL = (base ?? "http://\(self.listen)").trimmingSlash
 
         let databaseURL = reader.secret("DATABASE_URL", "TOKEN_BROKER_DATABASE_URL_FILE")

@@ -83,6 +83,30 @@ internal import Testing
         try result.get()
     }
 
+    @Test func `credentials without an end are taken and given as what they are`() async throws {
+        try await run { fixture async throws in
+            func auth(_ lifetime: AuthConfiguration.TokenLifetime?) -> Auth {
+                Auth(
+                    AuthConfiguration(
+                        credentialsStorageKey: "lasting", clientID: Self.clientID,
+                        tidalLoginServiceBaseURI: URL(string: fixture.provider.baseURL),
+                        tidalAuthServiceBaseURI: URL(string: fixture.provider.baseURL + "/v1"),
+                        certificatePinning: false, defaultLifetime: lifetime), in: fixture.environment)
+            }
+            let lasting = auth(.never)
+            let given = Credentials(clientID: Self.clientID, token: "t-1")
+            try await lasting.setCredentials(given, refreshToken: "r-1")
+            let credentials = try await lasting.getCredentials()
+            #expect(credentials.token == "t-1")
+            #expect(credentials.expires == nil)
+            #expect(try await lasting.isUserLoggedIn())
+            try await auth(.seconds(7200)).setCredentials(given, refreshToken: "r-1")
+            let expires = try #require(try await auth(.seconds(7200)).getCredentials().expires)
+            #expect(abs(expires.timeIntervalSinceNow - 7200) < 60)
+            await #expect(throws: AuthError.self) { try await auth(.seconds(0)).logout() }
+        }
+    }
+
     @Test func `a login gives a user's credentials, and a logout takes them`() async throws {
         try await run { fixture async throws in
             let auth = fixture.auth()

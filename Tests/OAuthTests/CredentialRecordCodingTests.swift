@@ -23,8 +23,24 @@ import Testing
         return held
     }
 
+    /// One of a token without an end, whose user the provider has told of by both kinds of names.
+    static let lasting: HeldCredentials = {
+        var held = Sample.held(expires: .never)
+        held.identity = UserIdentity(userID: "42", subject: "s\"1")
+        return held
+    }()
+
+    @Test func `a token without an end has the last time that there is for earlier builds`() throws {
+        let text = String(decoding: CredentialRecord(held: Self.lasting).encoded, as: UTF8.self)
+        let json = try JSONValue(parsing: Array(text.utf8))
+        #expect(json["held"]?["expires"]?.integer == Timestamp.latest.milliseconds)
+        let earlier = Array(text.replacing(#","never_expires":true"#, with: "").utf8)
+        #expect(CredentialRecord(decoding: earlier)?.held?.expires == .latest)
+    }
+
     @Test(arguments: [
-        CredentialRecord(held: nil), CredentialRecord(held: full), CredentialRecord(held: bare),
+        CredentialRecord(held: lasting), CredentialRecord(held: nil), CredentialRecord(held: full),
+        CredentialRecord(held: bare),
         CredentialRecord(held: nil, ended: SHA256.digest(Array("r".utf8))),
         CredentialRecord(held: bare, ended: [UInt8](repeating: 0xff, count: 32)),
         CredentialRecord(held: providers[0]), CredentialRecord(held: providers[1]),

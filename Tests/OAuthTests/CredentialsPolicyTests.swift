@@ -80,7 +80,7 @@ import Testing
     }
 
     @Test(arguments: minute)
-    func `the client's token is put away when the secret is gone`(left: Duration, isServed: Bool) {
+    func `the client's token is put away when the secret is gone, however long it lives`(left: Duration, _: Bool) {
         #expect(decide(client(left: left), secret: false) == .retire)
     }
 
@@ -179,10 +179,15 @@ import Testing
 
     @Test func `to force cannot renew what has nothing to be renewed with`() {
         let force = CredentialsQuery(policy: .localForceRefresh)
-        #expect(decide(user(refreshToken: nil), secret: true, force) == .serve)
-        #expect(decide(client(), secret: false, force) == .retire)
-        #expect(decide(user(left: .zero, refreshToken: nil), secret: true, force) == .retire)
-        #expect(decide(client(left: .zero), secret: false, force) == .retire)
+        for left in [Duration.seconds(3600), .zero, .seconds(-1)] {
+            #expect(decide(user(left: left, refreshToken: nil), secret: true, force) == .missing)
+            #expect(decide(client(left: left), secret: false, force) == .retire)
+        }
+        // What was renewed since, and what an API has refused, is decided as ever.
+        let since = CredentialsQuery(policy: .localForceRefresh, renewedPast: 6)
+        #expect(decide(user(refreshToken: nil), secret: true, since) == .serve)
+        let refused = CredentialsQuery(policy: .localForceRefresh, refusedByAPI: true)
+        #expect(decide(user(refreshToken: nil), secret: true, refused) == .retire)
     }
 
     // MARK: Refusals by the API
@@ -608,14 +613,16 @@ import Testing
         let next: CredentialsLevel = secret ? .client : .basic
         if query.policy == .local, ![.serve, .missing, .levelNotAvailable].contains(decision) { return false }
         // What is good is served, unless there is something to better and the means to do it.
-        if let held, isValid, isPlain, held.level == .user || secret, held.level >= query.lowestLevel,
-            !isChanged || !terms.canUpgrade && !secret,
-            decision != .serve, decision != .refresh(isEarly: true)
+        let isWithoutSecret = held?.level == .client && !secret && query.policy != .local
+        if let held, isValid, isPlain, held.level >= query.lowestLevel, !isChanged || !terms.canUpgrade && !secret,
+            !isWithoutSecret, decision != .serve, decision != .refresh(isEarly: true)
         {
             return false
         }
         switch decision {
-        case .serve: return held.map { $0.level >= query.lowestLevel } == true && (isValid || query.policy == .local)
+        case .serve:
+            return held.map { $0.level >= query.lowestLevel } == true && (isValid || query.policy == .local)
+                && !isWithoutSecret
         case .serveBasic: return (held == nil || isElsewhere) && !secret && query.lowestLevel == .basic
         case .refresh(let isEarly):
             return held?.refreshToken != nil && held?.level == .user && isOurs && !(isChanged && terms.canUpgrade)
@@ -630,7 +637,10 @@ import Testing
             // One step further there is an end.
             return held != nil && (held?.refreshToken == nil || !isOurs && !terms.canUpgrade) && !isElsewhere
                 && decide(nil, terms, query) != .retire
-        case .missing: return held == nil && (query.policy == .local || query.policy == .localForceRefresh)
+        case .missing:
+            if held == nil { return query.policy == .local || query.policy == .localForceRefresh }
+            return held?.level == .user && held?.refreshToken == nil && query.policy == .localForceRefresh
+                && !query.refusedByAPI
         // Only what a renewal brought can be over on arrival.
         case .expiredOnArrival: return false
         case .levelNotAvailable: return (isElsewhere ? next : held?.level ?? next) < query.lowestLevel

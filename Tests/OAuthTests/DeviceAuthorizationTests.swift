@@ -14,7 +14,7 @@ import Testing
     @Test(
         arguments: [
             ("s", ["b", "a"], "scope=a%20b&client_id=client-1&client_secret=s"),
-            (nil, ["b", "a"], "scope=a%20b&client_id=client-1"), (nil, [], "scope=&client_id=client-1"),
+            (nil, ["b", "a"], "scope=a%20b&client_id=client-1"), (nil, [], "client_id=client-1"),
         ] as [(String?, [String], String)])
     func `tidal has the scopes and the client in the form, never the unique key`(
         secret: String?, scopes: [String], expected: String

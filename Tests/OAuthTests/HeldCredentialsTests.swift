@@ -20,12 +20,12 @@ import Testing
     @Test func `a grant's own words hold`() {
         let held = granted(
             #","refresh_token":"rt-2","expires_in":60,"scope":"x","user_id":7"#, replacing: Sample.held())
-        #expect(
-            held
-                == HeldCredentials(
-                    level: .user, accessToken: SecretBytes(utf8: "at-2"), refreshToken: SecretBytes(utf8: "rt-2"),
-                    expires: Sample.now.advanced(by: .seconds(60)), grantedScopes: ScopeSet(["x"])!, userID: "7",
-                    obtainedWith: Sample.client().fingerprint, grantedBy: GrantingProvider(Sample.tidal)))
+        var expected = HeldCredentials(
+            level: .user, accessToken: SecretBytes(utf8: "at-2"), refreshToken: SecretBytes(utf8: "rt-2"),
+            expires: Sample.now.advanced(by: .seconds(60)), grantedScopes: ScopeSet(["x"])!, userID: "7",
+            obtainedWith: Sample.client().fingerprint, grantedBy: GrantingProvider(Sample.tidal))
+        expected.identity = UserIdentity(userID: "7")
+        #expect(held == expected)
     }
 
     @Test func `the provider of the grant is remembered, not that of before`() throws {

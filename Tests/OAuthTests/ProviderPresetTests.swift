@@ -65,7 +65,7 @@ import Testing
     }
 
     @Test func `a token that tells no lifetime is taken to live an hour`() {
-        for preset in ProviderPreset.all { #expect(preset.defaultLifetime == .seconds(3600)) }
+        for preset in ProviderPreset.all { #expect(preset.defaultLifetime == .limited(.seconds(3600))) }
     }
 }
 

@@ -150,4 +150,13 @@ import Testing
         #expect(!(Timestamp(milliseconds: 2) < Timestamp(milliseconds: 2)))
         #expect(Timestamp.latest.description == "9999-12-31T23:59:59Z")
     }
+
+    @Test(arguments: [Duration.zero, .seconds(1), .seconds(-300), .seconds(1 << 62), .seconds(-(1 << 62))])
+    func `never is later than every time, and stays what it is`(duration: Duration) {
+        #expect(Timestamp.never > .latest)
+        #expect(Timestamp.never.advanced(by: duration) == .never)
+        #expect(Timestamp.latest.advanced(by: duration) != .never)
+        #expect(TokenLifetime.unlimited.end(from: .latest) == .never)
+        #expect(Timestamp(seconds: 0).duration(to: .never) > .seconds(Timestamp.latest.seconds))
+    }
 }

@@ -154,7 +154,8 @@ internal import TokenBroker
         #expect(pressed.status == 303)
         #expect(await broker.following(pressed).status == 400)
         #expect(
-            await broker.progress(login.id).text == #"{"status":"failed","error":"authorization_error"}"#)
+            await broker.progress(login.id).text
+                == #"{"status":"failed","error":"authorization_error","detail":"The user has cancelled the login."}"#)
         #expect(await broker.press(at: Self.path(login), cookie: cookie, accept: nil).status == 409)
         #expect(broker.transport.seen.isEmpty)
         #expect(try await broker.loginRecord(login.id)?.contains("c-1") == false)

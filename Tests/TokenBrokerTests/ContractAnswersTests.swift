@@ -59,6 +59,7 @@ internal import TokenBroker
             var sample = Sample(method: Method(operation.method), target: target)
             switch "\(operation.method) \(operation.path)" {
             case "PUT /tenants/{tenant}": sample.body = #"{"client_id": "c1"}"#
+            case "POST /tenants/{tenant}/check": sample.body = "{}"
             case "POST /tenants/{tenant}/api-keys": sample.body = #"{"name": "k", "permissions": ["login"]}"#
             case "POST /login/initialize", "POST /device": sample.body = "{}"
             case "POST /login/finalize": sample.body = #"{"login_response_query": "code=c&state=s"}"#
@@ -192,7 +193,7 @@ internal import TokenBroker
                  "callback_uri": "per_tenant", "display_name": "Acme",
                  "session_ending_answers": [{"status": 400}, {"status": 403, "error": "gone"},
                                             {"status": 499, "error": null}],
-                 "refresh_lead_time": 86400, "proactive_refresh": 86400}
+                 "refresh_lead_time": 86400, "proactive_refresh": 86400, "default_lifetime": "never"}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t2",
@@ -202,15 +203,18 @@ internal import TokenBroker
                  "pinned_certificates": null, "issuer": null, "endpoints": null,
                  "token_endpoint_auth_method": null, "allowed_redirect_uris": null, "allowed_return_uris": null,
                  "browser_binding": null, "callback_uri": null, "display_name": null,
-                 "session_ending_answers": null, "refresh_lead_time": null,
+                 "session_ending_answers": null, "refresh_lead_time": null, "default_lifetime": null,
                  "proactive_refresh": null, "previous_issuers": null, "previous_token_endpoints": null}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t2",
             body: #"""
                 {"client_id": "c1", "session_ending_answers": [{"status": 429}], "refresh_lead_time": 86401,
-                 "proactive_refresh": 59}
+                 "proactive_refresh": 59, "default_lifetime": 0}
                 """#)
+        await recorder.call(broker, .put, "/tenants/t2", body: #"{"client_id": "c1", "default_lifetime": 60}"#)
+        await recorder.call(broker, .post, "/tenants/t1/check")
+        await recorder.call(broker, .post, "/tenants/t2/check", body: "{}")
         await recorder.call(broker, .get, "/tenants/t1")
         let page = await recorder.call(broker, .get, "/tenants?limit=1")
         let cursor = try #require(page.json["next_cursor"]?.text)

@@ -87,7 +87,8 @@ internal import TokenBroker
             let location = try await all.broker.decide(login.uri, "deny")
             #expect(try await all.broker.send(.get, location).status == 400)
             let ended = try await all.broker.call(.get, "/login/\(login.id)")
-            #expect(ended.text == #"{"status":"failed","error":"authorization_error"}"#)
+            #expect(ended.json["error"]?.text == "authorization_error")
+            #expect(ended.json["error_code"]?.text == "access_denied")
             #expect(all.requests(.authorizationCode).isEmpty)
         }
     }

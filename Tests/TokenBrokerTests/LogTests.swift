@@ -183,7 +183,7 @@ internal import TokenBroker
         let renewals = broker.log.filter { $0.contains("refresh_id") }
         #expect(renewals.count == 3)
         // The refusal and the end of the session bear one name.
-        let names = renewals.compactMap { $0.firstMatch(of: /"refresh_id":"([0-9a-f]{16})"/)?.output.1 }
+        let names = renewals.compactMap { $0.firstMatch(of: /"refresh_id":"([0-9a-f-]{36})"/)?.output.1 }
         #expect(Set(names).count == 2)
     }
 

@@ -58,8 +58,7 @@ internal import TokenBroker
         let names = BrokerHarness.parameters(of: uri).keys.sorted()
         #expect(
             names == [
-                "client_id", "code_challenge", "code_challenge_method", "redirect_uri", "response_type", "scope",
-                "state",
+                "client_id", "code_challenge", "code_challenge_method", "redirect_uri", "response_type", "state",
             ])
     }
 

@@ -34,16 +34,23 @@ internal import TokenBroker
         #expect(await broker.progress(other.id).text == #"{"status":"completed"}"#)
     }
 
-    @Test func `a failure is told by its code`() async throws {
+    @Test func `a failure is told by its code, what the provider said, and what to change`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         let denied = await broker.beginLogin()
         _ = await broker.callback("error=access_denied&state=\(denied.state)")
-        #expect(await broker.progress(denied.id).text == #"{"status":"failed","error":"authorization_error"}"#)
+        #expect(
+            await broker.progress(denied.id).text
+                == #"{"status":"failed","error":"authorization_error","error_code":"access_denied","#
+                + #""detail":"The login service reports that the login did not succeed. The user, or a policy there, "#
+                + #"did not allow it."}"#)
         let refused = await broker.beginLogin()
         broker.transport.enqueue(.json(400, "{}"))
         _ = await broker.callback("code=c-1&state=\(refused.state)")
-        #expect(await broker.progress(refused.id).text == #"{"status":"failed","error":"unexpected_error"}"#)
+        #expect(
+            await broker.progress(refused.id).text
+                == #"{"status":"failed","error":"unexpected_error","#
+                + #""detail":"The provider refused the token request with status 400."}"#)
     }
 
     @Test(arguments: [(599_999, "pending"), (600_000, "expired"), (4_199_999, "expired")])

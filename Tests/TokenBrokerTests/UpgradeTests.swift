@@ -42,7 +42,7 @@ internal import TokenBroker
         Change(
             difference: "scopes",
             configuration: #"{"client_id": "c1", "client_secret": "s1", "client_unique_key": "u1"}"#,
-            form: ["scope": ""]),
+            form: ["scope": nil]),
         Change(
             difference: "client_secret",
             configuration: #"{"client_id": "c1", "client_secret": "s2", "client_unique_key": "u1", "scopes": ["a"]}"#,

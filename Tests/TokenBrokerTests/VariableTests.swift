@@ -60,3 +60,28 @@ internal import Testing
         #expect(await process.exitStatus() == 78)
     }
 }
+
+@Suite(.timeLimit(.minutes(2))) struct `Listening on every address` {
+    @Test(
+        arguments: [
+            ("0.0.0.0:8080", nil, "config check", 78), ("[::]:8080", nil, "config check", 78),
+            ("0.0.0.0:8080", nil, "", 78),
+            ("0.0.0.0:8080", "https://broker.example", "config check", 0), ("127.0.0.1:8080", nil, "config check", 0),
+            ("[::1]:8080", nil, "config check", 0), ("192.0.2.1:8080", nil, "config check", 0),
+        ] as [(String, String?, String, Int32)])
+    func `needs to be told where browsers reach the broker`(
+        listen: String, base: String?, arguments: String, status: Int32
+    ) async throws {
+        var environment = ["TOKEN_BROKER_LISTEN": listen]
+        environment["TOKEN_BROKER_PUBLIC_BASE_URL"] = base
+        let process = try await TestProcess.start(
+            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh", BrokerProcess.program("token-broker")]
+                + arguments.split(separator: " ").map(String.init), environment: environment)
+        #expect(await process.exitStatus() == status)
+        if status == 78 {
+            let output = process.lines.joined(separator: "\n")
+            #expect(output.contains("TOKEN_BROKER_PUBLIC_BASE_URL "), "\(output)")
+            #expect(output.contains("TOKEN_BROKER_LISTEN"), "\(output)")
+        }
+    }
+}

@@ -32,7 +32,7 @@ private final class CountingHandler: RequestHandler {
 }
 
 /// A broker with a logged-in user behind a server of one loop, and a client of it.
-private struct WarmServer {
+struct WarmServer {
     let harness: BrokerHarness
     let key: String
     let client: HTTPRawClient
@@ -70,9 +70,11 @@ private struct WarmServer {
     }
 }
 
-private func withWarmServer(_ body: (WarmServer) async throws -> Void) async throws {
+func withWarmServer(
+    tenant: String = #"{"client_id": "c1", "scopes": ["r_usr"]}"#, _ body: (WarmServer) async throws -> Void
+) async throws {
     let harness = try await BrokerHarness()
-    await harness.makeTenant("t1", #"{"client_id": "c1", "scopes": ["r_usr"]}"#)
+    await harness.makeTenant("t1", tenant)
     let key = await harness.makeKey()
     await harness.logIn()
     let handler = CountingHandler(harness.service)

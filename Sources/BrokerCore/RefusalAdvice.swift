@@ -1,0 +1,68 @@
+internal import OAuth
+
+/// What an operator can do about a provider's refusal, by the error that it named (RFC 6749 §4.1.2.1, §5.2; RFC 8628 §3.5): a
+/// sentence of our own for each, since nothing that a provider wrote is repeated but the error's name.
+enum RefusalAdvice {
+    /// For an answer of the token endpoint.
+    /// - Returns: nil where there is nothing to advise.
+    static func sentence(of answer: TokenErrorResponse, status: Int, grant: TokenRequest.Grant) -> String? {
+        switch answer.error {
+        case "invalid_client": client
+        case "unauthorized_client", "unsupported_grant_type":
+            "The client may not use \(name(of: grant)): allow it at the provider's registration of the client."
+        case "invalid_grant":
+            switch grant {
+            case .authorizationCode:
+                "The code was used already, is too old, or was given for another redirect URI or client. Begin another "
+                    + "login; if it fails again, compare the redirect URI that is registered at the provider."
+            case .deviceCode: "The code was used already or is too old. Begin another login."
+            case .refreshToken, .upgrade, .clientCredentials: nil
+            }
+        case "invalid_scope": scopes
+        case "invalid_request":
+            "The provider misses something in the request, or knows something in it otherwise: check the tenant's "
+                + "provider and token_endpoint_auth_method."
+        case "access_denied": "The user, or a policy of the provider, does not allow it."
+        default: status == 401 ? client : nil
+        }
+    }
+
+    /// For an error that a browser brought back from the login service.
+    static func sentence(ofLoginError error: String?) -> String? {
+        switch error {
+        case "access_denied": "The user, or a policy there, did not allow it."
+        case "invalid_scope": scopes
+        case "unauthorized_client", "unsupported_response_type":
+            "The client may not log users in by a code: allow the authorization code grant at the provider's registration "
+                + "of the client."
+        case "invalid_client": "Check the tenant's client_id."
+        case "invalid_request":
+            "The login service misses something in the request, or knows something in it otherwise: check the tenant's "
+                + "provider, and the redirect URI at the provider's registration of the client."
+        case "server_error", "temporarily_unavailable": "The login service failed: try again in a moment."
+        case "login_required", "interaction_required", "consent_required", "account_selection_required":
+            "The login service needs the user, whom a parameter of the request kept away: leave prompt=none out."
+        default: nil
+        }
+    }
+
+    private static let client =
+        "The provider does not accept the client: check the tenant's client_id, client_secret and "
+        + "token_endpoint_auth_method."
+    private static let scopes = "The provider does not grant these scopes to the client: check the tenant's scopes."
+
+    private static func name(of grant: TokenRequest.Grant) -> String {
+        switch grant {
+        case .authorizationCode: "the authorization code grant"
+        case .refreshToken: "the refresh token grant"
+        case .clientCredentials: "the client credentials grant"
+        case .upgrade: "the grant that moves a session to another client"
+        case .deviceCode: "the device code grant"
+        }
+    }
+}
+
+extension String {
+    /// The sentence with another one behind it, where there is one.
+    func followed(by sentence: String?) -> String { sentence.map { "\(self) \($0)" } ?? self }
+}

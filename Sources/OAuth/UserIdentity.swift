@@ -1,0 +1,47 @@
+package import ExternalText
+
+/// By what names a provider has told who a user is. A name of one kind is not compared with a name of the other: the same
+/// person can have two.
+package struct UserIdentity: Sendable, Equatable {
+    /// The member `user_id` of a token answer.
+    package var userID: WireText?
+    /// `sub` of an ID token.
+    package var subject: WireText?
+
+    package init(userID: WireText? = nil, subject: WireText? = nil) {
+        self.userID = userID
+        self.subject = subject
+    }
+
+    /// Of credentials from elsewhere, and of those that an earlier build stored.
+    package var isUnknown: Bool { userID == nil && subject == nil }
+
+    /// The same with what was told before where this has no name.
+    func completed(by earlier: UserIdentity?) -> UserIdentity {
+        UserIdentity(userID: userID ?? earlier?.userID, subject: subject ?? earlier?.subject)
+    }
+}
+
+extension HeldCredentials {
+    /// Whether the answer to a refresh of these credentials is about another user. An answer that names none is not.
+    package func isOfOtherUser(than response: TokenResponse) -> Bool {
+        differs(from: response.identity, response.userID)
+    }
+
+    /// Whether these credentials are another user's, where the one is the successor of the other.
+    package func isOfOtherUser(than successor: HeldCredentials) -> Bool {
+        successor.level == .user && differs(from: successor.identity, successor.userID)
+    }
+
+    private func differs(from other: UserIdentity, _ otherUserID: WireText?) -> Bool {
+        guard level == .user else { return false }
+        // The subject is the name that a provider never gives to another person (OpenID Connect Core §2).
+        if let own = identity.subject, let theirs = other.subject { return own != theirs }
+        if let own = identity.userID, let theirs = other.userID { return own != theirs }
+        // Where it is not known of what kind a name is, it is compared with every name.
+        guard identity.isUnknown || other.isUnknown else { return false }
+        let own = Set([userID, identity.userID, identity.subject].compactMap(\.self))
+        let theirs = Set([otherUserID, other.userID, other.subject].compactMap(\.self))
+        return !own.isEmpty && !theirs.isEmpty && own.isDisjoint(with: theirs)
+    }
+}

@@ -1,0 +1,219 @@
+internal import BrokerCore
+internal import BrokerTesting
+internal import CredentialStore
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPSClient
+internal import JSON
+internal import OAuth
+internal import Testing
+internal import TokenBroker
+
+/// What a caller, an operator and a browser are told of a login that failed.
+@Suite struct `Why a login failed` {
+    private static let tenant = #"""
+        {"provider": "oidc", "client_id": "c1", "client_secret": "canary-secret", "scopes": ["openid"],
+         "endpoints": {"authorization": "https://op.example/a", "token": "https://op.example/t",
+                       "device_authorization": "https://op.example/d"}}
+        """#
+
+    struct Row: Sendable, CustomTestStringConvertible {
+        let testDescription: String
+        /// The response that the browser brings.
+        var response = "code=canary-code"
+        var step: ScriptedTransport.Step?
+        let error: String
+        let errorCode: String?
+        /// What the sentence names.
+        let names: [String]
+    }
+
+    private static func refused(_ status: Int, _ error: String, _ names: String...) -> Row {
+        Row(
+            testDescription: "\(status) \(error)", step: .json(status, #"{"error": "\#(error)"}"#),
+            error: "unexpected_error", errorCode: error, names: names)
+    }
+
+    private static let rows: [Row] = [
+        refused(401, "invalid_client", "client_secret", "token_endpoint_auth_method"),
+        refused(400, "invalid_client", "client_secret"), refused(400, "unauthorized_client", "authorization code"),
+        refused(400, "invalid_grant", "redirect URI"), refused(400, "invalid_scope", "scopes"),
+        refused(400, "unsupported_grant_type", "authorization code"), refused(400, "invalid_request", "provider"),
+        Row(
+            testDescription: "403 without an error", step: .json(403, ""), error: "unexpected_error", errorCode: nil,
+            names: ["403"]),
+        Row(
+            testDescription: "no token", step: .json(200, "{}"), error: "token_response_error", errorCode: nil,
+            names: ["token"]),
+        Row(
+            testDescription: "pin", step: .failure(.untrusted(.pin)), error: "provider_untrusted", errorCode: nil,
+            names: ["pin"]),
+        Row(
+            testDescription: "http", step: .failure(.insecureTarget), error: "illegal_configuration", errorCode: nil,
+            names: ["TOKEN_BROKER_ALLOW_HTTP_PROVIDERS"]),
+        Row(
+            testDescription: "lost", step: .failure(.connectionLost(requestSent: true)), error: "network_error",
+            errorCode: nil, names: ["reached"]),
+        Row(
+            testDescription: "access_denied", response: "error=access_denied", error: "authorization_error",
+            errorCode: "access_denied", names: ["user"]),
+        Row(
+            testDescription: "invalid_scope", response: "error=invalid_scope", error: "authorization_error",
+            errorCode: "invalid_scope", names: ["scopes"]),
+        Row(
+            testDescription: "unauthorized_client", response: "error=unauthorized_client",
+            error: "authorization_error", errorCode: "unauthorized_client", names: ["registration"]),
+        Row(
+            testDescription: "temporarily_unavailable", response: "error=temporarily_unavailable",
+            error: "authorization_error", errorCode: "temporarily_unavailable", names: ["again"]),
+    ]
+
+    @Test(arguments: rows)
+    func `is told by the login, the log and the page`(row: Row) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant)
+        let login = await broker.beginLogin()
+        if let step = row.step { broker.transport.enqueue(step) }
+        let page = await broker.callback("\(row.response)&state=\(login.state)")
+        let told = await broker.progress(login.id)
+        let detail = try #require(told.json["detail"]?.text)
+        #expect(told.json["status"]?.text == "failed")
+        #expect(told.json["error"]?.text == row.error)
+        #expect(told.json["error_code"]?.text == row.errorCode)
+        for name in row.names { #expect(detail.contains(name), "\(detail)") }
+        // A replica that did not finish it says the same.
+        let other = try await BrokerHarness(store: broker.store, time: broker.time)
+        #expect(await other.progress(login.id).text == told.text)
+
+        let line = try #require(broker.log.last { $0.contains(#""event":"login_failed""#) })
+        #expect(line.contains(#""code":"\#(row.error)""#))
+        if let code = row.errorCode { #expect(line.contains(#""provider_error":"\#(code)""#)) }
+        #expect(line.contains(#""detail":""#))
+        for name in row.names { #expect(line.contains(name), "\(line)") }
+
+        #expect(page.text.contains(row.error))
+        if let code = row.errorCode { #expect(page.text.contains(code)) }
+        for name in row.names { #expect(page.text.contains(name), "\(page.text)") }
+        for secret in ["canary-secret", "canary-code", login.state] {
+            #expect(!(page.text + told.text + broker.log.joined()).contains(secret))
+        }
+    }
+
+    @Test(arguments: [
+        ("invalid_client", "token_response_error", "client_secret"),
+        ("unauthorized_client", "token_response_error", "device"), ("access_denied", "authorization_error", "user"),
+        ("invalid_scope", "token_response_error", "scopes"),
+    ])
+    func `is told of a device login, too`(errorCode: String, error: String, name: String) async throws {
+        let time = ManualTime(skipsSleeps: false)
+        let (broker, script) = try await BrokerHarness.devices(time: time, tenant: Self.tenant)
+        let handle = await broker.beginDevice()
+        script.enqueue(.json(400, #"{"error": "\#(errorCode)"}"#))
+        time.advance(by: .seconds(5))
+        let told = await broker.deviceProgress(handle, query: "?wait=60")
+        #expect(told.json["status"]?.text == "failed")
+        #expect(told.json["error"]?.text == error)
+        #expect(told.json["error_code"]?.text == errorCode)
+        #expect(told.json["detail"]?.text?.contains(name) == true, "\(told.text)")
+        let line = try #require(broker.log.last { $0.contains(#""event":"login_failed""#) })
+        #expect(line.contains(#""provider_error":"\#(errorCode)""#) && line.contains(name))
+    }
+
+    @Test func `is no markup on the page`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant)
+        let login = await broker.beginLogin()
+        let page = await broker.callback("error=%3Cscript%3E&state=\(login.state)")
+        #expect(page.status == 400)
+        #expect(!page.text.contains("<script"))
+    }
+
+    @Test func `is not told of a login that an earlier build ended, beyond its code`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant)
+        let login = await broker.beginLogin()
+        _ = await broker.callback("error=access_denied&state=\(login.state)")
+        try await broker.rewriteLogin(login.id, leavingOut: ["error_code", "detail"])
+        #expect(await broker.progress(login.id).text == #"{"status":"failed","error":"authorization_error"}"#)
+        let page = await broker.callback("error=access_denied&state=\(login.state)")
+        #expect(page.status == 409)
+    }
+}
+
+/// What is told of an issuer whose metadata cannot be used.
+@Suite struct `Metadata that cannot be used` {
+    private static func tenant(_ issuer: String) -> String {
+        #"{"provider": "oidc", "client_id": "c1", "issuer": "\#(issuer)"}"#
+    }
+
+    private static func begin(_ broker: BrokerHarness) async -> String {
+        await broker.call(.post, "/login/initialize", tenant: "t1").json["detail"]?.text ?? ""
+    }
+
+    @Test(arguments: [
+        ("https://op.example/", "https://op.example"), ("https://op.example", "https://op.example/"),
+        ("https://op.example/k", "https://op.example/k/"),
+    ])
+    func `names the issuer that it is of`(configured: String, found: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant(configured))
+        broker.transport.always(
+            .json(
+                200,
+                #"""
+                {"issuer": "\#(found)", "authorization_endpoint": "https://op.example/a",
+                 "token_endpoint": "https://op.example/t"}
+                """#))
+        let detail = await Self.begin(broker)
+        #expect(detail.contains("\"\(found)\""), "\(detail)")
+        #expect(detail.contains("\"\(configured)\""), "\(detail)")
+        let line = try #require(broker.log.last { $0.contains("metadata_refused") })
+        #expect(line.contains(#""tenant":"t1""#) && line.contains(#""issuer":"\#(configured)""#), "\(line)")
+    }
+
+    @Test(arguments: ["<script>", "https://op.example/#\\u0007", "https://op.example/?q", "javascript:alert(1)"])
+    func `does not repeat an issuer that is none`(found: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant("https://op.example"))
+        broker.transport.always(
+            .json(200, #"{"issuer": "\#(found)", "authorization_endpoint": "x", "token_endpoint": "y"}"#))
+        let detail = await Self.begin(broker)
+        #expect(detail.contains("another issuer"), "\(detail)")
+        #expect(!detail.contains("script") && !detail.contains("?q"))
+    }
+
+    @Test func `that is not there is looked for at addresses that are named`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant("https://op.example/k"))
+        broker.transport.always(.json(404, ""))
+        let detail = await Self.begin(broker)
+        for address in [
+            "https://op.example/.well-known/oauth-authorization-server/k",
+            "https://op.example/k/.well-known/openid-configuration",
+        ] { #expect(detail.contains(address), "\(detail)") }
+        let line = try #require(broker.log.last { $0.contains(#""event":"metadata_"#) })
+        #expect(line.contains(#""tenant":"t1""#) && line.contains(#""issuer":"https://op.example/k""#), "\(line)")
+    }
+
+    @Test func `is told with its tenant and issuer where it cannot be reached`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant("https://op.example"))
+        broker.transport.always(.failure(.nameNotFound))
+        #expect(await Self.begin(broker).contains("op.example"))
+        let line = try #require(broker.log.last { $0.contains("metadata_request_failed") })
+        #expect(line.contains(#""tenant":"t1""#) && line.contains(#""issuer":"https://op.example""#), "\(line)")
+    }
+
+    @Test func `names a client secret without the client credentials grant as what it is`() async throws {
+        for error in ["unauthorized_client", "unsupported_grant_type"] {
+            let broker = try await BrokerHarness()
+            await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1"}"#)
+            broker.transport.enqueue(.json(400, #"{"error": "\#(error)"}"#))
+            let answer = await broker.get()
+            #expect((answer.status, answer.code) == (424, "illegal_configuration"))
+            #expect(answer.json["error_code"]?.text == error)
+            let detail = answer.json["detail"]?.text ?? ""
+            #expect(detail.contains("client credentials grant"), "\(detail)")
+        }
+    }
+}

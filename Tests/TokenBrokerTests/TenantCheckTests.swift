@@ -1,0 +1,256 @@
+internal import BrokerCore
+internal import BrokerTesting
+internal import CredentialStore
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPSClient
+internal import JSON
+internal import OAuth
+internal import Testing
+internal import TokenBroker
+
+@Suite(.timeLimit(.minutes(1))) struct `Checking a tenant` {
+    private static let names = ["address", "tls", "pins", "metadata", "jwks", "client_authentication"]
+    private static let byIssuer = #"""
+        {"provider": "oidc", "client_id": "c1", "client_secret": "canary-secret", "issuer": "https://op.example"}
+        """#
+
+    private static func metadata(_ members: String = "") -> String {
+        #"""
+        {"issuer": "https://op.example", "authorization_endpoint": "https://op.example/a",
+         "token_endpoint": "https://op.example/t", "jwks_uri": "https://op.example/k"\#(members)}
+        """#
+    }
+
+    /// A provider where everything is as it should be, but for what `change` says of an address.
+    private static func provider(
+        metadata: String = metadata(),
+        _ change: @escaping @Sendable (ScriptedTransport.Seen) -> ScriptedTransport.Step? = { _ in nil }
+    ) -> ScriptedTransport.Step {
+        .decide { seen in
+            if let step = change(seen) { return step }
+            if seen.url.contains("/.well-known/") { return .json(200, metadata) }
+            if seen.url.hasSuffix("/k") { return .json(200, #"{"keys": [{"kty": "EC"}, {"kty": "RSA"}]}"#) }
+            if seen.form["grant_type"] == "client_credentials" {
+                return .json(200, BrokerHarness.token("canary-token"))
+            }
+            if seen.form["grant_type"] != nil { return .json(400, #"{"error": "invalid_grant"}"#) }
+            return .json(404, "")
+        }
+    }
+
+    private struct Checks {
+        let answer: BrokerHarness.Answer
+
+        var names: [String] { answer.json["checks"]?.array?.compactMap { $0["name"]?.text } ?? [] }
+        /// Those that failed.
+        var failed: [String] {
+            answer.json["checks"]?.array?.filter { $0["ok"] == .bool(false) }.compactMap { $0["name"]?.text } ?? []
+        }
+
+        func detail(_ name: String) -> String {
+            answer.json["checks"]?.array?.first { $0["name"]?.text == name }?["detail"]?.text ?? ""
+        }
+    }
+
+    private static func check(
+        _ tenant: String = byIssuer, at provider: ScriptedTransport.Step = provider(), time: ManualTime = ManualTime()
+    ) async throws -> (checks: Checks, broker: BrokerHarness) {
+        let broker = try await BrokerHarness(time: time)
+        await broker.makeTenant("t1", tenant)
+        broker.transport.always(provider)
+        return (Checks(answer: await broker.call(.post, "/tenants/t1/check")), broker)
+    }
+
+    @Test func `says of each thing that it is well`() async throws {
+        let (checks, broker) = try await Self.check()
+        #expect(checks.answer.status == 200)
+        #expect(checks.names == Self.names)
+        #expect(checks.failed == [], "\(checks.answer.text)")
+        #expect(checks.detail("address").contains("op.example"))
+        #expect(checks.detail("metadata").contains("https://op.example/.well-known/"))
+        #expect(checks.detail("jwks").contains("2 keys"))
+        #expect(checks.detail("pins").contains("No certificate is pinned"))
+        #expect(checks.answer.fields["Cache-Control"] == "no-store")
+        for secret in ["canary-secret", "canary-token"] {
+            #expect(!(checks.answer.text + broker.log.joined()).contains(secret))
+        }
+        // Nothing is stored of what the provider granted.
+        #expect(try await broker.count(.credentials) == 0)
+        #expect(try await broker.count(.login) == 0)
+    }
+
+    @Test(arguments: [
+        (TransportError.nameNotFound, "address", "does not exist"), (.connectFailed, "address", "connection"),
+        (.forbiddenAddress, "address", "TOKEN_BROKER_PROVIDER_NETWORKS"),
+        (.timedOut(.connect, requestSent: false), "address", "time"), (.tlsFailed, "tls", "TLS"),
+        (.untrusted(.expired), "tls", "expired"), (.untrusted(.hostName), "tls", "host"),
+        (.untrusted(.chain), "tls", "TOKEN_BROKER_TRUSTED_CA_FILE"),
+        (.untrusted(.noCommonProtocol), "tls", "TLS 1.2"), (.untrusted(.pin), "pins", "pinned_certificates"),
+    ])
+    func `names what keeps the provider from being called`(
+        error: TransportError, name: String, words: String
+    ) async throws {
+        let pinned = #"""
+            {"provider": "oidc", "client_id": "c1", "issuer": "https://op.example",
+             "pinned_certificates": ["sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI="]}
+            """#
+        let (checks, _) = try await Self.check(pinned, at: .failure(error))
+        #expect(checks.failed.first == name, "\(checks.answer.text)")
+        #expect(checks.detail(name).contains(words), "\(checks.answer.text)")
+        // What was reached before that is well.
+        let before = Self.names.prefix { $0 != name }
+        #expect(before.allSatisfy { !checks.failed.contains($0) })
+        #expect(checks.failed.contains("client_authentication"))
+    }
+
+    @Test func `names metadata that cannot be used, and what it would be`() async throws {
+        let (checks, _) = try await Self.check(
+            at: Self.provider(
+                metadata: Self.metadata().replacing("\"https://op.example\"", with: "\"https://op.example/\"")))
+        #expect(checks.failed.first == "metadata")
+        #expect(checks.detail("metadata").contains("https://op.example/"))
+    }
+
+    @Test(arguments: [
+        (ScriptedTransport.Step.json(404, ""), "404"), (.json(200, "<html>"), "keys"),
+        (.json(200, #"{"keys": 7}"#), "keys"),
+        (.failure(.connectFailed), "reached"),
+    ])
+    func `names keys that cannot be had`(step: ScriptedTransport.Step, words: String) async throws {
+        let (checks, _) = try await Self.check(at: Self.provider { $0.url.hasSuffix("/k") ? step : nil })
+        #expect(checks.failed == ["jwks"], "\(checks.answer.text)")
+        #expect(checks.detail("jwks").contains(words))
+    }
+
+    @Test func `takes an empty set of keys for what it is`() async throws {
+        let (checks, _) = try await Self.check(
+            at: Self.provider { $0.url.hasSuffix("/k") ? .json(200, #"{"keys": []}"#) : nil })
+        #expect(checks.failed == [], "\(checks.answer.text)")
+        #expect(checks.detail("jwks").contains("empty"))
+    }
+
+    struct Client: Sendable, CustomTestStringConvertible {
+        let testDescription: String
+        /// What a request for client credentials is answered.
+        let credentials: ScriptedTransport.Step
+        /// What one with a made-up code is answered.
+        var code = ScriptedTransport.Step.json(400, #"{"error": "invalid_grant"}"#)
+        let isWell: Bool
+        let grants: [String]
+        let words: String
+    }
+
+    private static func refusal(_ status: Int, _ error: String) -> ScriptedTransport.Step {
+        .json(status, #"{"error": "\#(error)"}"#)
+    }
+
+    private static let clients: [Client] = [
+        .init(
+            testDescription: "granted", credentials: .json(200, BrokerHarness.token("x")), isWell: true,
+            grants: ["client_credentials"], words: "client credentials"),
+        .init(
+            testDescription: "wrong secret", credentials: refusal(401, "invalid_client"), isWell: false,
+            grants: ["client_credentials"], words: "client_secret"),
+        .init(
+            testDescription: "no such grant for the client", credentials: refusal(400, "unauthorized_client"),
+            isWell: true, grants: ["client_credentials", "authorization_code"], words: "made-up code"),
+        .init(
+            testDescription: "no such grant at all", credentials: refusal(400, "unsupported_grant_type"), isWell: true,
+            grants: ["client_credentials", "authorization_code"], words: "made-up code"),
+        .init(
+            testDescription: "no such grant, wrong secret", credentials: refusal(400, "unsupported_grant_type"),
+            code: refusal(401, "invalid_client"), isWell: false, grants: ["client_credentials", "authorization_code"],
+            words: "client_secret"),
+        .init(
+            testDescription: "neither grant", credentials: refusal(400, "unauthorized_client"),
+            code: refusal(400, "unauthorized_client"), isWell: false,
+            grants: ["client_credentials", "authorization_code"], words: "authorization code"),
+        .init(
+            testDescription: "cannot be told", credentials: refusal(400, "unsupported_grant_type"),
+            code: refusal(400, "invalid_request"), isWell: false, grants: ["client_credentials", "authorization_code"],
+            words: "invalid_request"),
+        .init(
+            testDescription: "scopes", credentials: refusal(400, "invalid_scope"), isWell: false,
+            grants: ["client_credentials"], words: "scopes"),
+        .init(
+            testDescription: "busy", credentials: .json(429, "{}"), isWell: false, grants: ["client_credentials"],
+            words: "429"),
+    ]
+
+    @Test(arguments: clients)
+    func `tries the client without a user`(row: Client) async throws {
+        let (checks, broker) = try await Self.check(
+            at: Self.provider { seen in
+                switch seen.form["grant_type"] {
+                case "client_credentials": row.credentials
+                case nil: nil
+                default: row.code
+                }
+            })
+        #expect(checks.failed == (row.isWell ? [] : ["client_authentication"]), "\(checks.answer.text)")
+        #expect(checks.detail("client_authentication").contains(row.words), "\(checks.answer.text)")
+        #expect(broker.transport.seen.compactMap { $0.form["grant_type"] } == row.grants)
+    }
+
+    @Test func `asks a provider without the grant for nothing that it does not have`() async throws {
+        let (checks, broker) = try await Self.check(
+            at: Self.provider(metadata: Self.metadata(#", "grant_types_supported": ["authorization_code"]"#)))
+        #expect(checks.failed == [], "\(checks.answer.text)")
+        #expect(broker.transport.seen.compactMap { $0.form["grant_type"] } == ["authorization_code"])
+    }
+
+    @Test func `tries a public client by a made-up code`() async throws {
+        let (checks, broker) = try await Self.check(
+            #"{"provider": "oidc", "client_id": "c1", "issuer": "https://op.example"}"#)
+        #expect(checks.failed == [], "\(checks.answer.text)")
+        let request = try #require(broker.transport.seen.first { $0.form["grant_type"] != nil })
+        #expect(request.form["grant_type"] == "authorization_code")
+        #expect(request.form["client_id"] == "c1")
+        #expect(request.form["redirect_uri"] == "https://broker.example/login/callback")
+    }
+
+    @Test func `leaves a provider's metadata alone that is not needed`() async throws {
+        let (checks, broker) = try await Self.check(
+            #"{"client_id": "c1", "client_secret": "s1"}"#,
+            at: Self.provider { $0.url.hasPrefix("https://auth.tidal.com/") ? nil : .failure(.nameNotFound) })
+        #expect(checks.names == Self.names)
+        #expect(checks.failed == [], "\(checks.answer.text)")
+        #expect(checks.detail("metadata").hasPrefix("Not checked"))
+        #expect(checks.detail("jwks").hasPrefix("Not checked"))
+        #expect(checks.detail("pins").contains("4"))
+        #expect(broker.transport.seen.allSatisfy { $0.isPinned })
+    }
+
+    @Test func `ends within ten seconds at a provider that hangs`() async throws {
+        let time = ManualTime(skipsSleeps: false)
+        let broker = try await BrokerHarness(time: time)
+        await broker.makeTenant("t1", Self.byIssuer)
+        broker.transport.always(.hang(time))
+        let start = time.now
+        let clock = Task {
+            while !Task.isCancelled {
+                await time.sleepers(atLeast: 1)
+                time.advance(by: .milliseconds(250))
+            }
+        }
+        let checks = Checks(answer: await broker.call(.post, "/tenants/t1/check"))
+        #expect(start.duration(to: time.now) <= .seconds(11))
+        clock.cancel()
+        #expect(checks.answer.status == 200)
+        #expect(checks.failed.contains("metadata") && checks.failed.contains("client_authentication"))
+    }
+
+    @Test func `is the admin's, takes no query, and needs a tenant`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.byIssuer)
+        let key = await broker.makeKey()
+        #expect(await broker.call(.post, "/tenants/t1/check", key: key).status == 403)
+        #expect(await broker.call(.post, "/tenants/t1/check", key: nil).status == 401)
+        #expect(await broker.call(.post, "/tenants/t9/check").status == 404)
+        #expect(await broker.call(.post, "/tenants/t1/check?x=1").status == 400)
+        #expect(await broker.call(.post, "/tenants/t1/check", body: #"{"x": 1}"#).status == 400)
+        #expect(await broker.call(.get, "/tenants/t1/check").status == 405)
+        #expect(broker.transport.seen.isEmpty)
+    }
+}
