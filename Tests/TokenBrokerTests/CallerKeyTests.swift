@@ -378,7 +378,7 @@ internal import TokenBroker
 
         init?(_ method: String, _ path: String) {
             switch (method, path) {
-            case (_, "/livez"), (_, "/healthz"), (_, "/readyz"), (_, "/metrics"), (_, "/openapi.yaml"),
+            case (_, "/"), (_, "/livez"), (_, "/healthz"), (_, "/readyz"), (_, "/metrics"), (_, "/openapi.yaml"),
                 (_, "/login/callback"):
                 self = .nothing
             case (_, let path)
@@ -389,7 +389,8 @@ internal import TokenBroker
             case (_, let path) where path == "/tenants" || path.hasPrefix("/tenants/"): self = .admin
             case (_, let path) where path.hasPrefix("/login/") || path.hasPrefix("/device"):
                 self = .permission(.login)
-            case ("GET", "/credentials"), ("GET", "/credentials/status"): self = .permission(.credentialsRead)
+            case ("GET", "/credentials"), ("GET", "/credentials/status"), ("GET", "/credentials/list"):
+                self = .permission(.credentialsRead)
             case ("PUT", "/credentials"), ("DELETE", "/credentials"), ("POST", "/credentials/activate"):
                 self = .permission(.credentialsWrite)
             case (_, "/events"): self = .permission(.events)

@@ -160,10 +160,11 @@ internal import TokenBroker
 
     private func operation() async throws {
         let broker = try await BrokerHarness()
-        for path in ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"] {
+        for path in ["/", "/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"] {
             await recorder.call(broker, .get, path, key: nil)
             await recorder.call(broker, .get, path + "?verbose=true", key: nil)
         }
+        await recorder.call(broker, .get, "/", key: nil, fields: ["Accept": "application/json"])
         await recorder.call(broker, .get, "/login/start/t1/x?utm=1", key: nil)
         broker.broker.health.beginDraining()
         await recorder.call(broker, .get, "/readyz", key: nil)
@@ -768,6 +769,11 @@ internal import TokenBroker
             #expect(gone.code == "not_found")
         }
         await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: #"{"storage_key": "a b"}"#)
+        for body in [#"{"storage_keys": ["default", "other"]}"#, #"{"ended_since": "2026-11-21T09:00:00Z"}"#] {
+            await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: body)
+        }
+        await recorder.call(broker, .get, "/credentials/list?limit=1&state=active", tenant: "t1")
+        await recorder.call(broker, .get, "/credentials/list?state=lost", tenant: "t1")
 
         await broker.set("t", refresh: "r")
         await broker.makeTenant("t1", #"{"client_id": "c2", "client_secret": "s", "client_unique_key": "u"}"#)

@@ -84,8 +84,8 @@ internal import TokenBroker
     }
 
     @Test func `the error of another replica is told as well, without a statement of its own`() async throws {
-        let records = MemoryRecordStore()
         let time = ManualTime()
+        let records = MemoryRecordStore(now: { time.monotonic })
         let stores = (0..<2).map { _ in FaultyStore(records, revalidateAfter: .seconds(5)) }
         let one = try await BrokerHarness(store: stores[0], time: time)
         let two = try await BrokerHarness(store: stores[1], time: time)
