@@ -10,6 +10,11 @@ struct UnknownVariable: Sendable, Equatable {
     init(_ name: String) {
         let shown = name.utf8.prefix(100).map { Self.isPlain($0) ? $0 : UInt8(ascii: "?") }
         self.name = String(decoding: shown, as: UTF8.self)
+        let plain = String(name.dropLast("_FILE".utf8.count))
+        if name.hasSuffix("_FILE"), Self.documented.contains(plain) {
+            suggestion = plain
+            return
+        }
         let nearest = Self.documented.sorted().map { (name: $0, distance: Self.distance(name, $0)) }
             .min { $0.distance < $1.distance }
         // Of a name without the prefix, a third may be wrong.
