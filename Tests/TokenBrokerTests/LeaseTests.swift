@@ -45,7 +45,7 @@ internal import TokenBroker
     private static func renewals(_ broker: BrokerHarness, _ outcome: String) async -> String? {
         let text = await broker.call(.get, "/metrics").text
         return text.split(separator: "\n").first {
-            $0.hasPrefix("token_broker_refresh_total{") && $0.contains(#"outcome="\#(outcome)""#)
+            $0.hasPrefix("token_broker_refresh_total{") && $0.contains(#"outcome="\#(outcome)""#) && !$0.hasSuffix(" 0")
         }.map { String($0.split(separator: " ").last ?? "") }
     }
 
