@@ -669,6 +669,8 @@ internal import TokenBroker
         #expect(refused.code == "illegal_configuration")
         broker.time.advance(by: .seconds(30))
 
+        // The refusal is remembered for half a minute.
+        broker.time.advance(by: .seconds(31))
         let gate = Gate()
         broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("late"))))
         let late = await recorder.call(broker, .get, "/credentials", tenant: "t1", fields: ["Prefer": "wait=1"])
