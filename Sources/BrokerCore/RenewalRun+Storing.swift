@@ -237,28 +237,6 @@ extension RenewalRun {
     }
 }
 
-extension CredentialsDecision {
-    /// Whether it carries credentials over to the client that is configured now.
-    var isUpgrade: Bool {
-        switch self {
-        case .upgrade, .obtainClientCredentials(isUpgrade: true): true
-        default: false
-        }
-    }
-}
-
-extension BrokerError {
-    /// Whatever kept an upgrade from succeeding is told as something that may be over next time: the user stays
-    /// logged in with what is stored.
-    var asFailedUpgrade: BrokerError {
-        if code.status == .serviceUnavailable || code == .notFound { return self }
-        return BrokerError(
-            .retryableError,
-            "The stored credentials were obtained with another client configuration, and carrying them over to the "
-                + "present one failed: \(detail)", errorCode: errorCode, retryAfter: 5)
-    }
-}
-
 extension BrokerError {
     /// What the callers are told of a refresh that brought another user's token.
     static let subjectChanged = BrokerError(

@@ -175,7 +175,7 @@ package struct TokenEndpoint: Sendable {
         var message = try prepare(request, for: client, at: server, as: id).message
         message.timeLimit = limit
         let asked = time.now
-        switch await send(message, endpoint: "token", server: server) {
+        switch await send(message, endpoint: .token, server: server) {
         case .failure(let error): return .unanswered(error)
         case .success(let response) where (200..<300).contains(response.status.code):
             return await Self.grant(response, askedAt: asked) == nil ? .unusable : .granted
