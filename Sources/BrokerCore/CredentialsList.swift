@@ -228,14 +228,14 @@ extension CredentialsProvider {
         if state == .quarantined, let aside {
             return ListedCredentials(
                 storageKey: storageKey, state: .quarantined, level: aside.credentials.level,
-                userID: aside.credentials.userID, expires: aside.credentials.expires,
+                userID: aside.credentials.userID, expires: aside.credentials.expiry,
                 isRefreshable: aside.credentials.refreshToken != nil, lastRefresh: nil, lastError: nil,
                 session: aside.session, keptUntil: aside.until)
         }
         let held = record.held
         return ListedCredentials(
             storageKey: storageKey, state: state ?? (held == nil ? .ended : .active), level: held?.level ?? .basic,
-            userID: held?.userID, expires: held?.expires, isRefreshable: held?.refreshToken != nil,
+            userID: held?.userID, expires: held?.expiry, isRefreshable: held?.refreshToken != nil,
             lastRefresh: record.renewed, lastError: trouble?.version == version ? trouble?.failure : nil,
             session: record.session, keptUntil: nil)
     }
