@@ -52,9 +52,10 @@ extension CredentialsProvider {
         }
         // The call behind a refused upgrade: see `RenewalRun.call`.
         if grant == .upgrade { waits.append(.zero) }
-        return RenewalRules(
-            grace: tenant.configuration.reuseGrace ?? tenant.configuration.preset.reuseGrace ?? RenewalRules.usualGrace,
-            callLimit: callLimit, waits: waits)
+        let grace = tenant.configuration.reuseGrace ?? tenant.configuration.preset.reuseGrace
+        var rules = RenewalRules(grace: grace ?? RenewalRules.usualGrace, callLimit: callLimit, waits: waits)
+        rules.isGraceKnown = grace != nil
+        return rules
     }
 
     /// Whether a lease is to be had for what is not stored yet: the first client credentials of a storage key, which each

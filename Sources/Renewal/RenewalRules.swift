@@ -3,6 +3,8 @@ package struct RenewalRules: Sendable, Hashable {
     /// For how long after its first use the provider takes a refresh token again. Zero where it never does. Where it is not
     /// known, `usualGrace`.
     package var grace: Duration
+    /// Whether that is the provider's grace, and not what is assumed of it.
+    package var isGraceKnown = true
     /// The longest that one call to the provider takes.
     package var callLimit: Duration
     /// How long before the end of the grace a call has to begin, so that it arrives within it.
@@ -41,9 +43,10 @@ package struct RenewalRules: Sendable, Hashable {
     package var extensionInterval: Duration { leaseSpan / 2 }
 
     /// How long to wait for the answer to a call that begins so long after the token's first use: half of what is left of
-    /// the grace, so that there is time to ask again; all of `callLimit` where that leaves too little for an answer, or
-    /// none was left.
+    /// the grace, so that there is time to ask again; all of `callLimit` where that leaves too little for an answer, none
+    /// was left, or the provider may have no grace: then giving up a slow call loses the session.
     func limit(ofCallBegunAfter sinceFirstUse: Duration) -> Duration {
+        guard isGraceKnown else { return callLimit }
         let half = (grace - transit - sinceFirstUse) / 2
         return half < Self.shortestCall ? callLimit : min(half, callLimit)
     }

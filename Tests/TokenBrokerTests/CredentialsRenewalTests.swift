@@ -129,6 +129,17 @@ internal import TokenBroker
 
     // MARK: Retries
 
+    @Test(
+        arguments: [("", 10_000), (#", "reuse_grace": 0"#, 10_000), (#", "reuse_grace": 10"#, 4500)] as [(String, Int)])
+    func `a slow call is given up for another one only within a grace that is known`(
+        member: String, milliseconds: Int
+    ) async throws {
+        let broker = try await Self.expired(#"{"client_id": "c1"\#(member)}"#)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        #expect(await broker.get().token == "a2")
+        #expect(broker.transport.seen.map(\.timeLimit) == [.milliseconds(milliseconds)])
+    }
+
     // T29
     @Test(arguments: [500, 502, 503, 504, 599])
     func `a 5xx is tried again five times by the design's schedule`(status: Int) async throws {
