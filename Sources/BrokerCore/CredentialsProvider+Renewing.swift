@@ -53,7 +53,9 @@ extension CredentialsProvider {
         // The call behind a refused upgrade: see `RenewalRun.call`.
         if grant == .upgrade { waits.append(.zero) }
         let grace = tenant.configuration.reuseGrace ?? tenant.configuration.preset.reuseGrace
-        var rules = RenewalRules(grace: grace ?? RenewalRules.usualGrace, callLimit: callLimit, waits: waits)
+        var rules = RenewalRules(
+            grace: grace ?? RenewalRules.usualGrace, callLimit: callLimit, waits: waits,
+            patience: RenewalRules.usualPatience)
         rules.isGraceKnown = grace != nil
         return rules
     }

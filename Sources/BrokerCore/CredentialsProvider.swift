@@ -22,6 +22,8 @@ package final class CredentialsProvider: Sendable {
     }
 
     let records: CredentialsRecords
+    /// Whose leases attempts of this process could not give back, since the store was away.
+    let unreleased = Mutex<Set<CredentialsID>>([])
     /// The records', so that a warm read has it at hand.
     let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     let tenants: TenantDirectory

@@ -21,6 +21,9 @@ extension CredentialsRecords {
         return max(memory.version(id), cache.any(id)?.version ?? 0)
     }
 
+    /// The same, also where nothing is kept for a store that goes back.
+    func newestKnown(_ id: CredentialsID) -> Int64 { max(knownVersion(id), cache.any(id)?.version ?? 0) }
+
     /// Whether what was read is to be held against what is known.
     func isInQuestion(_ id: CredentialsID, _ version: Int64, known: Int64) -> Bool {
         version < known || rollback.remainingHold != nil && version > known && memory.hasContent(id)

@@ -272,6 +272,17 @@ final class CredentialsRecords: Sendable {
         bus.announce(tenant)
     }
 
+    /// Works with the store for so long at most. What is not over by then goes on without its caller, for whom the store is
+    /// away: a statement may hang for seconds where the next one, by another connection, does not.
+    func within<Value: Sendable>(
+        _ limit: Duration, _ work: @escaping @Sendable () async -> Result<Value, StoreError>
+    ) async throws(StoreError) -> Value {
+        let time = time
+        let flight = SingleFlight<Int, Result<Value, StoreError>>()
+        let result = await flight.run(0, within: { try? await time.sleep(for: limit) }, work)
+        return try (result?.value ?? .failure(.unavailable)).get()
+    }
+
     /// Commits, and notes whether the store is there.
     func commit(_ changes: [VaultChange]) async throws(StoreError) {
         if changes.isEmpty { return }

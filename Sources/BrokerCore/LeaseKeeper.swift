@@ -6,6 +6,16 @@ internal import Synchronization
 /// Extends the leases of attempts that wait for a provider, so that a lease can be short: other replicas notice soon when
 /// its holder dies.
 final class LeaseKeeper: Sendable {
+    /// When the extension was sent that the store took last, in nanoseconds of the monotonic clock; 0 for none.
+    final class Extension: Sendable {
+        fileprivate let sent = Atomic<Int64>(0)
+
+        var last: MonotonicInstant? {
+            let sent = sent.load(ordering: .relaxed)
+            return sent == 0 ? nil : MonotonicInstant(nanoseconds: sent)
+        }
+    }
+
     /// A lease that is kept.
     struct Held: Sendable {
         let id: CredentialsID
@@ -13,6 +23,7 @@ final class LeaseKeeper: Sendable {
         /// What extends the lease, and takes none: so it may come late.
         let claim: LeaseClaim
         let interval: Duration
+        let extended: Extension
     }
 
     private struct Entry {
@@ -82,8 +93,10 @@ final class LeaseKeeper: Sendable {
 
     private func extend(_ held: Held, _ token: UInt64) async {
         defer { state.withLock { $0.entries[token]?.isUnderWay = false } }
+        let sent = time.monotonic
         do throws(StoreError) {
             try await records.commit([.claim(CredentialsRecords.recordID(held.id), version: held.version, held.claim)])
+            held.extended.sent.store(sent.nanoseconds, ordering: .relaxed)
         } catch .conflict {
             // Another attempt has the lease, or the record is another one: what is stored decides what the grant is worth.
             letGo(token)

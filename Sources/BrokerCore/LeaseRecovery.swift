@@ -17,12 +17,18 @@ final class LeaseRecovery: Sendable {
     private struct State {
         var worker: Task<Void, Never>?
         var failures: [CredentialsID: Failure] = [:]
+        /// What is seen to or waits for that, and what of it waits.
+        var underWay: Set<CredentialsID> = []
+        var waiting: [CredentialsID] = []
+        var workers = 0
     }
 
     /// How often a shared store is looked at.
-    private static let interval: Duration = .seconds(1)
+    private static let interval: Duration = .milliseconds(500)
     /// How often one is whose other processes are all dead: what this process could not give back itself.
     private static let idleInterval: Duration = .seconds(10)
+    /// How long a look may hang. A statement ends after some seconds in any case, so that few looks hang at once.
+    private static let lookLimit: Duration = .seconds(1)
     private static let batch = 1000
     private static let atOnce = 16
 
@@ -43,14 +49,17 @@ final class LeaseRecovery: Sendable {
     func start() {
         let interval = vault.revalidateAfter == nil ? Self.idleInterval : Self.interval
         let worker = Task {
-            while !Task.isCancelled {
-                await recoverAll()
-                // Replicas that were started together come to look at different times.
-                let jitter = Duration.milliseconds(Int64.random(in: 0...interval.milliseconds / 4))
-                do {
-                    try await time.sleep(for: interval + jitter)
-                } catch {
-                    return
+            await withDiscardingTaskGroup { group in
+                while !Task.isCancelled {
+                    // One that takes long holds up none that is found meanwhile.
+                    if let ids = await look() { begin(ids, in: &group) }
+                    // Replicas that were started together come to look at different times.
+                    let jitter = Duration.milliseconds(Int64.random(in: 0...interval.milliseconds / 4))
+                    do {
+                        try await time.sleep(for: interval + jitter)
+                    } catch {
+                        return
+                    }
                 }
             }
         }
@@ -67,40 +76,68 @@ final class LeaseRecovery: Sendable {
         await state.withLock { $0.worker }?.value
     }
 
-    /// Sees to everything that has run out by now.
-    func recoverAll() async {
+    /// What has run out by now, the earliest first; nil where the store does not say. What waits to be seen to, or failed a
+    /// moment ago, is left out.
+    private func look() async -> [CredentialsID]? {
         do throws(StoreError) {
-            var last: [CredentialsID] = []
-            while !Task.isCancelled {
-                let lapsed = try await vault.lapsed(.credentials, limit: Self.batch)
-                let now = time.monotonic
-                // The attempt decides which of them have to wait for their holder's turn.
-                let ids = lapsed.compactMap { lease in
-                    StorageKey(lease.id.key).map { CredentialsID(tenant: lease.id.tenant, storageKey: $0) }
+            let lapsed = try await lapsed()
+            let now = time.monotonic
+            // The attempt decides which of them have to wait for their holder's turn.
+            var ids = lapsed.compactMap { lease in
+                StorageKey(lease.id.key).map { CredentialsID(tenant: lease.id.tenant, storageKey: $0) }
+            }
+            // Others wait for the end of a lease that this process could not give back.
+            ids += credentials.unreleased.withLock { unreleased in
+                defer { unreleased = [] }
+                return unreleased.subtracting(ids)
+            }
+            return state.withLock { state in
+                if lapsed.isEmpty { state.failures = [:] }
+                return ids.filter { id in
+                    !state.underWay.contains(id) && state.failures[id].map { $0.until <= now } ?? true
                 }
-                let due = state.withLock { state in
-                    if lapsed.isEmpty { state.failures = [:] }
-                    return ids.filter { id in state.failures[id].map { $0.until <= now } ?? true }
-                }
-                // Nothing has come of the last round: the rest is for the next look.
-                if due == last { return }
-                last = due
-                await recover(due)
-                // A full page may hide others behind those that are being left alone.
-                if lapsed.count < Self.batch || due.isEmpty { return }
             }
         } catch {
             if error == .unavailable { credentials.noteStoreFailure() }
             log.storeFailed(error)
+            return nil
         }
     }
 
-    private func recover(_ ids: [CredentialsID]) async {
-        await withTaskGroup(of: Void.self) { group in
-            for (index, id) in ids.enumerated() {
-                if index >= Self.atOnce { await group.next() }
-                if Task.isCancelled { return }
-                group.addTask { await self.recover(id) }
+    private func begin(_ ids: [CredentialsID], in group: inout DiscardingTaskGroup) {
+        let workers = state.withLock { state in
+            state.underWay.formUnion(ids)
+            state.waiting += ids
+            let count = min(Self.atOnce - state.workers, ids.count)
+            state.workers += count
+            return count
+        }
+        for _ in 0..<workers { group.addTask { await self.work() } }
+    }
+
+    private func work() async {
+        while true {
+            let next = state.withLock { state -> CredentialsID? in
+                if Task.isCancelled { (state.waiting, state.underWay) = ([], []) }
+                guard !state.waiting.isEmpty else {
+                    state.workers -= 1
+                    return nil
+                }
+                return state.waiting.removeFirst()
+            }
+            guard let next else { return }
+            await recover(next)
+            state.withLock { _ = $0.underWay.remove(next) }
+        }
+    }
+
+    private func lapsed() async throws(StoreError) -> [LapsedLease] {
+        let vault = vault
+        return try await credentials.records.within(Self.lookLimit) {
+            do throws(StoreError) {
+                return .success(try await vault.lapsed(.credentials, limit: Self.batch))
+            } catch {
+                return .failure(error)
             }
         }
     }

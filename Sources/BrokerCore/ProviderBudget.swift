@@ -57,7 +57,8 @@ package final class ProviderBudget: Sendable {
 
     private struct Waiter {
         let ticket: UInt64
-        let pause: ProviderPauses.Key
+        /// Nil where no pause is heeded.
+        let pause: ProviderPauses.Key?
         let continuation: CheckedContinuation<Outcome, Never>
     }
 
@@ -192,10 +193,12 @@ package final class ProviderBudget: Sendable {
     ///   `body` has not begun.
     package func withPlace<R>(
         for client: ClientConfiguration, at server: AuthorizationServer, of tenant: TenantName,
-        _ urgency: Urgency = .caller, mayWait: Bool = true, _ body: () async throws(BrokerError) -> R
+        _ urgency: Urgency = .caller, mayWait: Bool = true, heedsPause: Bool = true,
+        _ body: () async throws(BrokerError) -> R
     ) async throws(BrokerError) -> R {
         let origin = Self.origin(of: server)
-        switch await take(urgency, at: origin, ProviderPauses.Key(client, at: server), tenant, mayWait: mayWait) {
+        let pause = heedsPause ? ProviderPauses.Key(client, at: server) : nil
+        switch await take(urgency, at: origin, pause, tenant, mayWait: mayWait) {
         case .taken: break
         case .paused(let remaining): throw TokenEndpoint.retryable(nil, after: remaining)
         case .full:
@@ -223,9 +226,9 @@ package final class ProviderBudget: Sendable {
     }
 
     private func take(
-        _ urgency: Urgency, at origin: String, _ pause: ProviderPauses.Key, _ tenant: TenantName, mayWait: Bool
+        _ urgency: Urgency, at origin: String, _ pause: ProviderPauses.Key?, _ tenant: TenantName, mayWait: Bool
     ) async -> Outcome {
-        if let remaining = pauses.remaining(pause, now: time.monotonic) { return .paused(remaining) }
+        if let pause, let remaining = pauses.remaining(pause, now: time.monotonic) { return .paused(remaining) }
         let ticket = state.withLock { state -> UInt64? in
             if state.providers[origin, default: Provider()].hasRoom(for: urgency, limits) {
                 state.providers[origin, default: Provider()].take(urgency)
@@ -292,7 +295,7 @@ package final class ProviderBudget: Sendable {
         var settled: [(Waiter, Outcome)] = []
         let now = time.monotonic
         while let (waiter, urgency) = provider.next(limits) {
-            if let remaining = pauses.remaining(waiter.pause, now: now) {
+            if let pause = waiter.pause, let remaining = pauses.remaining(pause, now: now) {
                 settled.append((waiter, .paused(remaining)))
             } else {
                 provider.take(urgency)

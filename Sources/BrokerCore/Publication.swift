@@ -261,7 +261,7 @@ extension CredentialsProvider {
             return false
         }
         log.warning("credentials_kept_in_journal", LogField.credentials(publication.id))
-        if cache.any(publication.id).map({ $0.version <= publication.base }) ?? true {
+        if records.newestKnown(publication.id) <= publication.base {
             records.serve(snapshot, unpublished: publication.id)
         }
         return true

@@ -105,6 +105,9 @@ extension RenewalRun {
             spent: grant?.spendsRefreshToken == true ? current.record.held?.refreshTokenDigest : nil,
             events: events(held, origin), base: current.version)
         switch await provider.publish(&publication, &attempt, step, since: beginning) {
+        case .stored(let snapshot) where provider.records.newestKnown(id) > snapshot.version:
+            // The store's word has taken so long that callers were served what came after it.
+            return (.success(.overtaken), false)
         case .stored(let snapshot):
             // A token that lives no longer than the lead time would be due again at once, and at every read.
             if grant == .refreshToken, life <= tenant.terms.leadTime {

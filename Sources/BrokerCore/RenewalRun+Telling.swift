@@ -37,7 +37,7 @@ extension RenewalRun {
         _ error: BrokerError, isUpgradeGivenUp: Bool = false, with changes: [VaultChange] = [],
         _ trouble: VaultChange? = nil
     ) async {
-        let (records, now) = (provider.records, provider.time.now)
+        let now = provider.time.now
         var events: [BrokerEvent] = []
         if let grant, grant.spendsRefreshToken {
             events.append(.refreshFailed(id, grant, error, refreshID, at: now))
@@ -49,12 +49,13 @@ extension RenewalRun {
         // The last one, for another change may have taken the lease away already.
         var tries = changes.isEmpty ? [[]] : [changes, []]
         if let trouble { tries.insert(changes + [trouble], at: 0) }
-        for changes in tries {
+        for attempted in tries {
             do throws(StoreError) {
-                return try await records.tell(events, of: id, with: changes)
+                return try await tell(events, with: attempted, within: Self.statementLimit)
             } catch .conflict {
                 continue
             } catch {
+                if !changes.isEmpty { provider.unreleased.withLock { _ = $0.insert(id) } }
                 return provider.log.warning("event_not_stored", LogField.credentials(id) + [.store(error)])
             }
         }

@@ -18,11 +18,15 @@ final class RenewalRun {
     let urgency: ProviderBudget.Urgency
     let refreshID = RefreshID()
     /// The name under which it holds the lease.
-    let holder: String
+    var holder: String
     var attempt: RenewalAttempt
     /// What the attempt's lengths of time are counted from.
     let beginning: MonotonicInstant
     private var stepBegan: Duration = .zero
+    /// The last extension of its lease.
+    let extended = LeaseKeeper.Extension()
+    /// How long a statement may hang that stands between the provider and a further call within its grace.
+    static let statementLimit: Duration = .seconds(1)
 
     // MARK: What the last look found
 
@@ -36,7 +40,7 @@ final class RenewalRun {
     /// that no listener and no log is told of.
     private var isAssumed = false
     /// The holder of a lease that only tells of a failure.
-    private var failedHolder: String?
+    var failedHolder: String?
     private var standingLease: Lease?
     private var reachableFor: Duration = .seconds(1 << 32)
     private var ticket: Signals<CredentialsID>.Ticket
@@ -44,7 +48,7 @@ final class RenewalRun {
 
     // MARK: What became of it
 
-    private var claim = Claim.notMade
+    var claim = Claim.notMade
     /// What the provider is asked with; nil before it is.
     var server: AuthorizationServer?
     var request: TokenEndpoint.Call?
@@ -66,7 +70,7 @@ final class RenewalRun {
     /// Whether the provider has accepted the tenant's client.
     var isClientAccepted = false
 
-    private enum Claim { case notMade, made, failed }
+    enum Claim { case notMade, made, failed }
 
     /// Why a session is over.
     enum Ending {
@@ -141,6 +145,7 @@ final class RenewalRun {
             case .release(let version, let release):
                 await letGo(over: version, release)
                 step = next(.stored)
+            case .handOver(let version, let isOpen): step = next(await handOver(version, isOpen))
             case .finish(let result): return finish(await conclude(result), since: start)
             case .ask, .pause, .keep: preconditionFailure("\(step) outside of a conversation")
             }
@@ -150,6 +155,7 @@ final class RenewalRun {
     func next(_ outcome: RenewalAttempt.Outcome) -> RenewalAttempt.Step {
         let now = elapsed
         defer { stepBegan = now }
+        if let sent = extended.last { attempt.leaseExtended(asked: beginning.duration(to: sent)) }
         return attempt.next(outcome, now: now, asked: stepBegan, storeReachableFor: reachableFor)
     }
 
@@ -286,7 +292,9 @@ final class RenewalRun {
         do throws(BrokerError) {
             let client = tenant.configuration.client
             return try await provider.endpoint.budget.withPlace(
-                for: client, at: server, of: tenant.name, urgency, mayWait: !isAssumed
+                for: client, at: server, of: tenant.name, urgency, mayWait: !isAssumed,
+                // A provider forgives a spent token that comes again only for a short time.
+                heedsPause: !(spends && attempt.isUncertain && attempt.isWithinGrace(at: elapsed))
             ) { () async throws(BrokerError) in
                 var step = first
                 while true {
@@ -334,63 +342,6 @@ final class RenewalRun {
         } catch {
             throw decision.isUpgrade ? error.asFailedUpgrade : error
         }
-    }
-
-    /// Takes the lease, or extends it before a further call. The first claim is one commit with the events that tell of the
-    /// renewal's beginning: a store that cannot be written to could not take the provider's answer either, and then the
-    /// refresh token had better not be spent.
-    private func takeLease(
-        on version: Int64, over replaced: String?, overdue: Duration, isOpen: Bool
-    ) async -> RenewalAttempt.Outcome {
-        let (records, isFirst) = (provider.records, claim != .made)
-        var events: [BrokerEvent] = []
-        if isFirst, let grant, grant.spendsRefreshToken {
-            events = BrokerEvent.steps(
-                [.refreshStarted, .refreshRefreshingAccessToken], id, grant, refreshID, at: provider.time.now)
-        }
-        do throws(StoreError) {
-            var changes: [VaultChange] = []
-            // What is not stored yet has no row to stand in.
-            if version > 0 {
-                var claim = leaseClaim(isOpen: isOpen, notAfter: records.claimDeadline)
-                if isFirst {
-                    claim.replacing = replaced ?? failedHolder
-                    claim.overdue = overdue
-                    claim.replacesStanding = replaced.map { provider.holders.isGone($0) } ?? false
-                }
-                changes.append(.claim(CredentialsRecords.recordID(id), version: version, claim))
-            }
-            try await records.tell(events, of: id, with: changes)
-            claim = .made
-            return .claimed
-        } catch .conflict {
-            if attempt.calls == 0 { claim = .notMade }
-            return .refused
-        } catch {
-            if isFirst { claim = .failed }
-            records.report(error, id)
-            failure = BrokerError(error)
-            return .storeAway
-        }
-    }
-
-    private func leaseClaim(isOpen: Bool, notAfter: Timestamp?) -> LeaseClaim {
-        // An extension takes no lease that the row has not.
-        LeaseClaim(
-            holder: holder, replacing: holder, for: attempt.rules.leaseSpan,
-            marksUse: grant?.spendsRefreshToken == true, isOpen: isOpen,
-            notAfter: notAfter)
-    }
-
-    /// Runs `body` while the lease is extended.
-    private func keepingLease<R>(_ body: () async throws(BrokerError) -> R) async throws(BrokerError) -> R {
-        if attempt.version == 0 { return try await body() }
-        let token = provider.keeper.keep(
-            LeaseKeeper.Held(
-                id: id, version: attempt.version, claim: leaseClaim(isOpen: attempt.isOpen, notAfter: nil),
-                interval: attempt.rules.extensionInterval))
-        defer { provider.keeper.letGo(token) }
-        return try await body()
     }
 
     private func ask(limit: Duration) async throws(BrokerError) -> RenewalAttempt.Outcome {
@@ -511,31 +462,6 @@ final class RenewalRun {
     }
 
     // MARK: The end
-
-    /// Gives the lease back and tells how a renewal ended that brought nothing.
-    private func letGo(over version: Int64, _ release: RenewalAttempt.Release) async {
-        let isStopping = Task.isCancelled || provider.stop.isClosed
-        let outcome: LeaseRelease.Outcome
-        switch release {
-        case .settled: outcome = .settled
-        case .open: outcome = .open
-        case .unknown:
-            // Another replica is to try at once while the provider's grace lasts.
-            let pause: Duration = isStopping ? .zero : .seconds(1)
-            outcome = .unknown(recovery: attempt.isWithinGrace(at: elapsed + pause) ? pause : nil)
-        }
-        let trouble = isStopping || isSuperseded ? nil : await trouble(over: version)
-        let error = reason()
-        provider.remember(error, id, version, grant, decision, of: tenant)
-        var leaseRelease = LeaseRelease(outcome)
-        if !isStopping, !isSuperseded, let shared = provider.failures.shared(error, decision, of: tenant) {
-            leaseRelease.failure = shared
-        }
-        let change: [VaultChange] =
-            version > 0
-            ? [.release(CredentialsRecords.recordID(id), version: version, holder: holder, leaseRelease)] : []
-        await tell(error, isUpgradeGivenUp: decision.isUpgrade && !isStopping, with: change, trouble)
-    }
 
     private func conclude(_ result: RenewalAttempt.Result) async -> Result<Renewed, BrokerError> {
         switch result {

@@ -102,9 +102,10 @@ struct CommitPlan {
     }
 
     private static func lease(_ claim: LeaseClaim, after standing: Lease?) -> Lease {
-        Lease(
-            holder: claim.holder, remaining: claim.duration,
-            sinceFirstUse: claim.marksUse ? standing?.sinceFirstUse ?? .zero : nil, isOpen: claim.isOpen)
+        let age = claim.restartsUse ? .zero : standing?.sinceFirstUse ?? .zero
+        return Lease(
+            holder: claim.holder, remaining: claim.duration, sinceFirstUse: claim.marksUse ? age : nil,
+            isOpen: claim.isOpen)
     }
 
     private static func lease(_ standing: Lease, after release: LeaseRelease) -> Lease? {

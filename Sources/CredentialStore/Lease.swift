@@ -62,6 +62,9 @@ package struct LeaseClaim: Sendable, Equatable {
     package var duration: Duration
     /// Whether what the record holds may be used up under the lease. The store notes the time of the first such claim.
     package var marksUse: Bool
+    /// Whether nothing was used up under the holder's lease so far: with `marksUse`, the time of this claim is noted in place
+    /// of an earlier one's.
+    package var restartsUse: Bool
     /// See `Lease.isOpen`.
     package var isOpen: Bool
     /// The latest time of the commit, by the store's clock: a claim must not take effect after its sender has given up.
@@ -70,7 +73,8 @@ package struct LeaseClaim: Sendable, Equatable {
 
     package init(
         holder: String, replacing: String? = nil, replacesStanding: Bool = false, overdue: Duration = .zero,
-        for duration: Duration, marksUse: Bool = false, isOpen: Bool = false, notAfter: Timestamp? = nil
+        for duration: Duration, marksUse: Bool = false, restartsUse: Bool = false, isOpen: Bool = false,
+        notAfter: Timestamp? = nil
     ) {
         self.holder = holder
         self.replacing = replacing
@@ -78,6 +82,7 @@ package struct LeaseClaim: Sendable, Equatable {
         self.overdue = overdue
         self.duration = duration
         self.marksUse = marksUse
+        self.restartsUse = restartsUse
         self.isOpen = isOpen
         self.notAfter = notAfter
     }

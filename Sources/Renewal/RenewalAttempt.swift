@@ -30,6 +30,9 @@ package struct RenewalAttempt: Sendable, Hashable {
         case publishEnd(over: Int64)
         /// Give the lease back.
         case release(version: Int64, Release)
+        /// Give the lease back for a while, so that another process can try whether the provider answers it.
+        /// - Parameter isOpen: see `Release.open`.
+        case handOver(version: Int64, isOpen: Bool)
         case finish(Result)
     }
 
@@ -139,11 +142,17 @@ package struct RenewalAttempt: Sendable, Hashable {
     private enum Phase: Sendable, Hashable {
         case beginning, reading, waiting, claiming, asking, pausing, publishing, keeping, waitingToPublish
         case publishingEnd
+        /// - Parameter wait: how long the turn of the other processes lasts.
+        case handingOver(wait: Duration)
         case releasing(Result)
         case finished
     }
 
     private static let lateClaimLimit = 2
+    /// Within which another process finds a lease that was handed over: each looks about twice a second.
+    private static let handOverWait: Duration = .seconds(1)
+    /// How long an attempt waits that waits for no other one: as long as until its process would look again.
+    private static let shortWait: Duration = .seconds(1)
     /// How long it waits before it tries again to store what it was granted.
     private static let retryInterval: Duration = .seconds(1)
 
@@ -163,6 +172,10 @@ package struct RenewalAttempt: Sendable, Hashable {
     private(set) package var calls = 0
     private var looks = 0
     private var lateClaims = 0
+    /// Until when this attempt's lease stands at least.
+    private var leaseEnd: Duration?
+    /// Until when other processes have their turn after this one has handed the lease over.
+    private var othersTurnEnd: Duration?
     /// Whether what was granted is in the journal.
     private var isKept = false
     /// Whether the holder before may have what the refresh token was exchanged for, and has not had its turn to store it.
@@ -197,6 +210,13 @@ package struct RenewalAttempt: Sendable, Hashable {
         isKept = true
     }
 
+    /// The driver has extended the lease.
+    /// - Parameter asked: when it began to, by its monotonic clock.
+    package mutating func leaseExtended(asked: Duration) {
+        let end = asked + rules.leaseSpan
+        leaseEnd = leaseEnd.map { max($0, end) } ?? end
+    }
+
     /// The next step.
     /// - Parameters:
     ///   - outcome: of the last step; `begun` at first.
@@ -217,16 +237,17 @@ package struct RenewalAttempt: Sendable, Hashable {
 
         case (.claiming, .claimed):
             firstUse = firstUse ?? asked
+            leaseEnd = asked + rules.leaseSpan
             return ask(until: asked + rules.leaseSpan, now)
         case (.claiming, .refused):
             // The record is another one, or another attempt has the lease: that decides what happens next.
             return calls > 0 ? finish(.overtaken) : readAgain()
         case (.claiming, .storeAway):
             if calls == 0 { return finish(.storeAway) }
-            // The token may be spent, and the store is away just now: within the grace it is presented all the same.
-            if isUncertain, let firstUse, rules.isWithinGrace(now - firstUse) {
-                return ask(until: firstUse + rules.grace, now)
-            }
+            // The token may be spent, and the store is away just now. As long as this attempt's lease stands, no other process
+            // presents the token, and it is presented all the same. Later another process may have exchanged it, and used
+            // what it was given, which ends the provider's grace.
+            if isUncertain, let leaseEnd, now <= leaseEnd { return ask(until: leaseEnd, now) }
             return release(.failed)
 
         case (.asking, .granted):
@@ -244,6 +265,8 @@ package struct RenewalAttempt: Sendable, Hashable {
             (isUncertain, mayCallBeUnderWay) = (true, true)
             return pauseBeforeNextCall(retry, now)
         case (.asking, .notAsked(let retry)):
+            // Nothing was presented yet: the grace begins with a later call.
+            if !isUncertain { firstUse = nil }
             return pauseBeforeNextCall(retry, now)
         case (.pausing, .waited):
             return claim(over: nil)
@@ -282,6 +305,16 @@ package struct RenewalAttempt: Sendable, Hashable {
             // What stands decides, or the next attempt finds the session ended once more.
             return finish(outcome == .storeAway ? .storeAway : .overtaken)
 
+        case (.handingOver(let wait), .stored):
+            (othersTurnEnd, leaseEnd) = (now + wait, nil)
+            phase = .waiting
+            return .wait(wait)
+        case (.handingOver, .storeAway):
+            // The release may take effect later, and then on a lease that this attempt had taken again.
+            return finish(.failed)
+        case (.handingOver, .conflict), (.handingOver, .refused):
+            return finish(.overtaken)
+
         case (.releasing(let result), _):
             return finish(result)
         default:
@@ -292,6 +325,7 @@ package struct RenewalAttempt: Sendable, Hashable {
     private mutating func begin(
         _ standing: Standing, readAt: Duration, _ storeReachableFor: Duration
     ) -> Step {
+        let knownUse = standing.version == version ? firstUse : nil
         version = standing.version
         (firstUse, isUncertain, mayCallBeUnderWay, mayOtherHaveGrant) = (nil, false, false, false)
         if standing.isDue, standing.rest > .zero {
@@ -302,15 +336,19 @@ package struct RenewalAttempt: Sendable, Hashable {
             return standing.isDue ? claim(over: nil) : finish(.overtaken)
         }
         guard standing.isDue || !lease.stands else { return finish(.overtaken) }
-        let wait = rules.waitBeforeTakingOver(lease, storeReachableFor: storeReachableFor)
+        var wait = rules.waitBeforeTakingOver(lease, storeReachableFor: storeReachableFor)
+        if let othersTurnEnd, !lease.stands { wait = max(wait, othersTurnEnd - readAt) }
         if wait > .zero {
-            if !waits { return finish(.busy) }
+            // The end of a grace is not to be missed between two looks.
+            if !waits, lease.stands || wait > Self.shortWait && othersTurnEnd == nil { return finish(.busy) }
+            firstUse = knownUse
             phase = .waiting
             return .wait(wait)
         }
         isUncertain = true
         mayCallBeUnderWay = lease.remaining > .zero - rules.callLimit
-        firstUse = lease.sinceFirstUse.map { readAt - $0 }
+        // Both are never later than the token's first use.
+        firstUse = [knownUse, lease.sinceFirstUse.map { readAt - $0 }].compactMap(\.self).max()
         mayOtherHaveGrant = lease.mayBeHeld && (lease.sinceFirstUse.map(rules.isWithinGrace) ?? false)
         return claim(over: lease.holder, overdue: max(.zero, .zero - lease.remaining))
     }
@@ -350,8 +388,17 @@ package struct RenewalAttempt: Sendable, Hashable {
         }
         if isUncertain, let firstUse {
             // Better the last call within the grace than later.
-            let left = rules.grace - rules.transit - (now - firstUse)
-            if left >= .zero { wait = min(wait, left) }
+            let age = now - firstUse
+            let left = rules.grace - rules.transit - age
+            if left >= .zero {
+                wait = min(wait, left)
+                // The provider may answer another process where it does not answer this one.
+                if age >= rules.grace / 3 {
+                    // The rest of the grace is shared out among more calls than one.
+                    phase = .handingOver(wait: min(left, max(Self.handOverWait, min(wait, left / 3))))
+                    return .handOver(version: version, isOpen: mayOtherHaveGrant)
+                }
+            }
         }
         return .pause(wait)
     }

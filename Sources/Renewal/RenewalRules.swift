@@ -12,6 +12,9 @@ package struct RenewalRules: Sendable, Hashable {
     /// For how long a process that may hold what a refresh token was exchanged for has its turn to store that, from when it
     /// can reach the store again, before another process presents the token beyond the grace.
     package var turn: Duration
+    /// For how long after its lease has ended such a process is waited for at least, before another process presents the token
+    /// beyond the grace: that ends the session unless the token was never presented.
+    package var patience: Duration
     /// The waits between the calls of one renewal: one call more than there are waits.
     package var waits: [Duration]
 
@@ -19,18 +22,22 @@ package struct RenewalRules: Sendable, Hashable {
     package static let usualGrace: Duration = .seconds(10)
     package static let usualTransit: Duration = .seconds(1)
     package static let usualTurn: Duration = .seconds(5)
+    package static let usualPatience: Duration = .seconds(30)
     private static let shortestLease: Duration = .seconds(2)
     private static let shortestCall: Duration = .seconds(1)
+    /// What a process needs to read a lease and to take it over, so that the call still comes within the grace.
+    private static let takeover: Duration = .milliseconds(500)
 
     package init(
         grace: Duration = usualGrace, callLimit: Duration, waits: [Duration], transit: Duration = usualTransit,
-        turn: Duration = usualTurn
+        turn: Duration = usualTurn, patience: Duration? = nil
     ) {
         self.grace = grace
         self.callLimit = callLimit
         self.waits = waits
         self.transit = transit
         self.turn = turn
+        self.patience = patience ?? turn
     }
 
     /// How long a lease lasts from its claim, and from each extension; nil for a third of the grace, so that another process
@@ -66,10 +73,10 @@ package struct RenewalRules: Sendable, Hashable {
         let sinceReturn = turn - storeReachableFor
         if let age = lease.sinceFirstUse, isWithinGrace(age) {
             // Two successors of one token do no harm; but the first is better, and its holder may only wait for the store.
-            return min(sinceReturn, grace - transit - age)
+            return min(sinceReturn, grace - transit - Self.takeover - age)
         }
         // To present the token now would end the session if the holder lives and has its successor.
-        return max(sinceReturn, turn + lease.remaining)
+        return max(sinceReturn, patience + lease.remaining)
     }
 }
 

@@ -163,7 +163,8 @@ enum PostgresCommit {
                 names(id) + [
                     .integer(version), .text(claim.holder), .text(claim.replacing),
                     .integer(claim.duration.milliseconds), .integer(claim.replacesStanding ? 1 : 0),
-                    .integer(claim.marksUse ? 1 : 0), .integer(claim.isOpen ? Statements.LeaseState.isOpen : 0),
+                    .integer(claim.marksUse ? claim.restartsUse ? 2 : 1 : 0),
+                    .integer(claim.isOpen ? Statements.LeaseState.isOpen : 0),
                     .integer(claim.notAfter?.milliseconds), .integer(claim.overdue.milliseconds),
                 ]
             )

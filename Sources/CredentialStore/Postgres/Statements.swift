@@ -138,12 +138,12 @@ enum Statements {
 
     /// $5 takes the lease over from $6, or from none where that is NULL: one that has run out for $12, or any where $8 is 1. $9 is
     /// 1 where the content may be used up: the first such claim since the lease began notes the time, which a build
-    /// before these columns leaves behind when it ends a lease. $10 is the state, and $11 the latest time or NULL.
+    /// before these columns leaves behind when it ends a lease; 2 where each notes it anew. $10 is the state, and $11 the latest time or NULL.
     static let claim = RowChange(
         sql: """
             UPDATE token_broker_records SET lease_holder = $5, lease_expires = \(clock) + $7, lease_state = $10,
                 lease_state_of = $5, lease_first_use = CASE WHEN $9 = 0 THEN NULL
-                    WHEN (\(isDescribed)) IS NOT TRUE OR lease_state & \(LeaseState.isSettled) <> 0 THEN \(clock)
+                    WHEN $9 = 2 OR (\(isDescribed)) IS NOT TRUE OR lease_state & \(LeaseState.isSettled) <> 0 THEN \(clock)
                     ELSE coalesce(lease_first_use, \(clock)) END,
                 lease_failure = NULL, lease_retry = NULL
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND \(clock) <= coalesce($11, \(clock))

@@ -49,7 +49,7 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         database = world.database
     }
 
-    var isUp: Bool { !isCutTo && !isCutFrom && !database.isPaused }
+    var isUp: Bool { !isCutTo && !isCutFrom && !database.isPaused && !database.isDown }
 
     func cut(to: Bool, from: Bool) {
         let arrives = isCutFrom && !from
@@ -81,27 +81,36 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
     }
 
     private func call<Value: Sendable>(
-        isCommit: Bool = false, _ name: StaticString, about record: RecordID? = nil,
+        isCommit: Bool = false, _ name: StaticString, about record: RecordID? = nil, isAbandoned: Bool = false,
         _ body: @escaping @Sendable (SimulatedDatabase) async throws(StoreError) -> Value,
         then done: @escaping @Sendable (Value) -> Void = { _ in }
     ) async throws(StoreError) -> Value {
         let result = await unsafe withUnsafeContinuation {
             (continuation: UnsafeContinuation<Result<Value, StoreError>, Never>) in
-            begin(unsafe Exchange(continuation), isCommit, name, record, body, done)
+            begin(unsafe Exchange(continuation), isCommit, name, record, isAbandoned, body, done)
         }
         return try result.get()
     }
 
     private func begin<Value: Sendable>(
         _ exchange: Exchange<Value>, _ isCommit: Bool, _ name: StaticString, _ record: RecordID?,
+        _ isAbandoned: Bool,
         _ body: @escaping @Sendable (SimulatedDatabase) async throws(StoreError) -> Value,
         _ done: @escaping @Sendable (Value) -> Void
     ) {
         let start = executor.now
         let end = start + Self.statementTimeout.nanoseconds
         let fate = fate(isCommit)
+        switch fate {
+        case .passes, .refused: break
+        case .requestLost, .answerLost, .late:
+            // A look that hangs is followed by another one.
+            let hangs = isAbandoned ? min(Self.statementTimeout, .seconds(1)) : Self.statementTimeout
+            world.judge.disturb(process, record.flatMap { world.user($0) }, until: start + hangs.nanoseconds)
+        }
         if case .passes = fate {
         } else {
+            world.faults.count("statement", Self.name(fate))
             let told = "\(process.name): \(name) of the database \(Self.text(fate))"
             if let record { world.note(record) { told } } else { world.note(World.nobody) { told } }
         }
@@ -159,15 +168,20 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
     }
 
     private func fate(_ isCommit: Bool) -> Fate {
+        if database.isDown { return .refused }
         if isCutTo { return world.faults.chance.happens(0.5) ? .requestLost : .refused }
         guard world.faults.strikes(.statement) else { return .passes }
-        world.judge.disturb(process, for: Self.statementTimeout.nanoseconds)
         switch world.faults.chance.below(4) {
         case 0: return .requestLost
         case 1: return .answerLost
         case 2: return .refused
         default: return isCommit ? .late(world.faults.chance.span(.seconds(1), .seconds(15))) : .answerLost
         }
+    }
+
+    private static func name(_ fate: Fate) -> String {
+        if case .late = fate { return "takes effect late" }
+        return text(fate)
     }
 
     private static func text(_ fate: Fate) -> String {
@@ -291,7 +305,7 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
     }
 
     func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
-        try await call("a look at lapsed leases") { database throws(StoreError) in
+        try await call("a look at lapsed leases", isAbandoned: true) { database throws(StoreError) in
             try await database.records.lapsed(kind, limit: limit)
         }
     }

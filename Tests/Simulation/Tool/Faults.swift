@@ -11,6 +11,7 @@ final class Faults: @unchecked Sendable {
         case cut
         case cutFromProvider = "cut-from-provider"
         case databasePaused = "database-paused"
+        case databaseDown = "database-down"
         case clockStep = "clock-step"
         case providerDown = "provider-down"
         case configuration
@@ -32,6 +33,8 @@ final class Faults: @unchecked Sendable {
     private(set) var isProviderDown = false
     private(set) var isOver = false
     private(set) var counts: [Episode: Int] = [:]
+    /// What became of single messages.
+    private(set) var messages: [String: Int] = [:]
 
     init(_ world: World, _ chance: Chance, _ options: Options) {
         self.world = world
@@ -51,6 +54,10 @@ final class Faults: @unchecked Sendable {
         !isOver && chance.happens(probabilities[message] ?? 0)
     }
 
+    func count(_ message: String, _ fate: String?) {
+        if let fate { messages["\(message) \(fate)", default: 0] += 1 }
+    }
+
     func begin() { if !kinds.isEmpty { later() } }
 
     private func later() {
@@ -67,6 +74,7 @@ final class Faults: @unchecked Sendable {
         world.note { "the faults end" }
         isProviderDown = false
         world.database.setPaused(false)
+        world.database.setDown(false)
         for replica in world.replicas {
             replica.goOn()
             replica.cut(to: false, from: false)
@@ -118,6 +126,16 @@ final class Faults: @unchecked Sendable {
             mend(.milliseconds(500), .seconds(12)) { [self] in
                 world.note { "the database goes on" }
                 world.database.setPaused(false)
+                world.updateAbility()
+            }
+        case .databaseDown:
+            if world.database.isDown { return }
+            world.note { "the database is down" }
+            world.database.setDown(true)
+            world.updateAbility()
+            mend(.milliseconds(500), .seconds(12)) { [self] in
+                world.note { "the database is up" }
+                world.database.setDown(false)
                 world.updateAbility()
             }
         case .clockStep:

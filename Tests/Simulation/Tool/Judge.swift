@@ -44,6 +44,12 @@ final class Judge: @unchecked Sendable {
     static let staleness: Duration = .seconds(12)
     /// What a replica needs to find out that a renewal's outcome is unknown, and to ask the provider again.
     private static let needed: Duration = .milliseconds(2500)
+    /// For how long the holder of a successor is waited for beyond the grace (`RenewalRules.usualPatience`).
+    private static let patience: Duration = .seconds(30)
+    /// What a holder needs to store a successor: its statement may just hang for five seconds.
+    private static let neededToStore: Duration = .seconds(7)
+    /// What a call may take to arrive (`RenewalRules.usualTransit`).
+    private static let transit: Duration = .seconds(1)
 
     private unowned let world: World
     private(set) var violations: [Violation] = []
@@ -71,8 +77,9 @@ final class Judge: @unchecked Sendable {
         violations.append(Violation(time: world.executor.now, user: user, kind: kind, text: text))
     }
 
-    func disturb(_ process: SimulatedProcess, for span: Int64) {
-        world.replicas.first { $0.process === process }?.disturb(for: span)
+    /// A statement of the process hangs: one about the user, or one that is about all where nil.
+    func disturb(_ process: SimulatedProcess, _ user: Int?, until end: Int64) {
+        world.replicas.first { $0.process === process }?.disturb(user, until: end)
     }
 
     /// Lets go of what was noted about versions.
@@ -165,7 +172,8 @@ final class Judge: @unchecked Sendable {
     // MARK: The provider
 
     /// The provider has ended a session, because `process` presented the token too late.
-    func sessionEnded(_ session: Int, _ token: Int, by process: SimulatedProcess) {
+    /// - Parameter sent: when it presented it.
+    func sessionEnded(_ session: Int, _ token: Int, by process: SimulatedProcess, sent: Int64) {
         let user = world.users[world.provider.sessions[session].user]
         let time = world.executor.now
         world.note(user.index) { "the provider ends session \(session): \(session).\(token) was spent" }
@@ -178,6 +186,15 @@ final class Judge: @unchecked Sendable {
         }
         let holders = later.flatMap { world.provider.sessions[session].tokens[$0].holders }.filter { !$0.isDead }
         let life = Self.text(time - firstUse)
+        // No rule calls a request back that is on its way.
+        if time - sent > Self.transit.nanoseconds, presented.firstDelivery.map({ sent < $0 }) ?? true,
+            sent - firstUse < world.provider.grace || sent <= firstUse
+        {
+            return excuse(
+                user,
+                "\(session).\(token) was presented at \(Self.text(sent)), before a successor had reached any process, and "
+                    + "took \(Self.text(time - sent)) to arrive")
+        }
         world.executor.run(as: world.executor.world) {
             Task { [self] in
                 let id = user.id
@@ -188,21 +205,48 @@ final class Judge: @unchecked Sendable {
                         "a session was lost: \(process.name) presented a spent refresh token after \(life), "
                             + "and its successor was stored")
                 }
-                if let holder = holders.first {
+                for holder in holders {
+                    if let proof = cutOff(holder.name, index(of: holder), since: firstUse) {
+                        excuse(user, proof)
+                        return
+                    }
                     return violated(
                         .lost, user.index,
                         "a session was lost: \(process.name) presented a spent refresh token after \(life), "
                             + "and \(holder.name), which lives, had been given its successor")
                 }
-                for replica in world.replicas where await replica.journalHolds(id) {
+                let successors = later.map { SimulatedProvider.refreshToken(session, $0) }
+                for replica in world.replicas where await replica.journalHolds(successors, of: id) {
+                    if let proof = cutOff("the journal of replica \(replica.index + 1)", replica.index, since: firstUse)
+                    {
+                        excuse(user, proof)
+                        return
+                    }
                     return violated(
                         .lost, user.index,
                         "a session was lost: \(process.name) presented a spent refresh token after \(life), "
                             + "and the journal of replica \(replica.index + 1) had its successor")
                 }
-                decide(user, session, token, firstUse)
+                await decide(user, session, token, firstUse)
             }
         }
+    }
+
+    private func index(of process: SimulatedProcess) -> Int? {
+        world.replicas.firstIndex { $0.process === process }
+    }
+
+    /// Whether what has the successor was away from the database for so long that it is taken for dead.
+    /// - Returns: the proof; nil where it was not.
+    private func cutOff(_ name: String, _ replica: Int?, since firstUse: Int64) -> String? {
+        let now = world.executor.now
+        guard now - firstUse >= Self.patience.nanoseconds else { return nil }
+        let span =
+            replica.map { world.replicas[$0].longestReach(from: firstUse, to: now) } ?? (from: firstUse, to: firstUse)
+        guard span.to - span.from < Self.neededToStore.nanoseconds else { return nil }
+        return
+            "\(name) had a successor, and reached the database for no more than \(Self.text(span.to - span.from)) in the "
+            + "\(Self.text(now - firstUse)) since the refresh token was used"
     }
 
     private func descends(_ token: Int, from ancestor: Int, in session: Int) -> Bool {
@@ -216,7 +260,7 @@ final class Judge: @unchecked Sendable {
 
     /// Nobody who lives had what the refresh token was exchanged for. Whether a try within the grace was possible shows
     /// whether it could have been had.
-    private func decide(_ user: User, _ session: Int, _ token: Int, _ firstUse: Int64) {
+    private func decide(_ user: User, _ session: Int, _ token: Int, _ firstUse: Int64) async {
         let grace = world.provider.grace
         // Stored, and forgotten by the database; and who had stored it is dead.
         if let back = world.timesBack.last(where: { $0.from <= firstUse + grace && firstUse <= $0.to }) {
@@ -225,9 +269,13 @@ final class Judge: @unchecked Sendable {
                 "the database went back from \(Self.text(back.to)) to \(Self.text(back.from)), to where "
                     + "\(session).\(token) was stored, and nobody lives who had its successor")
         }
+        // The replicas count the grace from the first call that may have used the token, by what the row tells of it.
+        let row = RecordID(.credentials, user.id.tenant, key: user.id.storageKey.description)
+        let age = (try? await world.database.records.read(row))?.lease?.sinceFirstUse
+        let known = min(firstUse, age.map { world.executor.now - $0.nanoseconds } ?? firstUse)
         let from = firstUse + grace / 3
-        let to = firstUse + grace - 500_000_000
-        let able = world.replicas.map { ($0, $0.longestAbility(from: from, to: max(from, to))) }
+        let to = known + grace - 500_000_000
+        let able = world.replicas.map { ($0, $0.longestAbility(for: user.index, from: from, to: max(from, to))) }
         if grace > 0, let (replica, span) = able.first(where: { $0.1.to - $0.1.from >= Self.needed.nanoseconds }) {
             return violated(
                 .lost, user.index,
@@ -238,8 +286,9 @@ final class Judge: @unchecked Sendable {
         let longest = able.map { Self.text($0.1.to - $0.1.from) }.joined(separator: ", ")
         excuse(
             user,
-            "the answer to \(session).\(token), first used at \(Self.text(firstUse)), reached nobody who "
-                + "lives, and within the grace of \(Self.text(grace)) the replicas were able for \(longest)")
+            "the answer to \(session).\(token), first used at \(Self.text(firstUse)) and claimed at "
+                + "\(Self.text(known)), reached nobody who lives, and within the grace of \(Self.text(grace)) the replicas were able for \(longest)"
+        )
     }
 
     private func excuse(_ user: User, _ proof: String) {

@@ -91,7 +91,9 @@ final class ProviderLink: ProviderTransport, @unchecked Sendable {
         let user = session < provider.sessions.count ? provider.sessions[session].user : 0
         world.note(user) { "\(self.process.name) presents refresh token \(session).\(token), which \(fate.rawValue)" }
         let timeout = request.timeLimit.map { min($0, Self.timeout) } ?? Self.timeout
-        let limit = executor.now + timeout.nanoseconds
+        let sent = executor.now
+        world.faults.count("call", fate == .passes ? nil : fate.rawValue)
+        let limit = sent + timeout.nanoseconds
         let process = process
         func timeOut(_ sent: Bool) {
             executor.at(limit, process) { exchange.end(.failure(.timedOut(.firstByte, requestSent: sent))) }
@@ -120,8 +122,11 @@ final class ProviderLink: ProviderTransport, @unchecked Sendable {
                 }
             default: break
             }
-            let outcome = provider.refresh(session, token, by: process)
-            if replica.isCutFromProvider { return timeOut(true) }
+            let outcome = provider.refresh(session, token, by: process, sent: sent)
+            if replica.isCutFromProvider {
+                provider.noteLoss(session, token, weight: Fate.answerLost.weight)
+                return timeOut(true)
+            }
             let body: String
             var granted: Int?
             switch outcome {
@@ -163,8 +168,17 @@ final class ProviderLink: ProviderTransport, @unchecked Sendable {
 
     private func fate(_ session: Int, _ token: Int) -> Fate {
         let faults = world.faults
-        if replica.isCutFromProvider { return faults.chance.happens(0.5) ? .notConnected : .requestLost }
-        if faults.isProviderDown { return faults.chance.happens(0.5) ? .unavailable : .notConnected }
+        if replica.isCutFromProvider {
+            if faults.chance.happens(0.5) { return .notConnected }
+            // What a replica cannot tell from a lost answer takes as much of the grace.
+            world.provider.noteLoss(session, token, weight: Fate.answerLost.weight)
+            return .requestLost
+        }
+        if faults.isProviderDown {
+            if faults.chance.happens(0.5) { return .notConnected }
+            world.provider.noteLoss(session, token, weight: Fate.unavailable.weight)
+            return .unavailable
+        }
         guard faults.strikes(.call) else { return .passes }
         if faults.chance.happens(0.3) {
             let fate = faults.chance.pick(Fate.undone)

@@ -1,7 +1,9 @@
 internal import BrokerCore
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPSClient
+internal import JSON
 internal import OAuth
 internal import Reactor
 
@@ -30,10 +32,11 @@ final class Replica: @unchecked Sendable {
     /// Objects of dead processes: what they refer to may not be let go of in an orderly way.
     private var dead: [AnyObject] = []
 
-    // Spans of time in which it could have renewed something.
-    private var ableSince: Int64?
-    private var ableSpans: [(from: Int64, to: Int64)] = []
-    private var disturbedUntil: Int64 = 0
+    /// In which it could have renewed something, and in which it reached the database.
+    private var ability = Spans()
+    private var reach = Spans()
+    /// While statements of the process hung: by the user that they were about, nil for all.
+    private var disturbances: [(user: Int?, from: Int64, to: Int64)] = []
 
     init(_ world: World, _ index: Int, hasJournal: Bool) {
         self.world = world
@@ -170,48 +173,77 @@ final class Replica: @unchecked Sendable {
 
     // MARK: What it could have done
 
+    /// Whether it reaches the database.
+    private var reaches: Bool { !process.isDead && !process.isPaused && link?.isUp == true && vault != nil }
+
     /// Whether it could renew something now, as far as the world lets it.
-    private var isAble: Bool {
-        isServing && !process.isPaused && link?.isUp == true && !isCutFromProvider && !world.faults.isProviderDown
-            && disturbedUntil <= world.executor.now
-    }
+    private var isAble: Bool { isServing && reaches && !isCutFromProvider && !world.faults.isProviderDown }
 
     /// What decides it has changed.
     func update() {
-        let now = world.executor.now
-        if isAble {
-            if ableSince == nil { ableSince = now }
-            return
+        ability.note(isAble, at: world.executor.now)
+        reach.note(reaches, at: world.executor.now)
+    }
+
+    func disturb(_ user: Int?, until end: Int64) {
+        disturbances.append((user, world.executor.now, end))
+        if disturbances.count > 400 { disturbances.removeFirst(200) }
+    }
+
+    /// The longest span within the two times in which nothing kept it from renewing a user's token.
+    func longestAbility(for user: Int, from: Int64, to: Int64) -> (from: Int64, to: Int64) {
+        let hung = disturbances.filter { $0.user == nil || $0.user == user }.map { (from: $0.from, to: $0.to) }
+        return ability.longest(from: from, to: to, without: hung)
+    }
+
+    /// The longest span within the two times in which it reached the database.
+    func longestReach(from: Int64, to: Int64) -> (from: Int64, to: Int64) {
+        reach.longest(from: from, to: to, without: [])
+    }
+
+    /// Spans of time in which something held.
+    private struct Spans {
+        private var since: Int64?
+        private var spans: [(from: Int64, to: Int64)] = []
+
+        mutating func note(_ holds: Bool, at now: Int64) {
+            if holds {
+                since = since ?? now
+            } else if let since {
+                spans.append((since, now))
+                if spans.count > 100 { spans.removeFirst(50) }
+                self.since = nil
+            }
         }
-        guard let since = ableSince else { return }
-        ableSince = nil
-        ableSpans.append((since, now))
-        if ableSpans.count > 100 { ableSpans.removeFirst(50) }
-    }
 
-    func disturb(for span: Int64) {
-        disturbedUntil = max(disturbedUntil, world.executor.now + span)
-        update()
-        world.executor.after(span) { self.update() }
-    }
-
-    /// The longest span within the two times in which nothing kept it from renewing.
-    func longestAbility(from: Int64, to: Int64) -> (from: Int64, to: Int64) {
-        var best: (from: Int64, to: Int64) = (from, from)
-        var spans = ableSpans
-        if let ableSince { spans.append((ableSince, to)) }
-        for span in spans {
-            let part = (from: max(span.from, from), to: min(span.to, to))
-            if part.to - part.from > best.to - best.from { best = part }
+        func longest(
+            from: Int64, to: Int64, without gaps: [(from: Int64, to: Int64)]
+        ) -> (from: Int64, to: Int64) {
+            var parts = spans
+            if let since { parts.append((since, to)) }
+            for gap in gaps {
+                parts = parts.flatMap { part in
+                    if gap.to <= part.from || gap.from >= part.to { return [part] }
+                    return [(part.from, min(part.to, gap.from)), (max(part.from, gap.to), part.to)]
+                }
+            }
+            var best = (from: from, to: from)
+            for part in parts {
+                let part = (from: max(part.from, from), to: min(part.to, to))
+                if part.to - part.from > best.to - best.from { best = part }
+            }
+            return best
         }
-        return best
     }
 
-    /// Whether the journal holds something for the credentials that is not stored yet.
-    func journalHolds(_ id: CredentialsID) async -> Bool {
-        guard let journal else { return false }
-        let record = try? await journal.read(
-            RecordID(.unpublished, id.tenant, key: id.storageKey.description))
-        return record != nil
+    /// Whether the journal has one of these refresh tokens.
+    func journalHolds(_ tokens: [String], of id: CredentialsID) async -> Bool {
+        guard let journal, let keyring = try? Keyring(parsing: Self.masterKeys) else { return false }
+        let place = RecordID(.unpublished, id.tenant, key: id.storageKey.description)
+        guard let entry = try? await Vault(store: journal, keyring: keyring).read(place),
+            let text = (try? JSONValue(parsing: entry.content.revealedBytes))?["record"]?.string?.text,
+            let bytes = Base64URL.decode(text), let held = CredentialRecord(decoding: bytes)?.held
+        else { return false }
+        return tokens.contains { $0 == held.refreshToken?.revealedText }
     }
 }

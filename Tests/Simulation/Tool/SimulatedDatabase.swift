@@ -12,6 +12,8 @@ final class SimulatedDatabase: @unchecked Sendable {
     private(set) var records: MemoryRecordStore
     private var links: [DatabaseLink] = []
     private(set) var isPaused = false
+    /// Whether it refuses connections.
+    private(set) var isDown = false
     private var waiting: [() -> Void] = []
     /// What changed the records, for a world in which the database goes back; nil in another.
     private var history: [(time: Int64, step: Step)]?
@@ -64,6 +66,12 @@ final class SimulatedDatabase: @unchecked Sendable {
         let calls = waiting
         waiting = []
         for call in calls { call() }
+    }
+
+    /// Ends all connections and takes no new ones, or takes them again.
+    func setDown(_ isDown: Bool) {
+        self.isDown = isDown
+        if isDown { for link in links { link.loseConnections() } }
     }
 
     // MARK: What changes records

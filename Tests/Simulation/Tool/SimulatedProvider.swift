@@ -21,8 +21,10 @@ final class SimulatedProvider: @unchecked Sendable {
         var successors: [Int] = []
         /// The processes that an answer with it has reached.
         var holders: [SimulatedProcess] = []
-        /// How often a call that presented it was done and its answer lost on the provider's side.
+        /// How often a call that presented it brought nothing, by what that costs of the grace.
         var losses = 0
+        /// When an answer with one of its successors reached a process first.
+        var firstDelivery: Int64?
     }
 
     struct Session {
@@ -75,7 +77,8 @@ final class SimulatedProvider: @unchecked Sendable {
     }
 
     /// A call for the exchange of a refresh token.
-    func refresh(_ session: Int, _ token: Int, by process: SimulatedProcess) -> Outcome {
+    /// - Parameter sent: when the call was sent.
+    func refresh(_ session: Int, _ token: Int, by process: SimulatedProcess, sent: Int64) -> Outcome {
         guard session < sessions.count, token < sessions[session].tokens.count, !sessions[session].isEnded else {
             return .refused
         }
@@ -87,7 +90,7 @@ final class SimulatedProvider: @unchecked Sendable {
             let presented = sessions[session].tokens[token]
             if presented.isConfirmed || now - firstUse >= grace {
                 sessions[session].isEnded = true
-                judge.sessionEnded(session, token, by: process)
+                judge.sessionEnded(session, token, by: process, sent: sent)
                 return .refused
             }
             if successor == .same, let next = presented.successors.first { return grant(session, next) }
@@ -107,6 +110,17 @@ final class SimulatedProvider: @unchecked Sendable {
     /// An answer with the token has reached the process.
     func delivered(_ session: Int, _ token: Int, to process: SimulatedProcess) {
         sessions[session].tokens[token].holders.append(process)
+        if let parent = sessions[session].tokens[token].parent,
+            sessions[session].tokens[parent].firstDelivery == nil
+        {
+            sessions[session].tokens[parent].firstDelivery = executor.now
+        }
+    }
+
+    /// A call that presented the token has brought nothing, whoever is to blame.
+    func noteLoss(_ session: Int, _ token: Int, weight: Int) {
+        guard session < sessions.count, token < sessions[session].tokens.count else { return }
+        sessions[session].tokens[token].losses += weight
     }
 
     /// Whether another answer about that token may be lost on the provider's side: none within the grace may lose so many

@@ -9,6 +9,7 @@ struct Totals {
 
     private static let lostPrefix = "lost-at-grace-"
     private static let brokenPrefix = "broken-"
+    private static let faultPrefix = "fault-"
 
     var grants: Int { sums["grants"] ?? 0 }
     var worlds: Int { sums["worlds"] ?? 0 }
@@ -23,6 +24,10 @@ struct Totals {
         add("commits", world.judge.commits)
         add("jobs", world.executor.jobs)
         add(Self.lostPrefix + "\(world.grace.milliseconds / 1000)", world.judge.excused.count)
+        for (episode, count) in world.faults.counts { add(Self.faultPrefix + episode.rawValue, count) }
+        for (message, count) in world.faults.messages {
+            add(Self.faultPrefix + message.replacing(" ", with: "_"), count)
+        }
         for (kind, count) in world.judge.broken { add(Self.brokenPrefix + kind.rawValue, count) }
         slowestRecovery = max(slowestRecovery, world.slowestRecovery)
         if world.hasFailed { failed.append(world.seed) }
@@ -71,6 +76,8 @@ struct Totals {
             "sessions lost that could not be kept: \(lost.isEmpty ? "none" : lost); "
                 + "slowest recovery \(Judge.text(slowestRecovery))",
         ]
+        let faults = those(with: Self.faultPrefix)
+        if !faults.isEmpty { lines.append("faults: \(faults.replacing("_", with: " "))") }
         let broken = those(with: Self.brokenPrefix)
         if !broken.isEmpty { lines.append("broken promises: \(broken)") }
         if !failed.isEmpty {

@@ -18,7 +18,7 @@ enum Break: String, CaseIterable {
 ///
 /// Unchecked: everything of a world runs on one thread.
 final class World: @unchecked Sendable {
-    private static let recoveryLimit: Duration = .seconds(25)
+    private static let recoveryLimit: Duration = .seconds(45)
 
     let seed: UInt64
     let options: Options
