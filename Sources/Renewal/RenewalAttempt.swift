@@ -275,6 +275,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         case (.asking, .tooLate):
             calls -= 1
             lateClaims += 1
+            if !isUncertain { firstUse = nil }
             // A store that is slower than the lease is long is too slow for what a call would bring.
             return lateClaims > Self.lateClaimLimit ? release(.failed) : claim(over: nil)
 

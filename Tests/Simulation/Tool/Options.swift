@@ -26,8 +26,6 @@ struct Options {
     var printsProofs = false
     var printsTimeline = false
     var keepsGoing = false
-    /// How many sessions may be lost that could have been kept; nil for any number where `lost` is overlooked.
-    var mostLost: Int?
 
     private static let usage = """
         usage: simulation [options]
@@ -44,7 +42,6 @@ struct Options {
           --seconds S      for how long things go wrong in a world (180)
           --overlook LIST  broken promises that end no world, in a search for others:
                            \(names(Judge.Kind.self))
-          --most-lost N    with --overlook lost: fails where more sessions were lost that could have been kept
           --break LIST     how the store is broken, to see that it is found:
                            \(names(Break.self))
           --proofs         prints for each session that was lost why it could not be kept
@@ -102,7 +99,6 @@ struct Options {
                 self.faults = faults
             case "--overlook": overlooks = names(argument, Judge.Kind.self)
             case "--break": breaks = names(argument, Break.self)
-            case "--most-lost": mostLost = number(argument, 0...Int.max)
             case "--proofs": printsProofs = true
             case "--keep-going": keepsGoing = true
             case "--timeline": printsTimeline = true

@@ -13,8 +13,6 @@ struct Totals {
 
     var grants: Int { sums["grants"] ?? 0 }
     var worlds: Int { sums["worlds"] ?? 0 }
-    /// Sessions that were lost and could have been kept.
-    var lost: Int { sums[Self.brokenPrefix + Judge.Kind.lost.rawValue] ?? 0 }
 
     mutating func add(_ world: World) {
         func add(_ name: String, _ count: Int) { if count > 0 { sums[name, default: 0] += count } }
