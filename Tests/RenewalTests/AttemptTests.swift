@@ -1,0 +1,121 @@
+import Renewal
+import Testing
+
+/// What one attempt does next, where a simulated world has shown that sessions were lost.
+@Suite struct `An attempt to renew` {
+    private static let rules = RenewalRules(
+        grace: .seconds(10), callLimit: .seconds(10),
+        waits: [.milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .seconds(8)], patience: .seconds(30))
+
+    /// Steps of an attempt, each with the time that it takes.
+    private struct Run {
+        var attempt: RenewalAttempt
+        var now: Duration = .zero
+
+        init(waits: Bool = true) { attempt = RenewalAttempt(rules: rules, waits: waits) }
+
+        @discardableResult
+        mutating func next(_ outcome: RenewalAttempt.Outcome, after span: Duration = .zero) -> RenewalAttempt.Step {
+            let asked = now
+            now += span
+            return attempt.next(outcome, now: now, asked: asked, storeReachableFor: .seconds(100))
+        }
+
+        /// Takes a lease and asks the provider.
+        mutating func ask() -> RenewalAttempt.Step {
+            next(.begun)
+            next(.stands(RenewalAttempt.Standing(version: 1, isDue: true, lease: nil)))
+            return next(.claimed)
+        }
+    }
+
+    @Test(arguments: [(3.3, true), (3.4, false)])
+    func `presents a token that may be spent while the store is away only as long as its lease stands`(
+        seconds: Double, isPresented: Bool
+    ) {
+        var run = Run()
+        _ = run.ask()
+        #expect(run.next(.unknown(.scheduled)) == .pause(.milliseconds(500)))
+        #expect(run.next(.waited, after: .milliseconds(500)) == .claim(version: 1, over: nil, isOpen: false))
+        let step = run.next(.storeAway, after: .seconds(seconds) - .milliseconds(500))
+        if case .ask = step {
+            #expect(isPresented)
+        } else {
+            #expect(!isPresented && step == .release(version: 1, .unknown))
+        }
+    }
+
+    @Test func `presents it as long as the lease stands that the driver has extended`() {
+        var run = Run()
+        _ = run.ask()
+        run.next(.unknown(.scheduled))
+        run.next(.waited, after: .milliseconds(500))
+        run.attempt.leaseExtended(asked: .seconds(2))
+        guard case .ask(let latest, _) = run.next(.storeAway, after: .seconds(4)) else {
+            Issue.record("not presented")
+            return
+        }
+        #expect(latest == .seconds(2) + Self.rules.leaseSpan)
+    }
+
+    @Test(arguments: [(3.3, false), (3.4, true)])
+    func `hands its lease over when no answer has come for a third of the grace`(seconds: Double, handsOver: Bool) {
+        var run = Run()
+        _ = run.ask()
+        let step = run.next(.unanswered(.scheduled), after: .seconds(seconds))
+        #expect(step == (handsOver ? .handOver(version: 1, isOpen: false) : .pause(.milliseconds(500))))
+    }
+
+    @Test func `takes a lease again that no other process has taken in its turn`() {
+        var run = Run()
+        _ = run.ask()
+        run.next(.unanswered(.scheduled), after: .seconds(4))
+        #expect(run.next(.stored) == .wait(.seconds(1)))
+        let lease = StandingLease(
+            holder: "own", remaining: .zero, sinceFirstUse: .milliseconds(4500), isGivenUp: true, isHolderGone: true)
+        let standing = RenewalAttempt.Standing(version: 1, isDue: true, lease: lease)
+        // News of its own release wake it too early.
+        #expect(run.next(.waited, after: .milliseconds(500)) == .read)
+        #expect(run.next(.stands(standing)) == .wait(.milliseconds(500)))
+        #expect(run.next(.waited, after: .milliseconds(500)) == .read)
+        #expect(run.next(.stands(standing)) == .claim(version: 1, over: "own", isOpen: false))
+    }
+
+    @Test func `ends where the store does not say whether the lease is handed over`() {
+        var run = Run()
+        _ = run.ask()
+        run.next(.unanswered(.scheduled), after: .seconds(4))
+        #expect(run.next(.storeAway) == .finish(.failed))
+    }
+
+    @Test func `counts the grace from the first call that may have reached the provider`() {
+        var run = Run()
+        _ = run.ask()
+        run.next(.notAsked(.scheduled), after: .seconds(5))
+        run.next(.waited, after: .milliseconds(500))
+        guard case .ask(_, let limit) = run.next(.claimed) else {
+            Issue.record("not asked")
+            return
+        }
+        #expect(limit == .milliseconds(4500))
+    }
+
+    /// A background attempt looks about every half second: it waits for the last moment itself.
+    @Test(arguments: [(7.4, false), (7.6, true), (8.4, true)])
+    func `waits for the last moment within the grace to take a lease over`(age: Double, waits: Bool) {
+        var run = Run(waits: false)
+        run.next(.begun)
+        let lease = StandingLease(holder: "other", remaining: .seconds(-1), sinceFirstUse: .seconds(age))
+        let step = run.attempt.next(
+            .stands(RenewalAttempt.Standing(version: 1, isDue: true, lease: lease)), now: .zero, asked: .zero,
+            storeReachableFor: .zero)
+        #expect(step == (waits ? .wait(.seconds(8.5) - .seconds(age)) : .finish(.busy)))
+    }
+
+    @Test(arguments: [(-29.0, 1.0), (-31.0, 0.0)])
+    func `waits beyond the grace for a holder that may have a successor`(remaining: Double, wait: Double) {
+        let lease = StandingLease(holder: "other", remaining: .seconds(remaining), sinceFirstUse: .seconds(60))
+        let found = Self.rules.waitBeforeTakingOver(lease, storeReachableFor: .seconds(100))
+        #expect(wait > 0 ? found == .seconds(wait) : found <= .zero)
+    }
+}
