@@ -25,6 +25,8 @@ package struct RenewalRules: Sendable, Hashable {
     package static let usualPatience: Duration = .seconds(30)
     private static let shortestLease: Duration = .seconds(2)
     private static let shortestCall: Duration = .seconds(1)
+    /// How long the turn is within the grace: who has something to store tries to every second.
+    private static let turnWithinGrace: Duration = .milliseconds(1500)
     /// What a process needs to read a lease and to take it over, so that the call still comes within the grace.
     private static let takeover: Duration = .milliseconds(500)
 
@@ -70,9 +72,10 @@ package struct RenewalRules: Sendable, Hashable {
     package func waitBeforeTakingOver(_ lease: StandingLease, storeReachableFor: Duration) -> Duration {
         if !lease.mayBeHeld { return .zero }
         if lease.stands { return lease.remaining }
-        let sinceReturn = turn - storeReachableFor
+        var sinceReturn = turn - storeReachableFor
         if let age = lease.sinceFirstUse, isWithinGrace(age) {
             // Two successors of one token do no harm; but the first is better, and its holder may only wait for the store.
+            sinceReturn = min(turn, Self.turnWithinGrace) - storeReachableFor
             return min(sinceReturn, grace - transit - Self.takeover - age)
         }
         // To present the token now would end the session if the holder lives and has its successor.
