@@ -32,6 +32,10 @@ package final class SharedTime: Time {
     private static let interval: Duration = .seconds(5)
     /// Smaller changes are not logged: clocks drift, and a host's clock is corrected in small steps.
     private static let leastLogged: Duration = .milliseconds(200)
+    /// How far the time may be off at most when the process begins to serve.
+    private static let leastProof: Duration = .seconds(1)
+    /// How long a store that failed is left alone before the process begins to serve.
+    private static let retryInterval: Duration = .milliseconds(500)
     /// The store rounds its clock to a millisecond, and so does this process: by this, in milliseconds, an answer may be
     /// off in either direction.
     private static let rounding: Int64 = 1
@@ -68,6 +72,27 @@ package final class SharedTime: Time {
 
     // MARK: Following the source
 
+    /// Takes the time from its source before anything is served by it: a process would go by a wall clock that is wrong until
+    /// it has read the database's. A store that fails, or whose answers prove too little, is asked again.
+    /// - Parameter patience: for how long. After that, what the last answer proved is good enough.
+    /// - Throws: where no answer came.
+    package func begin(with vault: Vault, within patience: Duration, _ log: Log) async throws(StoreError) {
+        let start = base.monotonic
+        while true {
+            let isOver = start.duration(to: base.monotonic) >= patience
+            do throws(StoreError) {
+                let (adjustment, uncertainty) = try await compare(with: vault)
+                tell(adjustment, log)
+                if isOver || uncertainty.map({ $0 <= Self.leastProof }) ?? false { return }
+            } catch {
+                log.storeFailed(error)
+                if isOver || error != .unavailable { throw error }
+            }
+            try? await base.sleep(for: Self.retryInterval)
+            if Task.isCancelled { throw .unavailable }
+        }
+    }
+
     /// Compares the time with its source every five seconds, until the task is cancelled.
     package func follow(_ vault: Vault, _ log: Log) async {
         while (try? await sleep(for: Self.interval)) != nil { await adjust(by: vault, log) }
@@ -75,13 +100,14 @@ package final class SharedTime: Time {
 
     /// Compares the time with its source once, and logs what has changed. A store that does not answer changes nothing.
     package func adjust(by vault: Vault, _ log: Log) async {
-        let adjustment: Adjustment
         do throws(StoreError) {
-            adjustment = try await adjust(by: vault)
+            tell(try await adjust(by: vault), log)
         } catch {
             log.storeFailed(error)
-            return
         }
+    }
+
+    private func tell(_ adjustment: Adjustment, _ log: Log) {
         var lead = Duration.zero
         switch adjustment {
         case .unchanged: break
@@ -102,17 +128,20 @@ package final class SharedTime: Time {
     ///
     /// The time moves no further than two answers in a row prove. So a slow answer, which proves little, changes nothing,
     /// and neither does a single answer that is wrong.
-    package func adjust(by vault: Vault) async throws(StoreError) -> Adjustment {
-        guard let first = try await measure(vault) else { return followWallClock() }
+    package func adjust(by vault: Vault) async throws(StoreError) -> Adjustment { try await compare(with: vault).0 }
+
+    /// - Returns: what came of it, and how far the time may still be off by the answers; nil where they do not tell.
+    private func compare(with vault: Vault) async throws(StoreError) -> (Adjustment, Duration?) {
+        guard let first = try await measure(vault) else { return (followWallClock(), .zero) }
         let known = offset.load(ordering: .relaxed)
-        if first.contains(known) { return .unchanged }
+        if first.contains(known) { return (.unchanged, first.length) }
         guard let second = try await measure(vault), !second.contains(known), first.overlaps(second) else {
-            return .unchanged
+            return (.unchanged, nil)
         }
         let proven = first.clamped(to: second)
         let corrected = min(max(known, proven.lowerBound), proven.upperBound)
         offset.store(corrected, ordering: .relaxed)
-        return .movedByDatabase(.milliseconds(corrected - known))
+        return (.movedByDatabase(.milliseconds(corrected - known)), proven.length)
     }
 
     /// The offsets that an answer of the store allows: it read its clock at some moment between the question and the
@@ -140,6 +169,10 @@ package final class SharedTime: Time {
     }
 
     private static func milliseconds(_ instant: MonotonicInstant) -> Int64 { instant.nanoseconds / 1_000_000 }
+}
+
+extension ClosedRange<Int64> {
+    fileprivate var length: Duration { .milliseconds(upperBound - lowerBound) }
 }
 
 extension Duration {

@@ -102,7 +102,13 @@ struct RunningService {
         report(configuration.providerTargets, log)
 
         let shared = SharedTime(time)
-        await shared.adjust(by: vault, log)
+        do throws(StoreError) {
+            try await shared.begin(with: vault, within: Self.patience, log)
+        } catch {
+            await journal?.close()
+            await vault.close()
+            throw StartFailure(text: "the store does not tell the time: \(text(of: error))")
+        }
         let broker = Broker(
             settings: settings, vault: vault, journal: journal, transport: client, time: shared, log: log)
         broker.health.explain { reports.lastReason }

@@ -13,6 +13,8 @@ internal import Testing
         var ahead = 0
         /// How long the answer takes, in milliseconds; the clock is read in the middle.
         var way = 0
+        /// Whether there is none.
+        var fails = false
     }
 
     /// A store whose clock is not the test's, and which takes its time to answer.
@@ -36,7 +38,7 @@ internal import Testing
         func clock() async throws(StoreError) -> Timestamp? {
             questions.add(1, ordering: .relaxed)
             let answer = answers.withLock { $0.count > 1 ? $0.removeFirst() : $0.first }
-            guard let answer else { throw .unavailable }
+            guard let answer, !answer.fails else { throw .unavailable }
             time.advance(by: .milliseconds(answer.way / 2))
             defer { time.advance(by: .milliseconds(answer.way - answer.way / 2)) }
             return time.now.advanced(by: .milliseconds(answer.ahead))
@@ -98,6 +100,41 @@ internal import Testing
         _ = try await time.adjust(by: vault)
         #expect(store.countOfQuestions == 3)
     }
+
+    /// A process must not judge by its wall clock what the database's clock is to judge. How long the first two answers
+    /// take, whether they come, and how often the database is asked until the time is right.
+    @Test(arguments: [
+        ([Answer()], 2), ([Answer(fails: true), Answer()], 3),
+        ([Answer(fails: true), Answer(fails: true), Answer()], 4),
+        // One that takes long proves little.
+        ([Answer(way: 3000), Answer(way: 3000), Answer()], 4), ([Answer(way: 998), Answer(way: 998), Answer()], 2),
+        ([Answer(way: 1000), Answer(way: 1000), Answer()], 4),
+    ])
+    func `is right before a process begins to serve`(answers: [Answer], questions: Int) async throws {
+        let manual = ManualTime()
+        let store = Database(manual, answers)
+        let time = SharedTime(MachineTime(manual, ahead: .seconds(3600)))
+        try await time.begin(with: try Self.vault(store), within: .seconds(60), Self.silence(manual))
+        #expect((.zero ... .milliseconds(500)).contains(manual.now.duration(to: time.now)))
+        #expect(store.countOfQuestions == questions)
+    }
+
+    @Test func `is waited for by a process that begins as long as its patience lasts`() async throws {
+        let manual = ManualTime()
+        let (start, time) = (manual.monotonic, SharedTime(manual))
+        await #expect(throws: StoreError.unavailable) {
+            try await time.begin(with: try Self.vault(Database(manual, [])), within: .seconds(60), Self.silence(manual))
+        }
+        #expect(start.duration(to: manual.monotonic) == .seconds(60))
+        // Answers that prove little are better than none.
+        let slow = Database(manual, [Answer(way: 4500)])
+        try await time.begin(with: try Self.vault(slow), within: .seconds(60), Self.silence(manual))
+        #expect(slow.countOfQuestions == 13)
+        // A store of one writer has no clock to wait for.
+        try await time.begin(with: try Self.vault(MemoryRecordStore()), within: .zero, Self.silence(manual))
+    }
+
+    private static func silence(_ time: ManualTime) -> Log { Log(threshold: .error, time: time) { _ in } }
 
     /// Steps of the wall clock, each before the database is first asked, while it answers, and while it does not.
     @Test(arguments: [[15], [-90], [15, -90], [-90, 15], [-90, 3600]], [true, false])

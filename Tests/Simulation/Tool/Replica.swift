@@ -13,6 +13,7 @@ internal import Reactor
 final class Replica: @unchecked Sendable {
     static let masterKeys = "k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
     private static let clockInterval: Duration = .seconds(5)
+    private static let patience: Duration = .seconds(60)
 
     let index: Int
     private let world: World
@@ -75,16 +76,16 @@ final class Replica: @unchecked Sendable {
             world.executor, process, origin: 1_000_000_000 * Int64(1 + index)
         ) { [weak self] in self?.clockError ?? 0 }
         let time = SharedTime(machine)
-        _ = try? await time.adjust(by: vault)
-        var kept: Journal?
-        if let journal {
-            let disk = JournalDisk(world, process, journal) { [weak self] in self?.isJournalFull ?? false }
-            kept = Journal(vault: Vault(store: disk, keyring: keyring))
-        }
         let world = world
         let name = process.name
         let log = Log(threshold: world.isRecording ? .debug : .error, time: machine) { line in
             world.note(name, logs: line)
+        }
+        guard (try? await time.begin(with: vault, within: Self.patience, log)) != nil else { return false }
+        var kept: Journal?
+        if let journal {
+            let disk = JournalDisk(world, process, journal) { [weak self] in self?.isJournalFull ?? false }
+            kept = Journal(vault: Vault(store: disk, keyring: keyring))
         }
         var settings = CredentialsBroker.Settings()
         settings.providerTargets = .everything
