@@ -210,6 +210,16 @@ package struct RenewalAttempt: Sendable, Hashable {
         isKept = true
     }
 
+    /// The same attempt, with its times counted from a later moment of the driver's clock. What is so long ago that nothing
+    /// depends on how long it is counts as the shortest such.
+    package func counted(from origin: Duration) -> RenewalAttempt {
+        var attempt = self
+        attempt.firstUse = firstUse.map { max($0 - origin, .zero - rules.grace - .seconds(1)) }
+        attempt.othersTurnEnd = othersTurnEnd.map { max($0 - origin, .zero) }
+        attempt.leaseEnd = leaseEnd.map { $0 - origin }
+        return attempt
+    }
+
     /// The driver has extended the lease.
     /// - Parameter asked: when it began to, by its monotonic clock.
     package mutating func leaseExtended(asked: Duration) {
@@ -357,6 +367,8 @@ package struct RenewalAttempt: Sendable, Hashable {
     private mutating func readAgain() -> Step {
         looks += 1
         if looks >= 16 { return finish(.overtaken) }
+        // The lease tells it anew.
+        firstUse = nil
         phase = .reading
         return .read
     }
@@ -393,15 +405,22 @@ package struct RenewalAttempt: Sendable, Hashable {
             let left = rules.grace - rules.transit - age
             if left >= .zero {
                 wait = min(wait, left)
-                // The provider may answer another process where it does not answer this one.
-                if age >= rules.grace / 3 {
+                // The provider may answer another process where it does not answer this one. A call that follows at once is
+                // of another kind.
+                if age >= rules.grace / 3, rules.waits[calls - 1] > .zero {
                     // The rest of the grace is shared out among more calls than one.
-                    phase = .handingOver(wait: min(left, max(Self.handOverWait, min(wait, left / 3))))
+                    phase = .handingOver(wait: min(left, max(Self.handOverWait, min(wait, Self.third(of: left)))))
                     return .handOver(version: version, isOpen: mayOtherHaveGrant)
                 }
             }
         }
         return .pause(wait)
+    }
+
+    /// In whole milliseconds, so that a wait leaves no splinter to wait for.
+    private static func third(of span: Duration) -> Duration {
+        let (seconds, attoseconds) = (span / 3).components
+        return .seconds(seconds) + .milliseconds(attoseconds / 1_000_000_000_000_000)
     }
 
     private mutating func release(_ result: Result) -> Step {

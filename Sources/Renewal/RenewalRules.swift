@@ -24,11 +24,8 @@ package struct RenewalRules: Sendable, Hashable {
     package static let usualTurn: Duration = .seconds(5)
     package static let usualPatience: Duration = .seconds(30)
     private static let shortestLease: Duration = .seconds(2)
+    private static let longestLease: Duration = .seconds(5)
     private static let shortestCall: Duration = .seconds(1)
-    /// How long the turn is within the grace: who has something to store tries to every second.
-    private static let turnWithinGrace: Duration = .milliseconds(1500)
-    /// What a process needs to read a lease and to take it over, so that the call still comes within the grace.
-    private static let takeover: Duration = .milliseconds(500)
 
     package init(
         grace: Duration = usualGrace, callLimit: Duration, waits: [Duration], transit: Duration = usualTransit,
@@ -42,11 +39,18 @@ package struct RenewalRules: Sendable, Hashable {
         self.patience = patience ?? turn
     }
 
+    /// How long the turn is within the grace: a process that has something to store tries to every second. 1.5 s.
+    package var turnWithinGrace: Duration = .milliseconds(1500)
+
+    /// What a process needs to read a lease and to take it over, so that the call still comes within the grace. Half a
+    /// second.
+    package var takeover: Duration = .milliseconds(500)
+
     /// How long a lease lasts from its claim, and from each extension; nil for a third of the grace, so that another process
-    /// has two thirds of it left when the holder dies, and two seconds at least.
+    /// has two thirds of it left when the holder dies; two seconds at least and five at most.
     package var span: Duration?
 
-    package var leaseSpan: Duration { span ?? max(Self.shortestLease, grace / 3) }
+    package var leaseSpan: Duration { span ?? min(Self.longestLease, max(Self.shortestLease, grace / 3)) }
 
     /// How often the holder extends its lease while it waits.
     package var extensionInterval: Duration { leaseSpan / 2 }
@@ -75,8 +79,8 @@ package struct RenewalRules: Sendable, Hashable {
         var sinceReturn = turn - storeReachableFor
         if let age = lease.sinceFirstUse, isWithinGrace(age) {
             // Two successors of one token do no harm; but the first is better, and its holder may only wait for the store.
-            sinceReturn = min(turn, Self.turnWithinGrace) - storeReachableFor
-            return min(sinceReturn, grace - transit - Self.takeover - age)
+            sinceReturn = min(turn, turnWithinGrace) - storeReachableFor
+            return min(sinceReturn, grace - transit - takeover - age)
         }
         // To present the token now would end the session if the holder lives and has its successor.
         return max(sinceReturn, patience + lease.remaining)

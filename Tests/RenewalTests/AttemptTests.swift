@@ -36,7 +36,9 @@ import Testing
         var run = Run()
         _ = run.ask()
         #expect(run.next(.unknown(.scheduled)) == .pause(.milliseconds(500)))
-        #expect(run.next(.waited, after: .milliseconds(500)) == .claim(version: 1, over: nil, isOpen: false))
+        #expect(
+            run.next(.waited, after: .milliseconds(500)) == .claim(version: 1, over: nil, overdue: .zero, isOpen: false)
+        )
         let step = run.next(.storeAway, after: .seconds(seconds) - .milliseconds(500))
         if case .ask = step {
             #expect(isPresented)
@@ -78,7 +80,7 @@ import Testing
         #expect(run.next(.waited, after: .milliseconds(500)) == .read)
         #expect(run.next(.stands(standing)) == .wait(.milliseconds(500)))
         #expect(run.next(.waited, after: .milliseconds(500)) == .read)
-        #expect(run.next(.stands(standing)) == .claim(version: 1, over: "own", isOpen: false))
+        #expect(run.next(.stands(standing)) == .claim(version: 1, over: "own", overdue: .zero, isOpen: false))
     }
 
     @Test func `ends where the store does not say whether the lease is handed over`() {

@@ -2,13 +2,15 @@ import Renewal
 
 /// What an attempt is to do, in six bytes.
 struct Step {
-    enum Kind: UInt8 { case none, read, wait, claim, ask, pause, publish, keep, publishEnd, release, finish }
+    enum Kind: UInt8 {
+        case none, read, wait, claim, ask, pause, publish, keep, publishEnd, release, handOver, finish
+    }
 
     var kind = Kind.none
     var version: UInt8 = 0
     /// Of a claim: 1 where the row is to say that it is open, 2 where it names the holder before, 4 for an
     /// attempt's first. Of a publication: 1 where it
-    /// heeds leases. Of a release: see `Release`.
+    /// heeds leases. Of a release: see `Release`. Of a hand-over: 1 where the lease stays open.
     var flag: UInt8 = 0
     /// The latest time to ask, by the attempt's clock.
     var latest: UInt8 = 0
@@ -51,6 +53,7 @@ final class Attempts {
     private var values: [RenewalAttempt] = []
     private var numbers: [RenewalAttempt: UInt16] = [:]
     private var next: [UInt64: (attempt: UInt16, step: Step)] = [:]
+    private var extensions: [UInt32: UInt16] = [:]
     private let rules: RenewalRules
 
     /// Of an attempt that waits for others, and of one that does not.
@@ -69,6 +72,17 @@ final class Attempts {
     func kept(over version: UInt8) -> UInt16 { number(RenewalAttempt(rules: rules, keptOver: Int64(version))) }
 
     func version(_ attempt: UInt16) -> UInt8 { UInt8(values[Int(attempt)].version) }
+
+    /// Its holder has extended the lease at that time.
+    func extended(_ attempt: UInt16, at time: UInt8) -> UInt16 {
+        let key = UInt32(attempt) | UInt32(time) << 16
+        if let known = extensions[key] { return known }
+        var value = values[Int(attempt)]
+        value.leaseExtended(asked: .seconds(Int(time)))
+        let result = number(value)
+        extensions[key] = result
+        return result
+    }
 
     private func number(_ attempt: RenewalAttempt) -> UInt16 {
         if let number = numbers[attempt] { return number }
@@ -92,7 +106,10 @@ final class Attempts {
         let step = value.next(
             outcome.value, now: .seconds(Int(now)), asked: .seconds(Int(asked)),
             storeReachableFor: .seconds(Int(reachable)))
-        let result = (number(shortened(value, outcome, step)), Self.short(step))
+        var later = shortened(value, outcome, step)
+        // A clock begins anew with each wait.
+        if case .wait = step { later = later.counted(from: .seconds(Int(now))) }
+        let result = (number(later), Self.short(step))
         next[key] = result
         return result
     }
@@ -133,6 +150,8 @@ final class Attempts {
             Step(
                 kind: .release, version: UInt8(version),
                 flag: release == .settled ? Step.settled : release == .unknown ? Step.unknown : Step.open)
+        case .handOver(let version, let isOpen):
+            Step(kind: .handOver, version: UInt8(version), flag: isOpen ? 1 : 0)
         case .finish(let result):
             Step(
                 kind: .finish,

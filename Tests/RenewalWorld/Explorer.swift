@@ -14,6 +14,8 @@ package struct Explorer {
     package private(set) var quietStates = 0
     /// Of those, worlds whose session is lost and could not be kept.
     package private(set) var excusedStates = 0
+    /// Of all states, those in which a replica has handed its lease over.
+    package private(set) var handedOverStates = 0
     /// Whether every state was looked at.
     package private(set) var isComplete = false
     package private(set) var finding: Finding?
@@ -50,6 +52,7 @@ package struct Explorer {
                 moves += possible.worlds.count
                 for (index, world) in possible.worlds.enumerated() where seen.insert(world.hash) {
                     states += 1
+                    if world.isHandedOver { handedOverStates += 1 }
                     parents.append(origin)
                     taken.append(UInt8(index))
                     if world.violation != .none {

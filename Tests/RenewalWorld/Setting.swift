@@ -80,6 +80,8 @@ extension Setting {
     /// For how long a process that has a successor has its turn, and for how long no token is presented after the store
     /// has gone back.
     static let turn = 3
+    /// The same within the grace.
+    static let turnWithinGrace = 1
     /// A standby is behind for so long at most.
     static let lag = 2
     /// For how long the first access token is good where clocks are heeded.
@@ -89,6 +91,8 @@ extension Setting {
         var rules = RenewalRules(
             grace: .seconds(grace), callLimit: .seconds(callLimit), waits: [.seconds(1), .seconds(2)],
             transit: .zero, turn: .seconds(oldRules.contains(.noTurn) ? 0 : Self.turn))
+        // The network takes no time.
+        (rules.turnWithinGrace, rules.takeover) = (.seconds(Self.turnWithinGrace), .zero)
         if oldRules.contains(.longLease) { rules.span = .seconds(callLimit + 2) }
         return rules
     }

@@ -40,7 +40,8 @@ extension World {
         }
         switch replica.kind {
         // Later than this, nothing depends on how late it is.
-        case .claim, .ask, .pause: replica.clock = min(replica.clock + 1, replica.asked + c.patience)
+        case .claim, .ask, .pause, .handOver: replica.clock = min(replica.clock + 1, replica.asked + c.patience)
+        case .wait where replica.counts == 1: replica.clock = min(replica.clock + 1, c.patience)
         default: break
         }
         // Each process looks at the store every second.
@@ -54,6 +55,7 @@ extension World {
         if isAble, isAsking, row.holder == Self.holder(index, replica.number), row.flags & 1 == 0 {
             // While it waits for the provider, or between two calls, the holder extends its lease.
             row.remaining = c.span
+            replica.attempt = c.attempts.extended(replica.attempt, at: replica.clock)
         }
         // The rules go by the first claim, before which the token was not used.
         let isWithinGrace = used <= c.grace && (row.holder == Holder.none || row.age <= c.grace)

@@ -241,7 +241,7 @@ extension World {
         guard isAble(index), replica.attempt == 0, replica.hold == 0, isLeft, row.age <= c.grace else { return false }
         let isGone = self.isGone(row.holder, for: index)
         if row.flags & 4 == 0, row.flags & 1 != 0 || isGone { return true }
-        let turn = c.old.contains(.noTurn) ? 0 : Setting.turn
+        let turn = c.old.contains(.noTurn) ? 0 : Setting.turnWithinGrace
         return turn <= Int(replica.failed) || row.age == c.grace
     }
 

@@ -63,11 +63,16 @@ extension World {
     // MARK: Attempts
 
     mutating func begin(_ index: Int, _ c: Context) {
-        var number: UInt8 = 0
-        while isNamed(Self.holder(index, number)) { number += 1 }
-        replicas[index].number = number
+        replicas[index].number = freeNumber(index)
         replicas[index].attempt = isDue ? c.attempts.waiting : c.attempts.leaving
         step(index, Outcome(.begun), c)
+    }
+
+    /// One by which no lease is known.
+    func freeNumber(_ index: Int) -> UInt8 {
+        var number: UInt8 = 0
+        while isNamed(Self.holder(index, number)) { number += 1 }
+        return number
     }
 
     /// Goes on by what has come of the last step.
@@ -97,7 +102,7 @@ extension World {
             case .ask where replica.hold > 0:
                 // The claim may have been the first to meet a store that has gone back.
                 outcome = Outcome(.denied)
-            case .none, .claim, .ask, .publish, .publishEnd, .release:
+            case .none, .claim, .ask, .publish, .publishEnd, .release, .handOver:
                 replicas[index].call = Call.request
                 return
             }
@@ -115,7 +120,10 @@ extension World {
         replica.set(Flag.waiting, false)
         switch step.kind {
         case .claim, .ask, .pause: replica.asked = replica.clock
-        default: (replica.clock, replica.asked) = (0, 0)
+        case .handOver: (replica.asked, replica.counts) = (replica.clock, 1)
+        case .read where replica.counts == 1: replica.asked = replica.clock
+        case .wait: (replica.clock, replica.asked) = (0, 0)
+        default: (replica.clock, replica.asked, replica.counts) = (0, 0, 0)
         }
         if step.kind != .claim || step.flag & 2 == 0 { replica.over = Holder.none }
         replicas[index] = replica
@@ -126,7 +134,7 @@ extension World {
         let isSettled = step.flag == Step.stored || step.flag == Step.overtaken
         if replica.grant != Token.none, !isSettled { violation = .letsGo }
         (replica.attempt, replica.number, replica.kind, replica.flag, replica.version) = (0, 0, .none, 0, 0)
-        (replica.lost, replica.claimed, replica.grant) = (0, 0, Token.none)
+        (replica.lost, replica.claimed, replica.grant, replica.counts) = (0, 0, Token.none, 0)
         if replica.known == 0 { replica.returned = 0 }
         if isSettled { (replica.journal, replica.journalOver) = (Token.none, 0) }
         replica.set(Flag.serves, false)
@@ -155,6 +163,7 @@ extension World {
         case .publish: return publish(index, c)
         case .publishEnd: return publishEnd(index, c)
         case .release: return release(index, c)
+        case .handOver: return handOver(index, c)
         case .none, .read, .wait, .ask, .pause, .keep, .finish: preconditionFailure("\(replica.kind) is no request")
         }
     }

@@ -125,6 +125,17 @@ extension World {
         return Outcome(.stored)
     }
 
+    /// The holder gives its lease back for a while, and takes it again by another name if at all.
+    mutating func handOver(_ index: Int, _ c: Context) -> Outcome {
+        guard row.version == replicas[index].version, row.holder == holder(index) else { return Outcome(.refused) }
+        if replicas[index].flag == 1 { row.remaining = min(row.remaining, 0) } else { row.flags |= 1 }
+        tellWaiting(c)
+        replicas[index].number = freeNumber(index)
+        return Outcome(.stored)
+    }
+
+    var isHandedOver: Bool { replicas[0].counts | replicas[1].counts | replicas[2].counts != 0 }
+
     /// The store tells those that wait for it.
     private mutating func tellWaiting(_ c: Context) {
         for index in 0..<c.count where replicas[index].has(Flag.waiting) && replicas[index].isUp {

@@ -72,7 +72,8 @@ struct World {
         var duration: UInt8 = 0
         /// The holder whose lease it takes over.
         var over = Holder.none
-        /// Time since its last look at the record, and when its step began.
+        /// Time since its last look at the record, or since its last wait began after it has handed its lease over; and when
+        /// its step began.
         var clock: UInt8 = 0
         var asked: UInt8 = 0
         /// What the attempt was granted.
@@ -95,7 +96,8 @@ struct World {
         var lost: UInt8 = 0
         /// How long ago it took the lease from another process, or where there was none, and one more; 0 for not.
         var claimed: UInt8 = 0
-        var spare: UInt8 = 0
+        /// 1 where it has handed its lease over and counts the time since.
+        var counts: UInt8 = 0
 
         var isUp: Bool { flags & Flag.up != 0 }
         var isPaused: Bool { flags & Flag.paused != 0 }

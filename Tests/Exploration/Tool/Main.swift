@@ -24,6 +24,7 @@ import RenewalWorld
                 "\(exploration.states) states, \(exploration.moves) moves, \((took * 10).rounded() / 10) s",
                 terminator: "")
             print(", \(exploration.quietStates) ends, \(exploration.excusedStates) of them excused", terminator: "")
+            print("; \(exploration.handedOverStates) states after a hand-over", terminator: "")
             print(exploration.isComplete ? "" : ", not complete")
             if let finding = exploration.finding {
                 isWell = false

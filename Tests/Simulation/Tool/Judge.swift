@@ -42,8 +42,11 @@ final class Judge: @unchecked Sendable {
     private static let tolerance: Duration = .seconds(1)
     /// For how long a replica may not know of another one's change.
     static let staleness: Duration = .seconds(12)
-    /// What a replica needs to find out that a renewal's outcome is unknown, and to ask the provider again.
-    private static let needed: Duration = .milliseconds(2500)
+    /// What a replica needs to ask the provider again: the lease of a holder that has just died has to run out
+    /// (`RenewalRules.leaseSpan`), which is found at the next look.
+    private static func needed(at grace: Int64) -> Int64 {
+        min(5_000_000_000, max(2_000_000_000, grace / 3)) + 700_000_000
+    }
     /// For how long the holder of a successor is waited for beyond the grace (`RenewalRules.usualPatience`).
     private static let patience: Duration = .seconds(30)
     /// What a holder needs to store a successor: its statement may just hang for five seconds.
@@ -276,7 +279,7 @@ final class Judge: @unchecked Sendable {
         let from = firstUse + grace / 3
         let to = known + grace - 500_000_000
         let able = world.replicas.map { ($0, $0.longestAbility(for: user.index, from: from, to: max(from, to))) }
-        if grace > 0, let (replica, span) = able.first(where: { $0.1.to - $0.1.from >= Self.needed.nanoseconds }) {
+        if grace > 0, let (replica, span) = able.first(where: { $0.1.to - $0.1.from >= Self.needed(at: grace) }) {
             return violated(
                 .lost, user.index,
                 "a session was lost: nobody who lives had the successor of \(session).\(token), first used at "
