@@ -279,7 +279,8 @@ final class CredentialsRecords: Sendable {
     ) async throws(StoreError) -> Value {
         let time = time
         let flight = SingleFlight<Int, Result<Value, StoreError>>()
-        let result = await flight.run(0, within: { try? await time.sleep(for: limit) }, work)
+        // A caller that is cancelled waits all the same: a lease is given back before its process ends.
+        let result = await Task { await flight.run(0, within: { await time.tick(for: limit) }, work) }.value
         return try (result?.value ?? .failure(.unavailable)).get()
     }
 

@@ -50,16 +50,17 @@ package final class BrokerHarness: Sendable {
     private let lines: LineCollector
 
     /// - Parameters:
-    ///   - store: shared by several harnesses where a test has several replicas.
+    ///   - store: shared by several harnesses where a test has several replicas; nil for one whose leases go by `time`.
     ///   - transport: likewise.
     ///   - time: moved by the test.
     ///   - brokerTime: the broker's; nil for `time`.
     package init(
-        store: any RecordStore = MemoryRecordStore(), transport: ScriptedTransport = ScriptedTransport(),
+        store: (any RecordStore)? = nil, transport: ScriptedTransport = ScriptedTransport(),
         time: ManualTime = ManualTime(), brokerTime: (any Time)? = nil,
         publicBaseURL: String = "https://broker.example", journal: Journal? = nil,
         _ adjust: (inout Broker.Settings) -> Void = { _ in }
     ) async throws {
+        let store = store ?? MemoryRecordStore { time.monotonic }
         self.store = store
         self.transport = transport
         self.time = time

@@ -74,6 +74,32 @@ extension StoreConformance {
             try await store.commit([.replace(StoreSample.record(version: 2), version: 1)])
             #expect(try await store.lease() == nil)
         },
+        StoreConformance("a claim may note the first use anew, as long as its holder has used nothing") {
+            store async throws in
+            let record = StoreSample.record()
+            func take(restartsUse: Bool, marksUse: Bool = true) -> RecordChange {
+                .claim(
+                    record.id, version: 1,
+                    LeaseClaim(holder: "a", for: .seconds(60), marksUse: marksUse, restartsUse: restartsUse))
+            }
+            let long = Duration.milliseconds(20)
+            try await store.commit([.insert(record)])
+            let clock = ContinuousClock()
+            let first = clock.now
+            try await store.commit([take(restartsUse: true)])
+            #expect(try await store.ageOfUse() <= first.duration(to: clock.now) + .milliseconds(2))
+            while try await store.ageOfUse() < long {}
+            try await store.commit([take(restartsUse: false)])
+            #expect(try await store.ageOfUse() >= long)
+            let anew = clock.now
+            try await store.commit([take(restartsUse: true)])
+            let found = try await store.ageOfUse()
+            // The store rounds to a millisecond.
+            #expect(found <= anew.duration(to: clock.now) + .milliseconds(2))
+            #expect(found < first.duration(to: clock.now) - long + .milliseconds(2))
+            try await store.commit([take(restartsUse: true, marksUse: false)])
+            #expect(try #require(try await store.lease()).sinceFirstUse == nil)
+        },
         StoreConformance("a lease that is known to be left is taken over although it stands") { store async throws in
             let record = StoreSample.record()
             try await store.commit([.insert(record)])
@@ -299,8 +325,15 @@ extension StoreSample {
     }
 }
 
+private struct NoFirstUse: Error {}
+
 extension RecordStore {
     fileprivate func lease() async throws -> Lease? { try await read(StoreSample.record().id)?.lease }
+
+    fileprivate func ageOfUse() async throws -> Duration {
+        guard let age = try await lease()?.sinceFirstUse else { throw NoFirstUse() }
+        return age
+    }
 }
 
 extension RecordChange {

@@ -14,10 +14,14 @@ internal import TokenBroker
     private static let designWaits: [Duration] = [
         .milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .seconds(8),
     ]
-    /// Where the refresh token may be spent, the last call comes within the grace that is assumed of a provider.
-    private static let waitsWithinGrace: [Duration] = [
-        .milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .milliseconds(1500),
+    /// Where the refresh token may be spent, the last call comes within the grace that is assumed of a provider. From a third
+    /// of it on, each wait is a third of what is left, and other replicas have the lease. A wait for another replica is one
+    /// for a second at most, and a look.
+    private static let waitsBetweenCalls: [[Duration]] = [
+        [.milliseconds(500)], [.seconds(1)], [.seconds(2)], [.seconds(1), .milliseconds(833)],
+        [.seconds(1), .milliseconds(222)],
     ]
+    private static let waitsWithinGrace = waitsBetweenCalls.flatMap(\.self)
 
     /// A tenant whose user's token has to be refreshed.
     private static func expired(_ tenant: String = #"{"client_id": "c1"}"#) async throws -> BrokerHarness {
@@ -158,10 +162,16 @@ internal import TokenBroker
 
     @Test(
         arguments: [
-            (0, designWaits), (9, [.milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .milliseconds(500)]),
+            (0, designWaits),
+            (
+                9,
+                [.milliseconds(500), .seconds(1), .seconds(2), .seconds(1), .milliseconds(500), .seconds(1)]
+            ),
             (10, waitsWithinGrace),
-            (16, [.milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .milliseconds(7500)]),
-            (17, designWaits),
+            (16, designWaits.dropLast() + [.seconds(1), .seconds(1), .milliseconds(500)]),
+            (17, designWaits.dropLast() + [.seconds(1), .seconds(1), .milliseconds(833)]),
+            (22, designWaits.dropLast() + [.seconds(1), .seconds(1), .seconds(1), .seconds(1), .milliseconds(500)]),
+            (23, designWaits),
         ] as [(Int, [Duration])])
     func `the last retry comes within the provider's grace, where there is one`(
         grace: Int, waits: [Duration]
@@ -198,7 +208,7 @@ internal import TokenBroker
         }
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
-        #expect(broker.time.slept == Array(Self.waitsWithinGrace.prefix(failures)))
+        #expect(broker.time.slept == Self.waitsBetweenCalls.prefix(failures).flatMap(\.self))
     }
 
     @Test func `client credentials are tried again likewise`() async throws {

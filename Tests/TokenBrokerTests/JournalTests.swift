@@ -183,7 +183,7 @@ internal import TokenBroker
         case "login": await other.set("b1", refresh: "r9")
         default:
             // Another replica takes over when the lease has run out, and is refused what is spent.
-            setting.time.advance(by: .seconds(12))
+            setting.time.advance(by: .seconds(40))
             other.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
             #expect(await other.get().level == "basic")
             // What an operator then brings back is the refresh token that was exchanged for the one in the journal.
@@ -219,6 +219,39 @@ internal import TokenBroker
         try await next.broker.core.takeUpJournal()
         #expect(await next.get("policy=local").code == "missing_token_container")
         #expect(next.broker.core.credentials.countInJournal == 0)
+        await next.broker.finish()
+    }
+
+    /// The process was killed when the logout was stored, before it had emptied its journal.
+    @Test(arguments: [false, true])
+    func `a next process that the store does not answer serves no grant that a kept logout has put away`(
+        isLoggedOut: Bool
+    ) async throws {
+        let setting = try await Setting()
+        #expect(await setting.refreshWithoutStore().token == "a2")
+        let grants = try await setting.journalStore.list(.unpublished, tenant: nil, after: nil, limit: 10)
+        let grant = try #require(grants.first)
+        #expect(grants.count == 1)
+        if isLoggedOut {
+            setting.store.isAway = false
+            #expect(await setting.broker.logOut().status == 204)
+            await setting.untilStored()
+        }
+        await setting.journal.close()
+        let disk = try await FileRecordStore(directory: setting.directory.path)
+        if isLoggedOut, try await disk.read(grant.id) == nil { try await disk.commit([.insert(grant)]) }
+        let store = BrokerFaultyStore(setting.base, revalidateAfter: .seconds(5))
+        let journal = Journal(vault: Vault(store: disk, keyring: try Keyring(parsing: BrokerHarness.masterKeys)))
+        let next = try await BrokerHarness(store: store, time: setting.time, journal: journal)
+        _ = try await next.broker.core.tenants.tenant(TenantName("t1")!)
+        store.isAway = true
+        try await next.broker.core.takeUpJournal()
+        let answer = await next.get("policy=local")
+        if isLoggedOut { #expect(answer.code == "storage_unavailable") } else { #expect(answer.token == "a2") }
+        store.isAway = false
+        await setting.untilStored(by: next)
+        let last = await next.get("policy=local")
+        if isLoggedOut { #expect(last.code == "missing_token_container") } else { #expect(last.token == "a2") }
         await next.broker.finish()
     }
 

@@ -105,7 +105,8 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
-    @Test(arguments: [(3, 1), (4, 0), (9, 0), (10, 0), (60, 0)])
+    /// Beyond the grace, the holder may have a successor and is waited for for 30 s.
+    @Test(arguments: [(3, 1), (4, 0), (9, 0), (10, 24), (33, 1), (34, 0), (60, 0)])
     func `whoever finds a lease that has run out tries the refresh token at once`(age: Int, waits: Int) async throws {
         let (time, _, two) = try await Self.expired()
         try await Self.abandon(two, after: .seconds(age))
@@ -193,7 +194,7 @@ internal import TokenBroker
         one.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
         async let first = one.get()
         await gate.arrivals()
-        #expect(time.slept.reduce(.zero, +) == .seconds(9))
+        #expect(time.slept.reduce(.zero, +) == .milliseconds(6555))
         let lease = try #require(try await Self.lease(two))
         #expect(lease.remaining > .seconds(3) && lease.remaining <= Self.span)
         gate.open()
@@ -239,13 +240,14 @@ internal import TokenBroker
         return (store, broker)
     }
 
-    /// The second call has to begin a second before the end of the grace of 10 seconds.
+    /// The second call comes half a second after the first, and has to begin before the lease ends, which lasts a third of the
+    /// grace of 10 seconds.
     @Test(arguments: [
-        (8999, TransportError.timedOut(.firstByte, requestSent: true), 2),
-        (9000, .timedOut(.firstByte, requestSent: true), 2),
-        (9001, .timedOut(.firstByte, requestSent: true), 1), (8999, .connectFailed, 1),
+        (2832, TransportError.timedOut(.firstByte, requestSent: true), 2),
+        (2833, .timedOut(.firstByte, requestSent: true), 2),
+        (2834, .timedOut(.firstByte, requestSent: true), 1), (2833, .connectFailed, 1),
     ])
-    func `what may have been spent is asked for once more without the store, within the grace`(
+    func `what may have been spent is asked for once more without the store, as long as the lease stands`(
         milliseconds: Int, failure: TransportError, calls: Int
     ) async throws {
         let (store, broker) = try await Self.leftAlone(after: .milliseconds(milliseconds), failure)
@@ -497,7 +499,7 @@ internal import TokenBroker
 
     // Until it has stored them, its holder alone has the credentials that the provider granted, and a refresh token that
     // is presented again after the provider's grace period ends the session.
-    @Test(arguments: [(4, 0), (5, 1), (6, 1)])
+    @Test(arguments: [(1, 0), (2, 1), (3, 1)])
     func `a lease that ran out while the store was away is its holder's for a moment more`(
         after: Int, calls: Int
     ) async throws {
@@ -559,9 +561,9 @@ internal import TokenBroker
         try await Self.abandon(one)
         time.holdSleeps()
         two.broker.start()
-        // Everything that the broker does by itself has been done once.
+        // Everything that the broker does by itself has been begun once.
         await time.sleepers(atLeast: 5)
-        #expect(try await Self.lease(one) == nil)
+        while try await Self.lease(one) != nil { await Task.yield() }
         #expect(two.transport.seen.isEmpty)
         two.broker.beginDraining()
         await two.broker.finish()

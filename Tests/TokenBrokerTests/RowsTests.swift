@@ -15,7 +15,7 @@ internal import TokenBroker
     private static let withSecret = #"{"client_id": "c1", "client_secret": "s1"}"#
     /// The last one comes within the grace that is assumed of a provider.
     private static let waits: [Duration] = [
-        .milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .milliseconds(1500),
+        .milliseconds(500), .seconds(1), .seconds(2), .seconds(1), .milliseconds(833), .seconds(1), .milliseconds(222),
     ]
 
     /// A broker with a user whose token lives that much longer.

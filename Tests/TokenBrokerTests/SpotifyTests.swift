@@ -18,7 +18,7 @@ internal import TokenBroker
     private static let basic = "Basic " + Base64.encode(Array("c1:s1".utf8))
     /// The last one comes within the grace that is assumed of a provider.
     private static let waits: [Duration] = [
-        .milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .milliseconds(1500),
+        .milliseconds(500), .seconds(1), .seconds(2), .seconds(1), .milliseconds(833), .seconds(1), .milliseconds(222),
     ]
 
     private static func made(_ tenant: String = tenant) async throws -> BrokerHarness {

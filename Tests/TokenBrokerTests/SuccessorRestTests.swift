@@ -89,11 +89,11 @@ internal import TokenBroker
         #expect(await Self.wait(broker) == .zero)
     }
 
-    /// The lease that a dead replica left lasts for a third of the grace, 3.3 s; its calls end with it.
+    /// The lease that a dead replica left lasts for 3.3 s; its calls end with it.
     @Test(arguments: [(4, 10), (13, 10), (14, 0)])
     func `rests after a takeover as long as a call of the dead replica may last`(age: Int, seconds: Int) async throws {
         let (_, broker) = try await BrokerHarness.replicas(believing: .seconds(5))
-        await broker.makeTenant("t1")
+        await broker.makeTenant("t1", #"{"client_id": "c1", "reuse_grace": 60}"#)
         await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
         let version = try #require(try await broker.vault.read(Self.row)).version
         try await broker.vault.commit([

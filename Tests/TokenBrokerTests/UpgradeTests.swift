@@ -15,7 +15,8 @@ internal import TokenBroker
         #"{"client_id": "c1", "client_secret": "s1", "client_unique_key": "u1", "scopes": ["a"]}"#
     private static let backoff: [Duration] = [.milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .seconds(8)]
     /// Where the refresh token may be spent, the last call comes within the grace that is assumed of a provider.
-    private static let backoffWithinGrace = Array(backoff.dropLast()) + [.milliseconds(1500)]
+    private static let backoffWithinGrace =
+        Array(backoff.prefix(3)) + [.seconds(1), .milliseconds(833), .seconds(1), .milliseconds(222)]
 
     private static let moreScopes =
         #"{"client_id": "c1", "client_secret": "s1", "client_unique_key": "u1", "scopes": ["b", "a"]}"#
@@ -62,7 +63,7 @@ internal import TokenBroker
     ]
 
     private static func loggedIn(
-        lifetime: Duration = .seconds(3600), refresh: String? = "r1", store: any RecordStore = MemoryRecordStore(),
+        lifetime: Duration = .seconds(3600), refresh: String? = "r1", store: (any RecordStore)? = nil,
         time: ManualTime = ManualTime()
     ) async throws -> BrokerHarness {
         let broker = try await BrokerHarness(store: store, time: time)
