@@ -389,6 +389,10 @@ final class RenewalRun {
             ending = .otherUser
             return .sessionEnded
         case .granted(let response):
+            if call.grant.spendsRefreshToken, current.record.held?.learnsSubject(from: response) == true {
+                provider.log.info(
+                    "subject_adopted", LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
+            }
             granted = (response, call.grant)
             isClientAccepted = true
             return .granted

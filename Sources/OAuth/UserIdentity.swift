@@ -33,13 +33,23 @@ extension HeldCredentials {
         successor.level == .user && differs(from: successor.identity, successor.userID)
     }
 
+    /// Whether the answer to a refresh of these credentials tells a subject that cannot be compared with the name that
+    /// they came with, because it is not known of what kind that one is.
+    package func learnsSubject(from response: TokenResponse) -> Bool {
+        guard level == .user, identity.isUnknown, let userID, response.identity.userID == nil else { return false }
+        return response.identity.subject.map { $0 != userID } ?? false
+    }
+
     private func differs(from other: UserIdentity, _ otherUserID: WireText?) -> Bool {
         guard level == .user else { return false }
         // The subject is the name that a provider never gives to another person (OpenID Connect Core §2).
         if let own = identity.subject, let theirs = other.subject { return own != theirs }
         if let own = identity.userID, let theirs = other.userID { return own != theirs }
-        // Where it is not known of what kind a name is, it is compared with every name.
+        // Where it is not known of what kind a name is, it is compared with every name of the other side if a `user_id`
+        // is among them. A subject alone may be a further name of the same person.
         guard identity.isUnknown || other.isUnknown else { return false }
+        if !other.isUnknown, other.userID == nil { return false }
+        if !identity.isUnknown, identity.userID == nil { return false }
         let own = Set([userID, identity.userID, identity.subject].compactMap(\.self))
         let theirs = Set([otherUserID, other.userID, other.subject].compactMap(\.self))
         return !own.isEmpty && !theirs.isEmpty && own.isDisjoint(with: theirs)
