@@ -159,15 +159,17 @@ final class ClientFaults: Sendable {
     private static func id(_ tenant: TenantName) -> RecordID { RecordID(.trouble, tenant) }
 
     private func shared(_ tenant: TenantName) async throws(StoreError) -> (content: Content?, version: Int64)? {
-        guard let record = try await records.vault.read(Self.id(tenant)) else { return nil }
-        guard let json = try? JSONValue(parsing: record.content.revealedBytes),
+        guard let stored = try await records.vault.readSealed(Self.id(tenant)) else { return nil }
+        // One that cannot be read says nothing, and can be replaced.
+        guard let record = try? records.vault.open(stored),
+            let json = try? JSONValue(parsing: record.content.revealedBytes),
             let configuration = json["configuration"]?.integer, let since = json["since"]?.integer,
             let until = json["until"]?.integer
-        else { return (nil, record.version) }
+        else { return (nil, stored.version) }
         return (
             Content(
                 configuration: configuration, since: Timestamp(milliseconds: since),
-                until: Timestamp(milliseconds: until)), record.version
+                until: Timestamp(milliseconds: until)), stored.version
         )
     }
 

@@ -147,8 +147,9 @@ final class CredentialsRecords: Sendable {
     /// What renewals have failed with so far, with the version of the record that says so; nil where there is none. One that
     /// cannot be read says nothing, and can be replaced.
     func trouble(_ id: CredentialsID) async throws(StoreError) -> (content: RenewalTrouble?, version: Int64)? {
-        guard let record = try await vault.read(Self.troubleID(id)) else { return nil }
-        return (RenewalTrouble(decoding: record.content.revealedBytes), record.version)
+        guard let stored = try await vault.readSealed(Self.troubleID(id)) else { return nil }
+        guard let record = try? vault.open(stored) else { return (nil, stored.version) }
+        return (RenewalTrouble(decoding: record.content.revealedBytes), stored.version)
     }
 
     /// The change that has it say so.
