@@ -6,13 +6,13 @@ internal import Reactor
 internal import Synchronization
 
 /// Looks after tokens that are about to expire: has those of tenants that want it renewed ahead of time, and tells
-/// listeners of the others; once for each token, whichever replica does it, and after a restart what fell due meanwhile.
+/// listeners of the others; once for each token, over all replicas. After a restart it sees to what fell due meanwhile.
 ///
 /// Every record of credentials bears the time when it is to be looked at as a mark, written in the same commit
-/// (`ExpirySchedule`). Whoever moves the mark on by compare-and-set owns the attempt to renew. The notice goes into the
-/// log in the commit that takes the mark away, or moves it on for a further attempt, so that one of several
-/// tries succeeds, and a crash in between has either done both or nothing. That it was told stands in the record of what renewals
-/// have failed with (`RenewalTrouble`).
+/// (`ExpirySchedule`). The replica that moves the mark on by compare-and-set owns the attempt to renew. The notice goes
+/// into the log in the commit that takes the mark away, or moves it on for a further attempt: of several tries one
+/// succeeds, and a crash in between has either done both or nothing. That it was told stands in the record of what
+/// renewals have failed with (`RenewalTrouble`).
 ///
 /// Safe to use from any task.
 package final class ExpiryJob: Sendable {
@@ -51,6 +51,8 @@ package final class ExpiryJob: Sendable {
     private static let limit = 256
     /// How often the store is asked at least: the marks that other replicas write are not announced here.
     private static let interval: Duration = .seconds(5)
+    /// When a record that this process cannot read is looked at again.
+    private static let unreadablePause: Duration = .seconds(60)
 
     /// What wakes the worker.
     private enum Signal: Hashable {
@@ -170,37 +172,65 @@ package final class ExpiryJob: Sendable {
         let id = CredentialsID(tenant: due.id.tenant, storageKey: storageKey)
         guard let record = due.record, let content = CredentialRecord(decoding: record.content.revealedBytes) else {
             log.error("credentials_unreadable", LogField.credentials(id) + [.version(due.version)])
-            try await settle(due, next: nil)
+            // Another replica may be able to read it: one that has the newer master key, or is of a newer version.
+            try await settle(due, from: due.mark, next: time.now.advanced(by: Self.unreadablePause))
             return nil
         }
         guard let held = content.held, held.expiry != nil, let mark = record.due else {
             try await settle(due, next: nil)
             return nil
         }
-        if held.canBeRefreshed, let tenant = try await tenant(id), tenant.configuration.proactiveRefresh != nil,
-            held.obtainedWith.clientID == tenant.terms.client.clientID,
-            credentials.providers(of: tenant).difference(from: held.grantedBy) == nil
-        {
+        let prospect = try await prospect(of: held, id)
+        if case .now(let tenant) = prospect {
             let isTold = try await isTold(id, held, due, mark)
             let candidate = Candidate(due: due, id: id, held: held, mark: mark, tenant: tenant, isTold: isTold)
             // What is about to expire, or has expired while the job stood still, is told first.
             if isTold || schedule.isWorthRenewing(held, now: time.now) { return candidate }
-            try await tell(candidate, from: mark)
+            try await tellAndGoOn(id, held, due, from: mark)
             return nil
         }
+        let now = time.now
         let noticeTime = schedule.noticeTime(of: held)
-        if time.now < noticeTime {
-            // The tenant has wanted it renewed, and does no longer.
+        if now < noticeTime {
+            // The tenant has wanted it renewed, and does not any longer, or it cannot be renewed at the moment.
             try await settle(due, from: mark, next: noticeTime)
-        } else {
-            // What an earlier build has left a mark of, or the tenant has wanted renewed, may have been told.
-            if held.canBeRefreshed, try await isTold(id, held, due, mark) {
-                try await settle(due, from: mark, next: nil)
-            } else {
-                try await tell(id, held, due, from: mark)
-            }
+            return nil
+        }
+        // What an earlier build has left a mark of, or the tenant has wanted renewed, may have been told.
+        let isTold = held.canBeRefreshed ? try await isTold(id, held, due, mark) : false
+        switch (prospect, isTold) {
+        case (.later, true): try await settle(due, from: mark, next: schedule.laterMark(of: held, now: now))
+        case (.later, false): try await tellAndGoOn(id, held, due, from: mark)
+        case (_, true): try await settle(due, from: mark, next: nil)
+        case (_, false): try await tell(id, held, due, from: mark)
         }
         return nil
+    }
+
+    /// When a token can be renewed although nobody asks for it.
+    private enum Prospect {
+        /// It has no refresh token, its tenant does not want it, or the tenant is gone.
+        case never
+        /// Not before the tenant can be read, and names the client and the provider that the token is of.
+        case later
+        case now(Tenant)
+    }
+
+    private func prospect(of held: HeldCredentials, _ id: CredentialsID) async throws(StoreError) -> Prospect {
+        if !held.canBeRefreshed { return .never }
+        let tenant: Tenant?
+        do throws(BrokerError) {
+            tenant = try await tenants.tenant(id.tenant)
+        } catch {
+            if error.code == .storageUnavailable { throw .unavailable }
+            log.error("tenant_unreadable", [.tenant(id.tenant), .code(error.code)])
+            return .later
+        }
+        guard let tenant, tenant.configuration.proactiveRefresh != nil else { return .never }
+        let isOfTenant =
+            held.obtainedWith.clientID == tenant.terms.client.clientID
+            && credentials.providers(of: tenant).difference(from: held.grantedBy) == nil
+        return isOfTenant ? .now(tenant) : .later
     }
 
     /// Whether listeners were told that the token is about to expire.
@@ -214,27 +244,21 @@ package final class ExpiryJob: Sendable {
     }
 
     /// Tells of a token that is to be renewed further on.
-    private func tell(_ candidate: Candidate, from mark: Timestamp) async throws(StoreError) {
+    private func tellAndGoOn(
+        _ id: CredentialsID, _ held: HeldCredentials, _ due: DueRecord, from mark: Timestamp
+    ) async throws(StoreError) {
         let (records, now) = (credentials.records, time.now)
-        let standing = try await records.trouble(candidate.id)
-        var trouble = standing?.content ?? RenewalTrouble(version: candidate.due.version)
-        if trouble.version != candidate.due.version { trouble = RenewalTrouble(version: candidate.due.version) }
+        let standing = try await records.trouble(id)
+        var trouble = standing?.content ?? RenewalTrouble(version: due.version)
+        if trouble.version != due.version { trouble = RenewalTrouble(version: due.version) }
         trouble.isExpiryTold = true
         try await tell(
-            candidate.id, candidate.held, candidate.due, from: mark,
-            next: schedule.laterMark(of: candidate.held, now: now),
-            with: [records.change(of: trouble, candidate.id, over: standing?.version)])
+            id, held, due, from: mark, next: schedule.laterMark(of: held, now: now),
+            with: [records.change(of: trouble, id, over: standing?.version)])
     }
 
-    /// The tenant as it is in memory, or as it is stored. Nil for one that cannot be read: what is due is told then.
-    private func tenant(_ id: CredentialsID) async throws(StoreError) -> Tenant? {
-        do throws(BrokerError) {
-            return try await tenants.tenant(id.tenant)
-        } catch {
-            if error.code == .storageUnavailable { throw .unavailable }
-            log.error("tenant_unreadable", [.tenant(id.tenant), .code(error.code)])
-            return nil
-        }
+    private func tellAndGoOn(_ candidate: Candidate, from mark: Timestamp) async throws(StoreError) {
+        try await tellAndGoOn(candidate.id, candidate.held, candidate.due, from: mark)
     }
 
     /// Moves the mark of a token to another time; nothing where somebody else was faster.
@@ -340,7 +364,7 @@ package final class ExpiryJob: Sendable {
         let noticeTime = schedule.noticeTime(of: candidate.held)
         do throws(StoreError) {
             if time.now >= noticeTime {
-                try await tell(candidate, from: mark)
+                try await tellAndGoOn(candidate, from: mark)
             } else if mark > noticeTime {
                 try await settle(candidate.due, from: mark, next: noticeTime)
             }
@@ -361,7 +385,7 @@ package final class ExpiryJob: Sendable {
                 let next = schedule.laterMark(of: candidate.held, now: now)
                 try await settle(candidate.due, from: candidate.mark, next: next)
             } else if now >= schedule.noticeTime(of: candidate.held) {
-                try await tell(candidate, from: candidate.mark)
+                try await tellAndGoOn(candidate, from: candidate.mark)
             } else {
                 let next = schedule.postponedMark(of: candidate.held, now: now)
                 try await settle(candidate.due, from: candidate.mark, next: next)

@@ -118,7 +118,7 @@ package final class Vault: Sendable {
             } catch {
                 record = nil
             }
-            return DueRecord(id: stored.id, version: stored.version, record: record)
+            return DueRecord(id: stored.id, version: stored.version, mark: stored.due, record: record)
         }
     }
 

@@ -100,10 +100,54 @@ internal import TokenBroker
         Self.advance(broker, to: .seconds(1801))
         await Self.look(broker)
         #expect(try await Self.mark(broker) == .seconds(3300))
-        Self.advance(broker, to: .seconds(3301))
+        for elapsed in [3301, 3700, 7200, 86_400] {
+            Self.advance(broker, to: .seconds(elapsed))
+            await Self.look(broker)
+            #expect(broker.transport.seen.isEmpty)
+            #expect(try await Self.notices(broker) == 1)
+            #expect(try #require(try await Self.mark(broker)) > .seconds(elapsed))
+        }
+        // The mistake in the configuration is mended.
+        await broker.makeTenant("t1", Self.tenant(1800))
+        Self.advance(broker, to: .seconds(86_400 + 1200))
         await Self.look(broker)
-        #expect(broker.transport.seen.isEmpty)
-        #expect(try await Self.notices(broker) == 1)
+        #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1"])
+    }
+
+    @Test func `is tried again while the tenant's record cannot be read, and the notice comes once`() async throws {
+        let broker = try await Self.make()
+        await broker.set("a1", refresh: "r1")
+        let id = RecordID(.tenant, try #require(TenantName("t1")))
+        let good = try #require(try await broker.store.read(id))
+        try await broker.store.commit([
+            .replace(
+                StoredRecord(id: id, version: good.version + 1, sealed: [1, 2, 3]), version: good.version)
+        ])
+        // It has the tenant from the store alone.
+        let other = try await Self.make(store: broker.store, time: broker.time, isFirst: false)
+        for elapsed in [3301, 3700] {
+            Self.advance(broker, to: .seconds(elapsed))
+            await Self.look(other)
+            #expect(try await Self.notices(other) == 1)
+            #expect(try #require(try await Self.mark(other)) > .seconds(elapsed))
+        }
+        #expect(other.transport.seen.isEmpty)
+        #expect(other.log.contains { $0.contains("tenant_unreadable") })
+    }
+
+    @Test func `a record of failures that cannot be read holds up neither its token nor others`() async throws {
+        let broker = try await Self.make()
+        let tenant = try #require(TenantName("t1"))
+        for key in ["k1", "k2"] { await broker.set("a1", refresh: "r-\(key)", lifetime: .seconds(20), storageKey: key) }
+        try await broker.store.commit([
+            .insert(StoredRecord(id: RecordID(.trouble, tenant, key: "k1"), version: 1, sealed: [1, 2, 3]))
+        ])
+        Self.advance(broker, to: .seconds(21))
+        await Self.look(broker)
+        #expect(try await Self.notices(broker) == 2)
+        Self.advance(broker, to: .seconds(200))
+        await Self.look(broker)
+        #expect(Set(broker.transport.seen.compactMap { $0.form["refresh_token"] }) == ["r-k1", "r-k2"])
     }
 
     // MARK: Success
