@@ -94,7 +94,7 @@ extension CredentialsProvider {
         guard held.isOfOtherUser(than: granted) else { return true }
         log.error("subject_changed", LogField.credentials(id))
         let now = time.now
-        publication.record = CredentialRecord(held: nil, ended: spent)
+        publication.record = CredentialRecord(held: nil, ended: spent, session: EndedSession(.revoked, at: now))
         publication.spent = nil
         publication.base = standing.version
         publication.aside = .keep(held, for: quarantine)

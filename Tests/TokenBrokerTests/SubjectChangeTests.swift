@@ -141,6 +141,22 @@ internal import TokenBroker
         #expect(await broker.get().token == "b2")
     }
 
+    @Test func `is not seen in a subject that comes after a name of an unknown kind`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let members = #""level": "user", "user_id": "bob@example.com", "#
+        await broker.set("a1", refresh: "r1", lifetime: .seconds(1), members: members)
+        broker.transport.enqueue(Self.answer("a2", subject: "auth0|7"), Self.answer("a3", subject: "auth0|8"))
+        let answer = await broker.get()
+        #expect((answer.status, answer.token, answer.json["user_id"]?.text) == (200, "a2", "auth0|7"))
+        let lines = broker.log.filter { $0.contains(#""event":"subject_adopted""#) }
+        #expect(lines.count == 1 && !lines.joined().contains("auth0"))
+        // From here on the subject is known.
+        broker.time.advance(by: .seconds(3600))
+        #expect(await broker.get().code == "token_response_error")
+        #expect(broker.log.count { $0.contains("subject_adopted") } == 1)
+    }
+
     @Test func `is told to a replica that waited as a logout`() async throws {
         let time = ManualTime(skipsSleeps: false)
         let (one, two) = try await BrokerHarness.replicas(believing: .zero, time: time)
@@ -267,6 +283,7 @@ internal import TokenBroker
             #expect(await two.get("policy=local").token == "a2")
         } else {
             #expect(await two.get("policy=local").code == "missing_token_container")
+            #expect(await two.get().json["session"]?["cause"]?.text == "revoked")
             #expect(try await two.aside()?.credentials.refreshToken?.revealedText == "refresh-1")
             #expect(try await two.events().last?.data["reason"]?.text == "subject_changed")
             #expect(await two.restore().status == 200)
