@@ -32,6 +32,7 @@ extension CredentialsSnapshot {
             if !isPlain { sum += Footprint.secret(held.accessToken) }
             sum += Footprint.secret(held.refreshToken)
             sum += Footprint.texts(held.grantedScopes.values) + Footprint.text(held.userID?.text)
+            sum += Footprint.text(held.identity.userID?.text) + Footprint.text(held.identity.subject?.text)
             sum += Footprint.client(held.obtainedWith)
             sum += Footprint.text(held.grantedBy?.issuer?.text) + Footprint.text(held.grantedBy?.tokenEndpoint?.text)
         }
