@@ -30,6 +30,8 @@ package struct GivenCredentials: Sendable {
         if let type = body.string("token_type"), !type.equalsIgnoringCase("bearer") {
             body.note("token_type", "must be Bearer")
         }
+        // How the token stood at the broker that answered says nothing about it here.
+        for name: WireText in ["degraded", "session"] { body.passOver(name) }
         token = body.requiredString("token", limit: 65_536) ?? ""
         if !token.isEmpty, !TokenText.isSendable(token) { body.note("token", "must be visible ASCII") }
     }

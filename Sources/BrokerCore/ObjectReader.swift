@@ -94,6 +94,13 @@ package struct ObjectReader {
         if !isAbsent(name) { note(name, detail) }
     }
 
+    /// A nested object that may be there and is not read.
+    package mutating func passOver(_ name: WireText) {
+        guard let value = take(name) else { return }
+        if case .object = value { return }
+        note(name, "must be an object")
+    }
+
     /// A list of texts, each checked by `check`, which returns what is wrong or nil.
     package mutating func strings(
         _ name: WireText, allowsEmpty: Bool = true, atMost limit: Int = 100,

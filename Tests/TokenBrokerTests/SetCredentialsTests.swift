@@ -51,6 +51,18 @@ internal import TokenBroker
         #expect(await other.get().text == given.text)
     }
 
+    @Test func `an answer that tells how the token stood can be given on, and that is dropped`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let members =
+            #""degraded": {"since": "2026-11-21T08:59:05Z", "code": "network_error"}, "session": {"cause": "x"}"#
+        let answer = await Self.put(
+            broker, #"{"credentials": {"client_id": "c1", "user_id": "42", "token": "a1", \#(members)}}"#)
+        #expect(answer.status == 200)
+        let read = await broker.get("policy=local")
+        #expect((read.token, read.json["degraded"], read.json["session"]) == ("a1", nil, nil))
+    }
+
     // T52
     @Test func `what is set overwrites what was there`() async throws {
         let broker = try await BrokerHarness()
@@ -173,6 +185,7 @@ internal import TokenBroker
         (#"{"credentials": {"client_id": "c1", "token": "a", "expires_in": 315360001}}"#, ["/credentials/expires_in"]),
         (#"{"credentials": {"client_id": "c1", "token": "a", "token_type": "mac"}}"#, ["/credentials/token_type"]),
         (#"{"credentials": {"client_id": "c1", "token": "a", "level": "admin"}}"#, ["/credentials/level"]),
+        (#"{"credentials": {"client_id": "c1", "token": "a", "degraded": true}}"#, ["/credentials/degraded"]),
         (#"{"credentials": {"client_id": "c1", "token": "a", "user_id": 42}}"#, ["/credentials/user_id"]),
         (
             #"{"credentials": {"client_id": "c1", "token": "a", "granted_scopes": ["a b"]}}"#,
