@@ -94,7 +94,7 @@ extension CredentialsRecords {
         rollback.count { counts in
             if known.record.held == nil { counts.ended += 1 } else { counts.restored += 1 }
         }
-        log.warning("credentials_restored", LogField.credentials(id) + [.version(snapshot.version)])
+        log.warning("credentials_stored_again", LogField.credentials(id) + [.version(snapshot.version)])
         return snapshot
     }
 

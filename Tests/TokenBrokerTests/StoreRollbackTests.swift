@@ -78,7 +78,7 @@ internal import TokenBroker
         #expect(next.token == "a3" && next.version > granted.version)
         #expect(setting.presented(setting.one) == "r2")
         #expect(try await setting.one.causes() == ["set", "recovery", "refresh"])
-        #expect(setting.one.log.contains { $0.contains("credentials_restored") })
+        #expect(setting.one.log.contains { $0.contains("credentials_stored_again") })
     }
 
     @Test func `is noticed by a version that is older than one that was read, without a word`() async throws {
