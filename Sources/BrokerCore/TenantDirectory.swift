@@ -94,6 +94,9 @@ package final class TenantDirectory: Sendable {
     /// The tenant as it was read last, however long ago; nil where that is forgotten.
     func inMemory(_ name: TenantName) -> Tenant? { cache.any(name) }
 
+    /// Whether a tenant of that name was read, however long ago.
+    package func isKnown(_ name: TenantName) -> Bool { inMemory(name) != nil }
+
     /// The tenant as it stands in the store, whatever is in memory.
     package func currentTenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {
         do throws(StoreError) {

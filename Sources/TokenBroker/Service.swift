@@ -203,10 +203,11 @@ package struct Service: RequestHandler {
         return response
     }
 
-    /// The tenant that an operator's request names, whether there is one of that name or not.
-    private static func tenantNamed(_ request: Request, _ reception: Reception) -> TenantName? {
-        if let named = reception.match?.parameters["tenant"] { return TenantName(named) }
-        return request.fields.values("X-Tenant").first.flatMap { TenantName($0) }
+    /// The tenant that an operator's request names. A name of no tenant is text from outside, which is not logged.
+    private func tenantNamed(_ request: Request, _ reception: Reception) -> TenantName? {
+        let text = reception.match?.parameters["tenant"] ?? request.fields.values("X-Tenant").first
+        // Answering has read the tenant.
+        return text.flatMap { TenantName($0) }.flatMap { broker.tenants.isKnown($0) ? $0 : nil }
     }
 
     private func report(
@@ -232,7 +233,7 @@ package struct Service: RequestHandler {
         case .key(let key)?: fields += [.apiKey(APIKeyID(key.id)), .tenant(key.tenant)]
         case .admin(let name)?:
             fields.append(.admin(name))
-            if let tenant = Self.tenantNamed(request, reception) { fields.append(.tenant(tenant)) }
+            if let tenant = tenantNamed(request, reception) { fields.append(.tenant(tenant)) }
         case nil: break
         }
         if let problem {
