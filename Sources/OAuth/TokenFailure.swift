@@ -16,7 +16,7 @@ package enum TokenFailure: Sendable, Equatable {
     case unusable
 
     /// Total over every grant and status: an unlisted 4xx keeps the session, because a user is logged out only when
-    /// the authorization server says so, and a fault of the registration, which hits all users at once, keeps it as well. What a device login's answers mean beyond this, `DevicePolling` says.
+    /// the authorization server says so. A fault of the registration, which hits all users at once, keeps it as well.
     /// - Parameters:
     ///   - status: the HTTP status, 100...999; 2xx for an answer without a usable token. A status in the body does
     ///     not count.
