@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import OAuth
+internal import Synchronization
 
 /// How a run that brought nothing is told, and what is kept of that.
 extension RenewalRun {
