@@ -23,11 +23,18 @@ final class ClientFaults: Sendable {
         let configuration: Int64
         let error: BrokerError
         var until: MonotonicInstant
+        /// Whether the call under way is the one that the last pause's end has allowed.
+        var isTrial = false
+        /// Whether the tenant's record has the fault.
+        var isShared = false
+
+        /// Whether the next refusal is of the same fault.
+        func isKnown(at now: MonotonicInstant) -> Bool { until.advanced(by: ClientFaults.memory) > now }
     }
 
     /// For how long the provider is not asked again.
     static let pause: Duration = .seconds(30)
-    /// A fault that no replica has met for so long is a new one when it is met again.
+    /// A fault that no replica has met for so long after its last pause is a new one when it is met again.
     private static let memory: Duration = .seconds(600)
     private static let limit = 16_384
 
@@ -53,22 +60,35 @@ final class ClientFaults: Sendable {
     func admit(_ tenant: Tenant, _ grant: TokenRequest.Grant) async -> BrokerError? {
         let now = time.monotonic
         let key = Key(tenant: tenant.name, grant: grant)
-        let (error, isTurn) = entries.withLock { entries -> (BrokerError?, Bool) in
+        let (entry, isTurn) = entries.withLock { entries -> (Entry?, Bool) in
             guard let entry = entries[key], entry.configuration == tenant.version else { return (nil, false) }
-            if entry.until > now { return (entry.error.retrying(after: now.duration(to: entry.until)), false) }
-            entries[key]?.until = now.advanced(by: Self.pause)
-            return (entry.error.retrying(after: Self.pause), true)
-        }
-        guard isTurn, grant == .refreshToken, records.isShared else { return isTurn ? nil : error }
-        do throws(StoreError) {
-            let standing = try await shared(tenant.name)
-            if let content = standing?.content, content.isOf(tenant), content.until > time.now {
-                let rest = time.now.duration(to: content.until)
-                postpone(key, by: rest)
-                return error?.retrying(after: rest)
+            if entry.until > now { return (entry, false) }
+            guard entry.isKnown(at: now) else {
+                entries[key] = nil
+                return (nil, false)
             }
-            let since = standing?.content.flatMap { $0.isOf(tenant) ? $0.since : nil }
-            try await records.commit([change(of: content(tenant, since: since), tenant.name, over: standing?.version)])
+            entries[key]?.until = now.advanced(by: Self.pause)
+            entries[key]?.isTrial = true
+            return (entry, true)
+        }
+        guard let entry else { return nil }
+        guard isTurn else { return entry.error.retrying(after: now.duration(to: entry.until)) }
+        guard grant == .refreshToken, records.isShared else { return nil }
+        do throws(StoreError) {
+            guard let standing = try await shared(tenant.name), let content = standing.content, content.isOf(tenant)
+            else {
+                // Another replica has found the client accepted: the next refusal is of a new fault.
+                if entry.isShared { forget(key, tenant) }
+                return nil
+            }
+            let rest = content.rest(at: time.now)
+            if rest > .zero {
+                postpone(key, by: rest)
+                return entry.error.retrying(after: rest)
+            }
+            try await records.commit([
+                change(of: self.content(tenant, since: content.since), tenant.name, over: standing.version)
+            ])
             return nil
         } catch {
             // Another replica has taken its turn. Where the store is away, the claim of the lease decides whether the provider is asked.
@@ -80,32 +100,43 @@ final class ClientFaults: Sendable {
     func note(_ error: BrokerError, _ tenant: Tenant, _ grant: TokenRequest.Grant) async {
         let key = Key(tenant: tenant.name, grant: grant)
         let now = time.monotonic
-        let isKnown = entries.withLock { entries in
+        let standing = entries.withLock { entries -> Entry? in
             if entries.count >= Self.limit { entries = entries.filter { $0.value.until > now } }
-            defer {
-                entries[key] = Entry(
-                    configuration: tenant.version, error: error, until: now.advanced(by: Self.pause))
-            }
-            return entries[key]?.configuration == tenant.version
+            let standing = entries[key].flatMap { $0.configuration == tenant.version && $0.isKnown(at: now) ? $0 : nil }
+            entries[key] = Entry(
+                configuration: tenant.version, error: error, until: now.advanced(by: Self.pause),
+                isShared: standing?.isShared ?? false)
+            return standing
         }
-        if isKnown { return }
-        log.error("client_refused", [.tenant(tenant.name), .provider(tenant.configuration.preset), .code(error.code)])
-        if grant == .refreshToken { await tell(error, tenant) }
+        let fields: [LogField] = [
+            .tenant(tenant.name), .provider(tenant.configuration.preset), .code(error.code),
+        ]
+        if standing == nil { log.error("client_refused", fields) }
+        // Calls that were under way together with the first one bring no news.
+        guard grant == .refreshToken, standing.map({ $0.isTrial || $0.until <= now }) ?? true else { return }
+        let isNew = await tell(error, tenant)
+        if isNew, standing?.isShared == true { log.error("client_refused", fields) }
     }
 
     /// The provider accepts the client.
     func lift(_ tenant: Tenant, _ grant: TokenRequest.Grant) async {
         let key = Key(tenant: tenant.name, grant: grant)
-        guard entries.withLock({ $0.removeValue(forKey: key) }) != nil else { return }
-        log.info("client_accepted", [.tenant(tenant.name), .provider(tenant.configuration.preset)])
-        guard grant == .refreshToken else { return }
+        guard forget(key, tenant), grant == .refreshToken else { return }
         do throws(StoreError) {
             guard let standing = try await shared(tenant.name) else { return }
             try await records.commit([.remove(Self.id(tenant.name), version: standing.version)])
         } catch {
             // It expires by itself; until then another replica may ask once in 30 s only.
-            if error != .conflict { log.warning("store_failed", [.tenant(tenant.name), .store(error)]) }
+            if error != .conflict { log.storeFailed(error, [.tenant(tenant.name)]) }
         }
+    }
+
+    /// - Returns: whether there was a fault.
+    @discardableResult
+    private func forget(_ key: Key, _ tenant: Tenant) -> Bool {
+        guard entries.withLock({ $0.removeValue(forKey: key) }) != nil else { return false }
+        log.info("client_accepted", [.tenant(tenant.name), .provider(tenant.configuration.preset)])
+        return true
     }
 
     private func entry(_ tenant: Tenant, _ grant: TokenRequest.Grant) -> Entry? {
@@ -116,7 +147,10 @@ final class ClientFaults: Sendable {
 
     private func postpone(_ key: Key, by duration: Duration) {
         let until = time.monotonic.advanced(by: duration)
-        entries.withLock { $0[key]?.until = until }
+        entries.withLock { entries in
+            entries[key]?.until = until
+            entries[key]?.isTrial = false
+        }
     }
 
     // MARK: For all replicas
@@ -127,6 +161,13 @@ final class ClientFaults: Sendable {
         var until: Timestamp
 
         func isOf(_ tenant: Tenant) -> Bool { configuration == tenant.version }
+
+        /// How long the provider is not asked again; zero or less for over. No pause leaves more than `ClientFaults.pause`
+        /// to wait for: the clock that it was written by was another.
+        func rest(at now: Timestamp) -> Duration {
+            let rest = now.duration(to: until)
+            return rest > ClientFaults.pause ? .zero : rest
+        }
     }
 
     private func content(_ tenant: Tenant, since: Timestamp?) -> Content {
@@ -135,11 +176,16 @@ final class ClientFaults: Sendable {
     }
 
     /// Writes the fault down, together with the event that tells of it, unless another replica has met it already.
-    private func tell(_ error: BrokerError, _ tenant: Tenant) async {
+    /// - Returns: whether the fault is a new one, and is told of.
+    private func tell(_ error: BrokerError, _ tenant: Tenant) async -> Bool {
         do throws(StoreError) {
             let standing = try await shared(tenant.name)
             let isNew =
                 standing?.content.map { !$0.isOf(tenant) || $0.until.advanced(by: Self.memory) <= time.now } ?? true
+            if !isNew, let content = standing?.content, content.rest(at: time.now) > .zero {
+                markShared(tenant)
+                return false
+            }
             let content = content(tenant, since: isNew ? nil : standing?.content?.since)
             var changes = [
                 VaultChange.require(RecordID(.tenant, tenant.name)),
@@ -150,10 +196,17 @@ final class ClientFaults: Sendable {
                 changes.append(BrokerEvent.entry([event], of: tenant.name, key: "", at: time.now))
             }
             try await records.commit(changes, of: tenant.name)
+            markShared(tenant)
+            return isNew
         } catch {
             // Another replica was faster, or the tenant is gone.
             if error != .conflict { log.warning("event_not_stored", [.tenant(tenant.name), .store(error)]) }
+            return false
         }
+    }
+
+    private func markShared(_ tenant: Tenant) {
+        entries.withLock { $0[Key(tenant: tenant.name, grant: .refreshToken)]?.isShared = true }
     }
 
     private static func id(_ tenant: TenantName) -> RecordID { RecordID(.trouble, tenant) }

@@ -86,7 +86,7 @@ extension CredentialsProvider {
             }
             return page
         } catch {
-            log.error("store_failed", [.tenant(tenant), .store(error)])
+            log.storeFailed(error, [.tenant(tenant)])
             throw BrokerError(error)
         }
     }
@@ -121,7 +121,7 @@ extension CredentialsProvider {
             }
             return (found, next)
         } catch {
-            log.error("store_failed", [.tenant(tenant), .store(error)])
+            log.storeFailed(error, [.tenant(tenant)])
             throw BrokerError(error)
         }
     }
