@@ -127,5 +127,6 @@ extension RenewalRun {
             version > 0
             ? [.release(CredentialsRecords.recordID(id), version: version, holder: holder, leaseRelease)] : []
         await tell(error, isUpgradeGivenUp: decision.isUpgrade && !isStopping, with: change, trouble)
+        await liftFault()
     }
 }

@@ -4,6 +4,20 @@ internal import Synchronization
 
 /// How a run that brought nothing is told, and what is kept of that.
 extension RenewalRun {
+    enum LastAnswer {
+        /// It refused the refresh token with that status and named no cause.
+        case unexplained(status: Int)
+        case other
+    }
+
+    /// Why a session is over.
+    enum Ending {
+        /// The provider says so.
+        case refused(TokenErrorResponse)
+        /// The refresh brought another user's token.
+        case otherUser
+    }
+
     /// What the record of the failures is to say after this one; nil where it says nothing of these credentials.
     func trouble(over version: Int64) async -> VaultChange? {
         guard version > 0, grant?.spendsRefreshToken == true else { return nil }
@@ -18,16 +32,27 @@ extension RenewalRun {
         let (now, error) = (provider.time.now, reason())
         var trouble = standing?.content ?? RenewalTrouble(version: version)
         if trouble.version != version { trouble = RenewalTrouble(version: version) }
-        let unexplainedSince = unexplainedStatus.map { _ in trouble.failure?.unexplainedSince ?? now }
-        trouble.failure = RenewalTrouble.Failure(
-            first: trouble.failure?.first ?? now, last: now, code: error.code.rawValue, errorCode: error.errorCode,
-            unexplainedSince: unexplainedSince, status: unexplainedStatus)
-        if trouble.isDegraded, let unexplainedStatus {
+        var failed = trouble.failure ?? RenewalTrouble.Failure(first: now, last: now, code: "", errorCode: nil)
+        (failed.last, failed.code, failed.errorCode) = (now, error.code.rawValue, error.errorCode)
+        switch lastAnswer {
+        case .unexplained(let status):
+            failed.unexplained = .init(first: failed.unexplained?.first ?? now, last: now, status: status)
+        case .other: failed.unexplained = nil
+        // Where the provider has not answered, its last answer stands.
+        case nil: break
+        }
+        trouble.failure = failed
+        if trouble.isDegraded, case .unexplained(let status) = lastAnswer {
+            // A client that is not accepted may be answered so as well, and to end sessions by that would end all of them.
+            let remedy =
+                RefusalAdvice.sentence(
+                    of: TokenErrorResponse(error: nil, subStatus: nil), status: status, grant: .refreshToken)
+                ?? "If that is how it says that a session is over, add {\"status\": \(status)} to the tenant's "
+                + "session_ending_answers; or have the user log in anew."
             failure = BrokerError(
                 .unexpectedError,
-                "The provider has refused this user's refresh token for an hour with status \(unexplainedStatus) and "
-                    + "named no cause. If that is how it says that a session is over, add {\"status\": "
-                    + "\(unexplainedStatus)} to the tenant's session_ending_answers; or have the user log in anew.")
+                "The provider has refused this user's refresh token for an hour with status \(status) and named no "
+                    + "cause. \(remedy)")
         }
         return provider.records.change(of: trouble, id, over: standing?.version)
     }
@@ -62,6 +87,16 @@ extension RenewalRun {
         }
     }
 
+    /// What the provider is not asked because of: it does not accept the tenant's client. No renewal has begun then.
+    func clientFault() -> BrokerError? {
+        guard let grant, let fault = provider.clientFaults.standing(tenant, grant) else { return nil }
+        if decision == .refresh(isEarly: true) {
+            provider.pauseEarlyRenewal(id, of: current.version, for: CredentialsProvider.pauseAfterEarlyFailure)
+        }
+        return decision.isUpgrade ? fault.asFailedUpgrade : fault
+    }
+
+    /// Where the provider has accepted the tenant's client, it is asked for all users again.
     func liftFault() async {
         if isClientAccepted, let grant = request?.grant { await provider.clientFaults.lift(tenant, grant) }
     }

@@ -63,22 +63,14 @@ final class RenewalRun {
 
     /// Whether a newer configuration of the tenant is to decide.
     var isSuperseded = false
-    /// The status of the last answer, where that refused the refresh token and named no cause.
-    var unexplainedStatus: Int?
+    /// What the provider's last answer was; nil where it has given none.
+    var lastAnswer: LastAnswer?
     /// Whether the provider may be asked although it has not accepted the tenant's client before.
     private var isAdmitted = false
     /// Whether the provider has accepted the tenant's client.
     var isClientAccepted = false
 
     enum Claim { case notMade, made, failed }
-
-    /// Why a session is over.
-    enum Ending {
-        /// The provider says so.
-        case refused(TokenErrorResponse)
-        /// The refresh brought another user's token.
-        case otherUser
-    }
 
     /// - Parameter assumed: what is in memory, where every change of it would have been heard of.
     init(
@@ -190,6 +182,7 @@ final class RenewalRun {
                 {
                     return .failure(.ended(.failure(failure)))
                 }
+                if let fault = clientFault() { return .failure(.ended(.failure(fault))) }
                 attempt.rules = provider.rules(for: grant, of: tenant)
                 return .success(standing(isDue: true, nil))
             }
@@ -232,6 +225,7 @@ final class RenewalRun {
         // A refresh token is not put away while another replica may be exchanging it; the rest needs no lease.
         if decision == .retire, current.record.held?.refreshToken == nil { lease = nil }
         if urgency == .caller, let failure = failureToShare() { return .failure(.ended(.failure(failure))) }
+        if let fault = clientFault() { return .failure(.ended(.failure(fault))) }
         attempt.rules = provider.rules(for: grant, of: tenant)
         if let lease, !isGone || lease.isOpen { reachableFor = await provider.records.reachableFor() }
         return .success(
@@ -280,11 +274,6 @@ final class RenewalRun {
     /// Takes a place at the provider and the lease, in that order, and asks until there is something to store or to give up.
     /// - Returns: the step that follows; nil where there is nothing to ask any more.
     private func converse(_ first: RenewalAttempt.Step) async throws(BrokerError) -> RenewalAttempt.Step? {
-        if let grant, let error = provider.clientFaults.standing(tenant, grant) {
-            // Whether memory is right is to be known first.
-            if isAssumed { return next(.refused) }
-            throw decision.isUpgrade ? error.asFailedUpgrade : error
-        }
         guard let server = try await serverToAsk() else { return nil }
         self.server = server
         let spends = grant?.spendsRefreshToken == true
@@ -367,9 +356,10 @@ final class RenewalRun {
                 LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
             provider.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
         }
-        let (answer, trace) = try await keepingLease { () async throws(BrokerError) in
+        let (answer, trace, isAnswered) = try await keepingLease { () async throws(BrokerError) in
             await self.provider.endpoint.send(call, limit: limit)
         }
+        if isAnswered { lastAnswer = .other }
         return await outcome(of: answer, to: call, trace: call.grant.spendsRefreshToken ? trace : .none)
     }
 
@@ -379,14 +369,13 @@ final class RenewalRun {
         let isUpgrade = decision.isUpgrade && call.grant == grant
         failure = answer.error ?? failure
         isUpgradeDead = false
-        unexplainedStatus = nil
         var retry = RenewalAttempt.Retry.scheduled
         switch answer {
         case .granted(let response)
         where call.grant.spendsRefreshToken && current.record.held?.isOfOtherUser(than: response) == true:
             provider.log.error(
                 "subject_changed", LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
-            ending = .otherUser
+            (ending, isClientAccepted) = (.otherUser, true)
             return .sessionEnded
         case .granted(let response):
             if call.grant.spendsRefreshToken, current.record.held?.learnsSubject(from: response) == true {
@@ -404,7 +393,7 @@ final class RenewalRun {
         case .refused, .refusedWithoutCause, .clientRefused:
             // No failure of an upgrade is final.
             if isUpgrade { break }
-            if case .refusedWithoutCause(_, let status) = answer { unexplainedStatus = status }
+            if case .refusedWithoutCause(_, let status) = answer { lastAnswer = .unexplained(status: status) }
             if case .clientRefused(let error) = answer {
                 if await isOutdated(refusedWith: error.errorCode) { return .denied }
                 failure = error.retrying(after: ClientFaults.pause)

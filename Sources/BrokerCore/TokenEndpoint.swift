@@ -85,7 +85,7 @@ package struct TokenEndpoint: Sendable {
         let call = try prepare(request, for: client, at: server, as: id)
         var retry = 0
         while true {
-            let (answer, _) = await send(call)
+            let answer = await send(call).answer
             switch answer {
             case .granted(let response): return response
             case .again(let error, let retryAfter):
@@ -234,9 +234,9 @@ package struct TokenEndpoint: Sendable {
         case underWay
     }
 
-    /// One call: what it brought, and what it may have left at the provider.
+    /// One call: what it brought, what it may have left at the provider, and whether the provider's answer was read.
     /// - Parameter limit: how long the call may take; nil for the transport's own limit.
-    func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, trace: Trace) {
+    func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, trace: Trace, isAnswered: Bool) {
         let (server, grant, id) = (call.server, call.grant, call.id)
         var message = call.message
         message.timeLimit = limit
@@ -251,22 +251,23 @@ package struct TokenEndpoint: Sendable {
             let (reason, isFinal) = Self.meaning(of: error, grant: grant)
             let trace: Trace =
                 error.requestMayBeUnderWay ? .underWay : error.requestMayHaveBeenProcessed ? .spent : .none
-            return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), trace)
+            return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), trace, false)
         }
         if (200..<300).contains(response.status.code) {
             if let granted = await Self.grant(response, askedAt: asked) {
-                return (.granted(granted), .none)
+                return (.granted(granted), .none, true)
             }
             log.warning(
                 "token_response_unusable", [.refresh(id), .provider(server.preset), .status(response.status)])
             // A refresh token is spent all the same, and good for another try while the provider's grace lasts.
             return (
-                grant.spendsRefreshToken ? .again(Self.unusable, retryAfter: nil) : .refused(Self.unusable), .spent
+                grant.spendsRefreshToken ? .again(Self.unusable, retryAfter: nil) : .refused(Self.unusable), .spent,
+                true
             )
         }
         let refusal = await refusal(response, as: id, at: server)
         log.warning("token_request_refused", refusal.fields)
-        return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none)
+        return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none, true)
     }
 
     private func meaning(
@@ -311,8 +312,12 @@ package struct TokenEndpoint: Sendable {
                 "The provider refused the token request with status \(refusal.status).".followed(
                     by: RefusalAdvice.sentence(of: refusal.answer, status: refusal.status, grant: grant)),
                 errorCode: refusal.answer.errorCode)
-            return refusal.answer.errorCode == nil && RefusalPattern.isAllowed(status: refusal.status)
-                ? .refusedWithoutCause(error, status: refusal.status) : .refused(error)
+            // Only what the tenant could list in `session_ending_answers`, and a proxy's page is none of that.
+            let namesNoCause =
+                refusal.answer.subStatus == nil
+                && RefusalPattern(status: refusal.status, error: nil)?.matches(
+                    status: refusal.status, refusal.answer) == true
+            return namesNoCause ? .refusedWithoutCause(error, status: refusal.status) : .refused(error)
         case .unusable: return .refused(Self.unusable)
         }
     }

@@ -12,21 +12,31 @@ package struct RenewalTrouble: Sendable, Equatable {
         package var code: String
         /// What the provider called the last one; nil where it gave no name.
         package var errorCode: String?
-        /// Since when the provider has refused the refresh token without naming a cause, each time that it was asked; nil
-        /// where its last answer was another.
-        package var unexplainedSince: Timestamp?
-        /// The HTTP status of that refusal.
-        package var status: Int?
+        /// The refusals of the refresh token without a cause, each time that the provider answered; nil where its last
+        /// answer was another.
+        package var unexplained: Unexplained?
 
         package init(
-            first: Timestamp, last: Timestamp, code: String, errorCode: String?, unexplainedSince: Timestamp? = nil,
-            status: Int? = nil
+            first: Timestamp, last: Timestamp, code: String, errorCode: String?, unexplained: Unexplained? = nil
         ) {
             self.first = first
             self.last = last
             self.code = code
             self.errorCode = errorCode
-            self.unexplainedSince = unexplainedSince
+            self.unexplained = unexplained
+        }
+    }
+
+    /// Refusals that name no cause.
+    package struct Unexplained: Sendable, Equatable {
+        package var first: Timestamp
+        package var last: Timestamp
+        /// The last one's HTTP status.
+        package var status: Int
+
+        package init(first: Timestamp, last: Timestamp, status: Int) {
+            self.first = first
+            self.last = last
             self.status = status
         }
     }
@@ -48,8 +58,8 @@ package struct RenewalTrouble: Sendable, Equatable {
 
     /// Whether the provider has refused the refresh token for an hour in a way that names no cause.
     package var isDegraded: Bool {
-        guard let failure, let since = failure.unexplainedSince else { return false }
-        return since.duration(to: failure.last) >= Self.unexplainedLimit
+        guard let unexplained = failure?.unexplained else { return false }
+        return unexplained.first.duration(to: unexplained.last) >= Self.unexplainedLimit
     }
 }
 
@@ -64,8 +74,10 @@ extension RenewalTrouble {
             json.member("last", failure.last.milliseconds)
             json.member("code", failure.code)
             json.memberIfPresent("error_code", failure.errorCode)
-            json.memberIfPresent("unexplained_since", failure.unexplainedSince?.milliseconds)
-            json.memberIfPresent("status", failure.status.map(Int64.init))
+            guard let unexplained = failure.unexplained else { return }
+            json.member("unexplained_since", unexplained.first.milliseconds)
+            json.member("unexplained_last", unexplained.last.milliseconds)
+            json.member("status", Int64(unexplained.status))
         }
     }
 
@@ -77,9 +89,12 @@ extension RenewalTrouble {
         else { return }
         failure = Failure(
             first: Timestamp(milliseconds: first), last: Timestamp(milliseconds: last), code: code.text,
-            errorCode: json["error_code"]?.string?.text,
-            unexplainedSince: json["unexplained_since"]?.integer.map { Timestamp(milliseconds: $0) },
-            status: json["status"]?.integer.map { Int(truncatingIfNeeded: $0) })
+            errorCode: json["error_code"]?.string?.text)
+        guard let since = json["unexplained_since"]?.integer, let status = json["status"]?.integer else { return }
+        failure?.unexplained = Unexplained(
+            first: Timestamp(milliseconds: since),
+            last: Timestamp(milliseconds: json["unexplained_last"]?.integer ?? last),
+            status: Int(truncatingIfNeeded: status))
     }
 }
 

@@ -160,6 +160,54 @@ internal import TokenBroker
         #expect(await broker.get().code == "illegal_configuration")
     }
 
+    /// A caller that is told of a known fault has begun no renewal.
+    @Test func `fails one renewal each half minute, however often callers ask`() async throws {
+        let broker = try await Self.make()
+        for _ in 0..<4 { for user in Self.users { #expect(await Self.get(broker, user).status == 424) } }
+        #expect(broker.log.filter { $0.contains("renewal_failed") }.count == 1)
+        broker.time.advance(by: .seconds(30))
+        for user in Self.users { #expect(await Self.get(broker, user).status == 424) }
+        #expect(broker.log.filter { $0.contains("renewal_failed") }.count == 2)
+    }
+
+    @Test func `fails one renewal each half minute where it has no user`() async throws {
+        let broker = try await Self.make(users: [])
+        for _ in 0..<5 { #expect(await broker.get().status == 424) }
+        #expect(broker.transport.seen.count == 1)
+        #expect(broker.log.filter { $0.contains("renewal_failed") }.count == 1)
+    }
+
+    @Test func `is accepted where the provider grants another user's token`() async throws {
+        let broker = try await Self.make(users: ["user1"])
+        broker.transport.always(.json(200, BrokerHarness.token("first", refresh: "r2", expiresIn: 1, userID: 7)))
+        #expect(await Self.get(broker, "user1", "&minimum_lifetime=0").status == 200)
+        broker.time.advance(by: .seconds(1))
+        broker.transport.always(Self.refusal)
+        #expect(await Self.get(broker, "user1").status == 424)
+        broker.time.advance(by: .seconds(30))
+        broker.transport.always(
+            .decide { seen in
+                seen.form["grant_type"] == "refresh_token"
+                    ? .json(200, BrokerHarness.token("other", userID: 8)) : Self.refusal
+            })
+        _ = await Self.get(broker, "user1")
+        #expect(broker.log.contains { $0.contains("subject_changed") })
+        #expect(broker.log.filter { $0.contains("client_accepted") }.count == 1)
+    }
+
+    /// The refusal of a refresh token that another secret was granted ends no session, and yet the client is accepted.
+    @Test func `is accepted where the provider refuses a grant of the earlier secret`() async throws {
+        let broker = try await Self.make(users: ["user1"])
+        await broker.makeTenant("t1", Self.tenant.replacing("s1", with: "s2"))
+        #expect(await Self.get(broker, "user1").status == 424)
+        broker.time.advance(by: .seconds(30))
+        broker.transport.always(.json(400, #"{"error": "invalid_grant"}"#))
+        let answer = await Self.get(broker, "user1")
+        #expect((answer.status, answer.code) == (502, "unexpected_error"))
+        #expect(broker.log.filter { $0.contains("client_accepted") }.count == 1)
+        #expect(await broker.status(storageKey: "user1").isLoggedIn == true)
+    }
+
     @Test func `is one of its tenant and no other`() async throws {
         let broker = try await Self.make()
         #expect(await Self.get(broker, "user1").status == 424)
@@ -196,6 +244,60 @@ internal import TokenBroker
         for broker in [one, two] { broker.transport.always(.json(200, BrokerHarness.token("new"))) }
         #expect(await Self.get(two, "user1").token == "new")
         #expect(await Self.get(one, "user2").token == "new")
+    }
+
+    @Test func `is told of again in its second outage by a replica that did not hear of the first one's end`()
+        async throws
+    {
+        for isFirst in [true, false] {
+            let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+            await one.makeTenant("t1", Self.tenant)
+            for user in Self.users { await one.set("a", refresh: "r-\(user)", lifetime: .zero, storageKey: user) }
+            for broker in [one, two] { broker.transport.always(Self.refusal) }
+            #expect(await Self.get(one, "user1").status == 424)
+            #expect(await Self.get(two, "user2").status == 424)
+            one.time.advance(by: .seconds(30))
+            one.transport.always(.json(200, BrokerHarness.token("new")))
+            #expect(await Self.get(one, "user1").token == "new")
+            one.transport.always(Self.refusal)
+            for broker in isFirst ? [one, two] : [two, one] {
+                #expect(await Self.get(broker, "user3").status == 424)
+            }
+            #expect(try await Self.notices(one).count == 2)
+            for broker in [one, two] { #expect(broker.log.filter { $0.contains("client_refused") }.count == 2) }
+            #expect(two.log.filter { $0.contains("client_accepted") }.count == 1)
+        }
+    }
+
+    @Test func `is one fault for ten minutes after its last refusal`() async throws {
+        for (pause, isNew) in [(629_999, false), (630_000, true)] {
+            let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+            await one.makeTenant("t1", Self.tenant)
+            await one.set("a", refresh: "r", lifetime: .zero, storageKey: "user1")
+            for broker in [one, two] {
+                broker.transport.always(Self.refusal)
+                #expect(await Self.get(broker, "user1").status == 424)
+            }
+            one.time.advance(by: .milliseconds(pause))
+            for broker in [one, two] { #expect(await Self.get(broker, "user1").status == 424) }
+            #expect(try await Self.notices(one).count == (isNew ? 2 : 1))
+            #expect(one.log.filter { $0.contains("client_refused") }.count == (isNew ? 2 : 1))
+        }
+    }
+
+    @Test func `is asked for after half a minute though the clock has gone back an hour`() async throws {
+        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+        await one.makeTenant("t1", Self.tenant)
+        await one.set("a", refresh: "r", lifetime: .zero, storageKey: "user1")
+        one.transport.always(Self.refusal)
+        two.transport.always(Self.refusal)
+        #expect(await Self.get(one, "user1").status == 424)
+        one.time.moveClock(by: .seconds(-3600))
+        one.time.advance(by: .seconds(30))
+        let answer = await Self.get(one, "user1", "&policy=local_force_refresh")
+        #expect((answer.status, answer.retryAfter) == (424, 30))
+        #expect(one.transport.seen.count == 2)
+        #expect(try await Self.notices(one).count == 1)
     }
 
     @Test func `is told of once though the store fails`() async throws {

@@ -82,7 +82,8 @@ internal import TokenBroker
     @Test(
         arguments: [
             (.json(400, ""), true), (.json(403, "{}"), true), (.json(400, #"{"error": "invalid_scope"}"#), false),
-            (.json(503, ""), false), (.failure(.connectFailed), false),
+            (.json(503, ""), false), (.failure(.connectFailed), true),
+            (.failure(.connectionLost(requestSent: true)), true),
         ] as [(ScriptedTransport.Step, Bool)])
     func `must be the provider's answer all the time`(step: ScriptedTransport.Step, isSame: Bool) async throws {
         let broker = try await Self.make()
@@ -96,7 +97,32 @@ internal import TokenBroker
         #expect(await Self.state(broker) == (isSame ? "degraded" : "active"))
     }
 
-    @Test(arguments: [(400, #"{"error": "invalid_request"}"#), (401, #"{"sub_status": 6001}"#), (408, "")])
+    @Test func `lasts until the provider's last refusal, and not until a later call that it did not answer`()
+        async throws
+    {
+        let broker = try await Self.make()
+        #expect(await broker.get().status == 502)
+        broker.time.advance(by: .seconds(3600))
+        broker.transport.always(.failure(.connectFailed))
+        #expect(await broker.get().status == 503)
+        #expect(await Self.state(broker) == "active")
+    }
+
+    @Test func `with 401 points to the client, for an expired secret is refused so as well`() async throws {
+        let broker = try await Self.make(status: 401)
+        #expect(await broker.get().status == 502)
+        broker.time.advance(by: .seconds(3600))
+        let answer = await broker.get()
+        #expect(await Self.state(broker) == "degraded")
+        #expect(!Self.namesRemedy(answer))
+        #expect(answer.json["detail"]?.text?.contains("client_secret") == true)
+    }
+
+    @Test(
+        arguments: [
+            (400, #"{"error": "invalid_request"}"#), (401, #"{"sub_status": 6001}"#), (408, ""),
+            (403, "<html>Forbidden</html>"), (400, "[]"),
+        ])
     func `is none where there is a cause, or the moment is to blame`(status: Int, body: String) async throws {
         let broker = try await Self.make(body, status: status)
         #expect(await broker.get().status == 502)
@@ -127,7 +153,7 @@ internal import TokenBroker
         #expect(trouble.failure?.first == ManualTime.beginning)
         #expect(trouble.failure?.last == ManualTime.beginning.advanced(by: .seconds(60)))
         #expect((trouble.failure?.code, trouble.failure?.errorCode) == ("unexpected_error", "invalid_scope"))
-        #expect(trouble.failure?.unexplainedSince == nil)
+        #expect(trouble.failure?.unexplained == nil)
         #expect(RenewalTrouble(decoding: trouble.encoded) == trouble)
         #expect(RenewalTrouble(decoding: Array("{}".utf8)) == nil)
     }
