@@ -179,9 +179,9 @@ internal import TokenBroker
 
     @Test func `is accepted where the provider grants another user's token`() async throws {
         let broker = try await Self.make(users: ["user1"])
-        broker.transport.always(.json(200, BrokerHarness.token("first", refresh: "r2", expiresIn: 1, userID: 7)))
-        #expect(await Self.get(broker, "user1", "&minimum_lifetime=0").status == 200)
-        broker.time.advance(by: .seconds(1))
+        broker.transport.always(.json(200, BrokerHarness.token("first", refresh: "r2", userID: 7)))
+        #expect(await Self.get(broker, "user1").status == 200)
+        broker.time.advance(by: .seconds(3600))
         broker.transport.always(Self.refusal)
         #expect(await Self.get(broker, "user1").status == 424)
         broker.time.advance(by: .seconds(30))
@@ -193,19 +193,6 @@ internal import TokenBroker
         _ = await Self.get(broker, "user1")
         #expect(broker.log.contains { $0.contains("subject_changed") })
         #expect(broker.log.filter { $0.contains("client_accepted") }.count == 1)
-    }
-
-    /// The refusal of a refresh token that another secret was granted ends no session, and yet the client is accepted.
-    @Test func `is accepted where the provider refuses a grant of the earlier secret`() async throws {
-        let broker = try await Self.make(users: ["user1"])
-        await broker.makeTenant("t1", Self.tenant.replacing("s1", with: "s2"))
-        #expect(await Self.get(broker, "user1").status == 424)
-        broker.time.advance(by: .seconds(30))
-        broker.transport.always(.json(400, #"{"error": "invalid_grant"}"#))
-        let answer = await Self.get(broker, "user1")
-        #expect((answer.status, answer.code) == (502, "unexpected_error"))
-        #expect(broker.log.filter { $0.contains("client_accepted") }.count == 1)
-        #expect(await broker.status(storageKey: "user1").isLoggedIn == true)
     }
 
     @Test func `is one of its tenant and no other`() async throws {
@@ -264,8 +251,10 @@ internal import TokenBroker
                 #expect(await Self.get(broker, "user3").status == 424)
             }
             #expect(try await Self.notices(one).count == 2)
-            for broker in [one, two] { #expect(broker.log.filter { $0.contains("client_refused") }.count == 2) }
-            #expect(two.log.filter { $0.contains("client_accepted") }.count == 1)
+            // The other one is told by the record, or by the lease, and does not ask.
+            let first = isFirst ? one : two
+            #expect(first.log.filter { $0.contains("client_refused") }.count == 2)
+            #expect(first.log.filter { $0.contains("client_accepted") }.count == 1)
         }
     }
 
