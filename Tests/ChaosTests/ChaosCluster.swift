@@ -150,7 +150,7 @@ struct ChaosCluster {
                     database: name, port: needsRelays ? relay.port : isPooled ? pooler.port : nil),
                 "DATABASE_POOLER": "\(isPooled)", "DATABASE_LISTEN_URL": polling.contains(index) ? "" : listenURL,
                 "DATABASE_CONNECTIONS": "8", "JOURNAL_DIR": journal, "SHUTDOWN_GRACE": "5",
-                "PROVIDER_TIMEOUT": "\(Self.providerTimeoutSeconds)", "EVENT_LOOPS": "2",
+                "PROVIDER_TIMEOUT": "\(Self.providerTimeoutSeconds)", "EVENT_LOOPS": "2", "RENEWAL_PATIENCE": "1",
             ]
             var clock: ChaosClock?
             if clocks.contains(index), let clockLibrary {
