@@ -60,13 +60,8 @@ package final class WebDriver: Sendable {
             exec /usr/bin/setpriv --pdeathsig KILL -- \(Self.chromium) "$@"
 
             """)
-        process = try await TestProcess.start(
-            [Self.program, "--port=0"], environment: ["HOME": directory.path, "TMPDIR": directory.path])
-        let announcement = "ChromeDriver was started successfully on port "
-        let line = try await process.line { $0.hasPrefix(announcement) }
-        guard let port = UInt16(line.dropFirst(announcement.count).prefix { $0.isNumber }) else {
-            throw Failure("no port: \(line)")
-        }
+        let port: UInt16
+        (process, port) = try await Self.launch(in: directory)
         baseURL = "http://127.0.0.1:\(port)"
         var configuration = HTTPSClientConfiguration()
         configuration.targets = .everything
@@ -78,6 +73,28 @@ package final class WebDriver: Sendable {
         configuration.maximumBodyBytes = 16 << 20
         client = try HTTPSClient(
             configuration: configuration, loop: PostgresServer.loop, resolver: PostgresServer.resolver)
+    }
+
+    /// Starts chromedriver, and returns the port that it listens on. It takes one that is free for IPv6 and ends where that
+    /// is not free for IPv4: then it is started again.
+    private static func launch(in directory: BrowserDirectory) async throws -> (TestProcess, UInt16) {
+        let announcement = "ChromeDriver was started successfully on port "
+        var starts = 0
+        while true {
+            starts += 1
+            let process = try await TestProcess.start(
+                [program, "--port=0"], environment: ["HOME": directory.path, "TMPDIR": directory.path])
+            do {
+                let line = try await process.line { $0.hasPrefix(announcement) }
+                guard let port = UInt16(line.dropFirst(announcement.count).prefix { $0.isNumber }) else {
+                    throw Failure("no port: \(line)")
+                }
+                return (process, port)
+            } catch {
+                let isTaken = process.timedLines.contains { $0.text.contains("port not available") }
+                guard isTaken, starts < 5 else { throw error }
+            }
+        }
     }
 
     /// Starts a browser with a profile of its own: it shares no cookie with another.
