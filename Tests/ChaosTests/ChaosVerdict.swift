@@ -175,7 +175,9 @@ struct ChaosVerdict {
         if isCutOff { return "a disturbed way to the provider" }
         let cause = state.disturbances.first { disturbance in
             disturbance.kind != .listen && disturbance.kind != .provider
-                && disturbance.overlaps(received - 500, finished + 1500)
+                // A replica that is connecting to the database again cannot store what it was granted, and another one asks again.
+                && disturbance.overlaps(
+                    received - (disturbance.kind.takesDatabase ? Self.aftermath : 500), finished + 1500)
         }
         guard isAnnounced, let cause else { return nil }
         return "an unknown outcome (\(cause.kind.rawValue))"
