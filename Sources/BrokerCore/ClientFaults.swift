@@ -212,10 +212,8 @@ final class ClientFaults: Sendable {
     private static func id(_ tenant: TenantName) -> RecordID { RecordID(.trouble, tenant) }
 
     private func shared(_ tenant: TenantName) async throws(StoreError) -> (content: Content?, version: Int64)? {
-        guard let stored = try await records.vault.readSealed(Self.id(tenant)) else { return nil }
-        // One that cannot be read says nothing, and can be replaced.
-        guard let record = try? records.vault.open(stored),
-            let json = try? JSONValue(parsing: record.content.revealedBytes),
+        guard let stored = try await records.note(Self.id(tenant)) else { return nil }
+        guard let json = stored.content.flatMap({ try? JSONValue(parsing: $0.revealedBytes) }),
             let configuration = json["configuration"]?.integer, let since = json["since"]?.integer,
             let until = json["until"]?.integer
         else { return (nil, stored.version) }
@@ -232,9 +230,7 @@ final class ClientFaults: Sendable {
             json.member("since", content.since.milliseconds)
             json.member("until", content.until.milliseconds)
         }
-        let record = OpenRecord(
-            id: Self.id(tenant), version: records.nextVersion(after: version ?? 0), content: SecretBytes(bytes),
-            expires: content.until.advanced(by: Self.memory))
-        return version.map { .replace(record, version: $0) } ?? .insert(record)
+        return records.change(
+            ofNote: bytes, Self.id(tenant), until: content.until.advanced(by: Self.memory), over: version)
     }
 }

@@ -144,26 +144,6 @@ final class CredentialsRecords: Sendable {
         return (content, .remove(Self.asideID(id), version: record.version))
     }
 
-    /// What renewals have failed with so far, with the version of the record that says so; nil where there is none. One that
-    /// cannot be read says nothing, and can be replaced.
-    func trouble(_ id: CredentialsID) async throws(StoreError) -> (content: RenewalTrouble?, version: Int64)? {
-        guard let stored = try await vault.readSealed(Self.troubleID(id)) else { return nil }
-        guard let record = try? vault.open(stored) else { return (nil, stored.version) }
-        return (RenewalTrouble(decoding: record.content.revealedBytes), stored.version)
-    }
-
-    /// The change that has it say so.
-    /// - Parameter version: of the record as it stands; nil where there is none.
-    func change(of trouble: RenewalTrouble, _ id: CredentialsID, over version: Int64?) -> VaultChange {
-        let record = OpenRecord(
-            id: Self.troubleID(id), version: nextVersion(after: version ?? 0), content: SecretBytes(trouble.encoded),
-            expires: time.now.advanced(by: Self.troubleLife))
-        return version.map { .replace(record, version: $0) } ?? .insert(record)
-    }
-
-    /// For how long a failure is remembered that is the last one.
-    private static let troubleLife: Duration = .seconds(30 * 86_400)
-
     // MARK: Writing
 
     /// Writes `record` in place of exactly `current`.
@@ -424,10 +404,6 @@ final class CredentialsRecords: Sendable {
 
     static func recordID(_ id: CredentialsID) -> RecordID {
         RecordID(.credentials, id.tenant, key: id.storageKey.description)
-    }
-
-    static func troubleID(_ id: CredentialsID) -> RecordID {
-        RecordID(.trouble, id.tenant, key: id.storageKey.description)
     }
 
     static func asideID(_ id: CredentialsID) -> RecordID {

@@ -249,8 +249,7 @@ package final class ExpiryJob: Sendable {
     ) async throws(StoreError) {
         let (records, now) = (credentials.records, time.now)
         let standing = try await records.trouble(id)
-        var trouble = standing?.content ?? RenewalTrouble(version: due.version)
-        if trouble.version != due.version { trouble = RenewalTrouble(version: due.version) }
+        var trouble = RenewalTrouble(version: due.version, after: standing?.content)
         trouble.isExpiryTold = true
         try await tell(
             id, held, due, from: mark, next: schedule.laterMark(of: held, now: now),

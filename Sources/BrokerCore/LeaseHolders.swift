@@ -1,5 +1,7 @@
+internal import CredentialStore
 internal import ExternalText
 internal import OAuth
+internal import Renewal
 internal import Synchronization
 
 /// The names under which this process holds leases, and what it knows of the holders that it reads in the store.
@@ -55,6 +57,13 @@ final class LeaseHolders: Sendable {
             if state.active.contains(WireText(name)) { return false }
             return isOnlyWriter || name.utf8.starts(with: state.prefix)
         }
+    }
+
+    /// A lease that was read, as an attempt of this process sees it.
+    func standing(_ lease: Lease) -> StandingLease {
+        StandingLease(
+            holder: lease.holder, remaining: lease.remaining, sinceFirstUse: lease.sinceFirstUse,
+            isGivenUp: lease.wasGivenUp, isHolderGone: isGone(lease.holder), isOpen: lease.isOpen)
     }
 
     private static func prefix(of lineage: String) -> [UInt8] { Array("\(lineage).".utf8) }

@@ -130,9 +130,7 @@ extension CredentialsProvider {
         guard publication.conflicts < 32 else { throw .conflict }
         var other: StandingLease?
         if let lease, lease.holder != publication.holder, publication.holder != nil, !lease.hasRunOut {
-            other = StandingLease(
-                holder: lease.holder, remaining: lease.remaining, sinceFirstUse: lease.sinceFirstUse,
-                isGivenUp: lease.wasGivenUp, isHolderGone: holders.isGone(lease.holder), isOpen: lease.isOpen)
+            other = holders.standing(lease)
             // A wait for a lease is not counted, which may last as long as its holder's tries.
             publication.conflicts -= 1
         }

@@ -30,8 +30,7 @@ extension RenewalRun {
             return nil
         }
         let (now, error) = (provider.time.now, reason())
-        var trouble = standing?.content ?? RenewalTrouble(version: version)
-        if trouble.version != version { trouble = RenewalTrouble(version: version) }
+        var trouble = RenewalTrouble(version: version, after: standing?.content)
         var failed = trouble.failure ?? RenewalTrouble.Failure(first: now, last: now, code: "", errorCode: nil)
         (failed.last, failed.code, failed.errorCode) = (now, error.code.rawValue, error.errorCode)
         switch lastAnswer {

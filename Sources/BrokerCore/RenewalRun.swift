@@ -228,14 +228,7 @@ final class RenewalRun {
         if let fault = clientFault() { return .failure(.ended(.failure(fault))) }
         attempt.rules = provider.rules(for: grant, of: tenant)
         if let lease, !isGone || lease.isOpen { reachableFor = await provider.records.reachableFor() }
-        return .success(
-            standing(
-                isDue: true,
-                lease.map { lease in
-                    StandingLease(
-                        holder: lease.holder, remaining: lease.remaining, sinceFirstUse: lease.sinceFirstUse,
-                        isGivenUp: lease.wasGivenUp, isHolderGone: isGone, isOpen: lease.isOpen)
-                }))
+        return .success(standing(isDue: true, lease.map(provider.holders.standing)))
     }
 
     private func standing(isDue: Bool, _ lease: StandingLease?) -> RenewalAttempt.Standing {

@@ -56,6 +56,11 @@ package struct RenewalTrouble: Sendable, Equatable {
         self.isExpiryTold = isExpiryTold
     }
 
+    /// What goes on from a record as it stands, which says nothing of another version.
+    package init(version: Int64, after standing: RenewalTrouble?) {
+        self = standing.flatMap { $0.version == version ? $0 : nil } ?? RenewalTrouble(version: version)
+    }
+
     /// Whether the provider has refused the refresh token for an hour in a way that names no cause.
     package var isDegraded: Bool {
         guard let unexplained = failure?.unexplained else { return false }

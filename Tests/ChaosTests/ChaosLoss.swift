@@ -16,6 +16,8 @@ struct Loss {
 
     /// How much of a grace period is enough for a second try.
     private static let enough: Moment = 2000
+    /// How long its caller waits for an answer at least.
+    private static let callLimit = Moment(ChaosCluster.providerTimeoutSeconds) * 1000 - 200
     /// How long a replica takes to keep what it was given, at most.
     private static let keeping: Moment = 1000
 
@@ -82,7 +84,7 @@ struct Loss {
         grace: Moment
     ) -> Moment? {
         let duration = moment - fatal.request.receivedAt
-        guard duration >= Moment(ChaosCluster.providerTimeoutSeconds) * 1000 - 200 else { return nil }
+        guard duration >= callLimit else { return nil }
         let isAfterAnother = presentations.contains { other in
             other.generation == fatal.generation && other.request.refresh?.outcome == .rotated
                 && other.request.receivedAt > fatal.request.receivedAt && other.request.receivedAt + grace <= moment
@@ -94,8 +96,7 @@ struct Loss {
     private static func wasKept(_ request: RequestRecord, _ disturbances: [Disturbance]) -> Bool {
         guard request.outcome == .answered(status: 200), let finished = request.finishedAt else { return false }
         if let fault = request.fault, fault != .answer { return false }
-        let limit = Moment(ChaosCluster.providerTimeoutSeconds) * 1000 - 200
-        if finished - request.receivedAt >= limit { return false }
+        if finished - request.receivedAt >= callLimit { return false }
         return !disturbances.contains { disturbance in
             switch disturbance.kind {
             case .link: disturbance.overlaps(request.receivedAt, finished + 100)
