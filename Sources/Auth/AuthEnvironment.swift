@@ -58,7 +58,8 @@ public final class AuthEnvironment: Sendable {
 
     /// - Parameters:
     ///   - trustedCAFile: a PEM file of more root certificates for calls to providers.
-    ///   - allowsInsecureProviders: allows `http://` providers and private addresses: for development only.
+    ///   - allowsInsecureProviders: allows `http://` providers and private addresses, link-local ones excepted: for development
+    ///     only.
     ///   - logger: called from any thread for events of level info and above; must not block.
     public convenience init(
         storage: Storage, trustedCAFile: String? = nil, allowsInsecureProviders: Bool = false, logger: Logger? = nil
@@ -76,7 +77,7 @@ public final class AuthEnvironment: Sendable {
         self.time = time
         self.storage = storage
         self.trustedCAFile = trustedCAFile
-        providerTargets = allowsInsecureProviders ? .everything : TargetPolicy()
+        providerTargets = allowsInsecureProviders ? .development : TargetPolicy()
         log = Log(threshold: logger == nil ? .error : .info, time: time) { line in
             logger?(String(decoding: line, as: UTF8.self))
         }

@@ -75,12 +75,14 @@ package struct NetworkAddress: Sendable, Hashable, CustomStringConvertible {
         return NetworkAddress(bits: kept == 0 ? 0 : bits & (UInt128.max << UInt128(128 - kept)))
     }
 
-    /// `192.0.2.1`, `2001:db8::1`.
-    package var description: String {
+    var ip: SocketAddress.IP {
         var bytes = (0..<16).map { UInt8(truncatingIfNeeded: bits >> UInt128(120 - 8 * $0)) }
         if isIPv4 { bytes.removeFirst(12) }
-        return SocketAddress(ip: isIPv4 ? .v4(bytes) : .v6(bytes, scope: 0), port: 0).host
+        return isIPv4 ? .v4(bytes) : .v6(bytes, scope: 0)
     }
+
+    /// `192.0.2.1`, `2001:db8::1`.
+    package var description: String { SocketAddress(ip: ip, port: 0).host }
 }
 
 /// What a limit for each client counts by: an IPv4 address, or the /64 prefix of an IPv6 address, since one subscriber has
@@ -133,6 +135,12 @@ package struct NetworkRange: Sendable, Hashable {
 
     /// Whether the range is one address.
     package var isSingleAddress: Bool { length == (prefix.isIPv4 ? 32 : 128) }
+
+    /// Whether it is a part of 169.254.0.0/16 or of fe80::/10, or one address where a cloud gives out credentials.
+    package var isLinkLocalOrMetadataService: Bool {
+        let ip = prefix.ip
+        return isSingleAddress && ip.isMetadataService || ip.isLinkLocal && length >= (prefix.isIPv4 ? 16 : 10)
+    }
 
     package func contains(_ address: NetworkAddress) -> Bool {
         address.isIPv4 == prefix.isIPv4 && address.prefix(bits: length) == prefix

@@ -27,17 +27,32 @@ extension SocketAddress.IP {
     /// Cloud, Azure (and its host agent), Oracle Cloud and Alibaba Cloud, and what gives AWS's containers their roles. Also
     /// by way of NAT64 (RFC 6052, RFC 8215) or 6to4 (RFC 3056).
     package var isMetadataService: Bool {
-        guard case .v6(let bytes, _) = unmapped else { return Self.metadataServices.contains(unmapped) }
+        switch unmapped {
+        // Without the interface, which does not make it another address.
+        case .v6(let bytes, _) where Self.metadataServices.contains(.v6(bytes, scope: 0)): true
+        default: embedded.contains(where: Self.metadataServices.contains)
+        }
+    }
+
+    /// Whether it is of the link and not routed: 169.254.0.0/16 (RFC 3927 §1.5) and fe80::/10 (RFC 4291 §2.5.6). Also by way of
+    /// NAT64 or 6to4, and IPv4-compatible (RFC 4291 §2.5.5.1).
+    package var isLinkLocal: Bool {
+        if case .v6(let bytes, _) = unmapped, bytes[0] == 0xfe, bytes[1] & 0xc0 == 0x80 { return true }
+        return embedded.contains { if case .v4(let bytes) = $0 { bytes.starts(with: [169, 254]) } else { false } }
+    }
+
+    /// The IPv4 addresses that it may stand for.
+    private var embedded: [SocketAddress.IP] {
+        guard case .v6(let bytes, _) = unmapped else { return [unmapped] }
         if bytes.starts(with: [0, 0x64, 0xff, 0x9b]) {
             // How long the prefix is decides where the IPv4 address stands, and in a network's own part the network does
             // (RFC 6052 §2.2): octet 8 is never part of it.
-            return [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]].contains { places in
-                Self.metadataServices.contains(.v4(places.map { bytes[$0] }))
+            return [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]].map { places in
+                .v4(places.map { bytes[$0] })
             }
         }
-        if bytes.starts(with: [0x20, 0x02]) { return Self.metadataServices.contains(.v4(Array(bytes[2..<6]))) }
-        // Without the interface, which does not make it another address.
-        return Self.metadataServices.contains(.v6(bytes, scope: 0))
+        if bytes.starts(with: [0x20, 0x02]) { return [.v4(Array(bytes[2..<6]))] }
+        return bytes[..<12].allSatisfy { $0 == 0 } ? [.v4(Array(bytes[12...]))] : []
     }
 
     private static let metadataServices: Set<SocketAddress.IP> = Set(

@@ -93,7 +93,8 @@ enum Command: Equatable {
           TOKEN_BROKER_ADMIN_KEY *               the operator's API key, 32 to 512 random characters; or several as
                                                  name:key, comma-separated; the embedded store makes one (admin.key)
           TOKEN_BROKER_TRUSTED_CA_FILE           PEM file of more root certificates for calls to providers
-          TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS  true allows http:// providers and private addresses: development only
+          TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS  true allows http:// providers and private addresses, but
+                                                 link-local ones: development only
           TOKEN_BROKER_ALLOW_HTTP_PROVIDERS      true allows http:// providers at public addresses and in
                                                  PROVIDER_NETWORKS; default false
           TOKEN_BROKER_PROVIDER_NETWORKS         private networks in which providers may be, comma-separated, such as

@@ -221,12 +221,15 @@ struct Configuration: Sendable {
     }
 
     private static func providerTargets(_ reader: inout EnvironmentReader) -> TargetPolicy {
-        let allowsEverything = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
-        var targets = TargetPolicy()
-        targets.allowsHTTP = reader.bool("ALLOW_HTTP_PROVIDERS") ?? false
+        let isInsecure = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
+        var targets = isInsecure ? TargetPolicy.development : TargetPolicy()
+        if reader.bool("ALLOW_HTTP_PROVIDERS") ?? false { targets.allowsHTTP = true }
         let networks = Self.networks("PROVIDER_NETWORKS", &reader)
-        if !networks.isEmpty, allowsEverything {
-            reader.fault("PROVIDER_NETWORKS", "has no effect with TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true")
+        if isInsecure, !networks.allSatisfy(\.isLinkLocalOrMetadataService) {
+            reader.fault(
+                "PROVIDER_NETWORKS",
+                "has no effect with TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true, but for link-local addresses and those "
+                    + "where clouds give out credentials")
         }
         if networks.contains(where: { !$0.isSingleAddress && $0.contains(NetworkAddress(Self.metadataService)) }) {
             reader.fault(
@@ -235,7 +238,7 @@ struct Configuration: Sendable {
                     + "addresses instead")
         }
         targets.networks = networks
-        return allowsEverything ? .everything : targets
+        return targets
     }
 
     private static let metadataService = SocketAddress.IP.v4([169, 254, 169, 254])

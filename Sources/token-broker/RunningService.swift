@@ -169,11 +169,12 @@ struct RunningService {
     }
 
     private static func report(_ targets: TargetPolicy, _ log: Log) {
-        if targets == .everything { return log.warning("insecure_providers_allowed", []) }
-        if targets.allowsHTTP { log.warning("http_providers_allowed", []) }
-        if let networks = targets.networks, !networks.isEmpty {
-            log.info("provider_networks_allowed", [.count(networks.count)])
+        if targets.unlisted != .none {
+            log.warning("insecure_providers_allowed", [])
+        } else if targets.allowsHTTP {
+            log.warning("http_providers_allowed", [])
         }
+        if !targets.networks.isEmpty { log.info("provider_networks_allowed", [.count(targets.networks.count)]) }
     }
 
     /// Brings the schema of the configuration's database up to date.

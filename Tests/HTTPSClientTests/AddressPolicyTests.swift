@@ -150,6 +150,40 @@ final class ScriptedLookUp: Sendable {
         #expect(TargetPolicy.everything.allows(try #require(SocketAddress(numericHost: address, port: 443))))
     }
 
+    @Test(arguments: [
+        ("127.0.0.1", true), ("::1", true), ("10.0.0.1", true), ("192.168.1.1", true), ("fd00::1", true),
+        ("8.8.8.8", true), ("0.0.0.0", true),
+        ("169.253.255.255", true), ("169.254.0.0", false), ("169.254.1.1", false), ("169.254.255.255", false),
+        ("169.255.0.0", true), ("fe7f:ffff::1", true), ("fe80::", false), ("fe80::1", false),
+        ("febf:ffff::1", false), ("fec0::1", true),
+        ("::ffff:169.254.1.1", false), ("::ffff:169.253.255.255", true), ("::169.254.1.1", false),
+        ("64:ff9b::a9fe:101", false), ("64:ff9b::a9fd:101", true), ("64:ff9b:1::a9fe:101", false),
+        ("2002:a9fe:101::", false), ("2002:a9ff:101::", true),
+        ("169.254.169.254", false), ("169.254.170.2", false), ("100.100.100.200", false), ("100.100.100.201", true),
+        ("168.63.129.16", false), ("192.0.0.192", false), ("192.0.0.191", true), ("fd00:ec2::254", false),
+        ("fd00:ec2::253", true), ("::ffff:169.254.169.254", false), ("64:ff9b::a9fe:a9fe", false),
+    ])
+    func `development opens neither link-local addresses nor what gives out credentials`(
+        address: String, isAllowed: Bool
+    ) throws {
+        let address = try #require(SocketAddress(numericHost: address, port: 443))
+        #expect(TargetPolicy.development.allows(address) == isAllowed)
+        #expect(TargetPolicy.everything.allows(address))
+    }
+
+    @Test(arguments: [
+        (["169.254.7.0/24"], "169.254.7.1", true), (["169.254.7.0/24"], "169.254.8.0", false),
+        (["169.254.169.254"], "169.254.169.254", true), (["169.254.169.0/24"], "169.254.169.254", false),
+        (["fe80::/10"], "fe80::1", true), (["fe80::1"], "fe80::2", false), (["fe80::1"], "10.0.0.1", true),
+    ])
+    func `development opens such an address where it is listed`(
+        networks: [String], address: String, isAllowed: Bool
+    ) throws {
+        var policy = TargetPolicy.development
+        policy.networks = networks.compactMap(NetworkRange.init(parsing:))
+        #expect(policy.allows(try #require(SocketAddress(numericHost: address, port: 443))) == isAllowed)
+    }
+
     @Test func `plain HTTP alone opens no way to private addresses`() async throws {
         let server = try await TLSTestServer(tls: nil, [.serve(answer("{}"))])
         try await withClient([set(\.targets, TargetPolicy(allowsHTTP: true))]) { client in
