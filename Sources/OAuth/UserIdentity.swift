@@ -46,8 +46,9 @@ extension HeldCredentials {
         if let own = identity.subject, let theirs = other.subject { return own != theirs }
         if let own = identity.userID, let theirs = other.userID { return own != theirs }
         // Where it is not known of what kind a name is, it is compared with every name of the other side if a `user_id`
-        // is among them. A subject alone may be a further name of the same person.
-        guard identity.isUnknown || other.isUnknown else { return false }
+        // is among them. A subject alone may be a further name of the same person, and of two names of unknown kinds
+        // the one may be a `user_id` and the other a subject: a difference logs nobody out.
+        guard identity.isUnknown != other.isUnknown else { return false }
         if !other.isUnknown, other.userID == nil { return false }
         if !identity.isUnknown, identity.userID == nil { return false }
         let own = Set([userID, identity.userID, identity.subject].compactMap(\.self))

@@ -17,6 +17,29 @@ import Testing
             now: Sample.now)
     }
 
+    /// The names of which it is known of what kind they are, on both sides, behind the plain ones.
+    private static let names: [(String, UserIdentity, String, UserIdentity, Bool)] = [
+        ("ada", UserIdentity(), "bob", UserIdentity(), false), ("ada", UserIdentity(), "ada", UserIdentity(), false),
+        ("ada", UserIdentity(), "bob", UserIdentity(userID: "bob"), true),
+        ("ada", UserIdentity(), "ada", UserIdentity(userID: "ada"), false),
+        ("ada", UserIdentity(userID: "ada"), "bob", UserIdentity(), true),
+        ("ada", UserIdentity(), "bob", UserIdentity(subject: "bob"), false),
+        ("ada", UserIdentity(subject: "ada"), "bob", UserIdentity(), false),
+        ("ada", UserIdentity(userID: "ada"), "bob", UserIdentity(userID: "bob"), true),
+        ("ada", UserIdentity(subject: "ada"), "bob", UserIdentity(subject: "bob"), true),
+        ("ada", UserIdentity(userID: "ada"), "bob", UserIdentity(subject: "bob"), false),
+        ("7", UserIdentity(userID: "7", subject: "ada"), "8", UserIdentity(userID: "8", subject: "ada"), false),
+        ("7", UserIdentity(userID: "7", subject: "ada"), "7", UserIdentity(userID: "7", subject: "bob"), true),
+    ]
+
+    @Test(arguments: names.indices)
+    func `are another user's where names of one known kind differ`(index: Int) {
+        let (own, identity, other, otherIdentity, isOther) = Self.names[index]
+        var (held, successor) = (Sample.held(userID: own), Sample.held(userID: other))
+        (held.identity, successor.identity) = (identity, otherIdentity)
+        #expect(held.isOfOtherUser(than: successor) == isOther)
+    }
+
     @Test func `a grant's own words hold`() {
         let held = granted(
             #","refresh_token":"rt-2","expires_in":60,"scope":"x","user_id":7"#, replacing: Sample.held())

@@ -65,6 +65,20 @@ internal import TokenBroker
         #expect(broker.transport.unforeseen == 0)
     }
 
+    @Test func `is not what the same subject under another user_id brings`() async throws {
+        let broker = try await Self.loggedIn(userID: "7", subject: "ada")
+        broker.transport.enqueue(
+            Self.answer("a2", userID: "8", subject: "ada"), Self.answer("a3", userID: "9"),
+            Self.answer("a4", userID: "8", subject: "bob"))
+        let renamed = await broker.get()
+        #expect((renamed.status, renamed.token, renamed.json["user_id"]?.text) == (200, "a2", "8"))
+        // From here on `8` is her name where an answer has no subject.
+        broker.time.advance(by: .seconds(3600))
+        #expect(await broker.get().code == "token_response_error")
+        #expect(await broker.restore().status == 200)
+        #expect(await broker.get().code == "token_response_error")
+    }
+
     @Test func `puts the session aside, to be restored with the tokens that it had`() async throws {
         let broker = try await Self.loggedIn()
         broker.transport.enqueue(Self.answer("canary-a2", refresh: "canary-r2", userID: "bob"))
