@@ -58,7 +58,7 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .unexpectedError: "The provider refused the request"
             case .retryableError: "The provider cannot answer now"
             case .networkError: "The provider could not be reached"
-            case .illegalConfiguration: "The provider does not accept this client"
+            case .illegalConfiguration: "The tenant's configuration does not fit the provider"
             case .illegalArgument: "A value does not fit the tenant"
             case .missingTokenContainer: "No credentials are stored"
             case .levelNotAvailable: "No credentials of that level"
@@ -101,6 +101,11 @@ package struct BrokerError: Error, Sendable, Equatable {
     package let faults: [Fault]
     /// For `method_not_allowed`: the methods that are.
     package let allowedMethods: [Method]
+    /// What kind of problem it is, in a few words.
+    package var title: String { isAboutMetadata ? "The provider's metadata cannot be used" : code.title }
+    /// For `illegal_configuration`: whether the reason is what the provider publishes about itself, or that it publishes
+    /// nothing.
+    package var isAboutMetadata = false
     /// The user's session that is over, where that is why there is nothing better to answer.
     package var session: EndedSession?
     /// What a store reported, for the log: it says where an operator must look, and no caller is told.

@@ -109,7 +109,8 @@ package final class CredentialsBroker: Sendable {
                 GrantMemory.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log),
             renewalPatience: settings.renewalPatience, callLimit: settings.providerTimeout, journal: journal)
         tenantCheck = TenantCheck(
-            servers: servers, endpoint: endpoint, transport: transport, publicBaseURL: settings.publicBaseURL)
+            servers: servers, endpoint: endpoint, transport: transport, publicBaseURL: settings.publicBaseURL,
+            callLimit: settings.providerTimeout, time: time)
         storeRecovery = StoreRecovery(vault: vault, records: credentials.records, time: time, log: log)
         expiryJob = ExpiryJob(
             vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,

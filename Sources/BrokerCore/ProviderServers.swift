@@ -65,7 +65,7 @@ package final class ProviderServers: Sendable {
         }
         let metadata = try await metadata(of: source, for: tenant)
         guard let server = configuration.server(completedBy: metadata) else {
-            throw BrokerError(.illegalConfiguration, "The issuer's metadata names no usable endpoints.")
+            throw Self.unusable("The issuer's metadata names no usable endpoints.")
         }
         return server
     }
@@ -134,11 +134,11 @@ package final class ProviderServers: Sendable {
     }
 
     /// Fetches the metadata whatever is known, for a tenant that is being checked. What comes of it is used from then on.
-    /// - Parameter limit: for all of it.
+    /// Takes no longer than `longestFetch`.
     /// - Returns: nil for a tenant without an issuer.
-    func fetchAnew(for tenant: Tenant, within limit: Duration) async -> Result<ProviderMetadata, BrokerError>? {
+    func fetchAnew(for tenant: Tenant) async -> Result<ProviderMetadata, BrokerError>? {
         guard let source = Source(tenant.configuration) else { return nil }
-        let fetched = await fetch(source, for: tenant, until: time.monotonic.advanced(by: limit))
+        let fetched = await fetch(source, for: tenant, until: time.monotonic.advanced(by: Self.longestFetch))
         if case .success = fetched { keep(fetched, of: source, for: Self.validity) }
         return fetched
     }
@@ -162,8 +162,7 @@ package final class ProviderServers: Sendable {
             "\(origin)/.well-known/oauth-authorization-server\(trimmed)",
             "\(origin)\(trimmed)/.well-known/openid-configuration",
         ]
-        let missing = BrokerError(
-            .illegalConfiguration,
+        let missing = Self.unusable(
             "The issuer publishes no metadata at \(addresses[0]) and none at \(addresses[1]): check the issuer, or name "
                 + "endpoints.authorization and endpoints.token.")
         var failure = missing
@@ -189,15 +188,15 @@ package final class ProviderServers: Sendable {
                 if response.status == .ok {
                     do throws(Unusable) {
                         var metadata = try await InputReading.run(bytes: response.body.count) {
-                            () throws(Unusable) in try self.parse(response.body, issuer: issuer)
+                            () throws(Unusable) in
+                            try self.parse(response.body, issuer: issuer, of: tenant.configuration.client)
                         }
                         metadata.address = address
                         return .success(metadata)
                     } catch {
                         log.warning("metadata_refused", fields + [.outcome(error.reason)])
                         failure =
-                            error.detail(of: issuer, at: address).map { BrokerError(.illegalConfiguration, $0) }
-                            ?? missing
+                            error.detail(of: issuer, at: address).map(Self.unusable) ?? missing
                     }
                 } else {
                     log.warning("metadata_missing", fields + [.status(response.status)])
@@ -231,6 +230,12 @@ package final class ProviderServers: Sendable {
         return .failure(failure)
     }
 
+    private static func unusable(_ detail: String) -> BrokerError {
+        var error = BrokerError(.illegalConfiguration, detail)
+        error.isAboutMetadata = true
+        return error
+    }
+
     /// Why a document is not taken for an issuer's metadata.
     private enum Unusable: Error {
         case notMetadata
@@ -261,10 +266,12 @@ package final class ProviderServers: Sendable {
         }
     }
 
-    private func parse(_ body: [UInt8], issuer: String) throws(Unusable) -> ProviderMetadata {
+    private func parse(
+        _ body: [UInt8], issuer: String, of client: ClientConfiguration
+    ) throws(Unusable) -> ProviderMetadata {
         guard let json = try? JSONValue(parsing: body), let named = json["issuer"]?.string else { throw .notMetadata }
         // RFC 8414 §3.3: identical.
-        guard named == WireText(issuer) else { throw .otherIssuer(Self.presentable(named)) }
+        guard named == WireText(issuer) else { throw .otherIssuer(Self.presentable(named, to: client)) }
         guard let authorization = endpoint(json["authorization_endpoint"]),
             let token = endpoint(json["token_endpoint"])
         else { throw .endpoints }
@@ -283,10 +290,12 @@ package final class ProviderServers: Sendable {
         value?.array?.compactMap { $0.string.flatMap(ProviderPreset.ClientAuthentication.init) }
     }
 
-    /// An address of a provider's own that may be repeated: one of at most 200 characters that has no query. Nil for anything
-    /// else.
-    private static func presentable(_ text: WireText) -> String? {
-        guard text.count <= 200, !text.contains("?"), URLTarget(text.text) != nil else { return nil }
+    /// An address of a provider's own that may be repeated: one of at most 200 characters that has neither a query nor the
+    /// client's secret in it. Nil for anything else.
+    private static func presentable(_ text: WireText, to client: ClientConfiguration) -> String? {
+        guard text.count <= 200, !text.contains("?"), URLTarget(text.text) != nil,
+            !SentSecrets([client.clientSecret].compactMap(\.self)).areRepeated(in: text)
+        else { return nil }
         return text.text
     }
 

@@ -23,7 +23,24 @@ enum RefusalAdvice {
             "The provider misses something in the request, or knows something in it otherwise: check the tenant's "
                 + "provider and token_endpoint_auth_method."
         case "access_denied": "The user, or a policy of the provider, does not allow it."
-        default: status == 401 ? client : nil
+        case "redirect_uri_mismatch", "invalid_redirect_uri": redirectURI
+        default: sentence(ofStatus: status, isReadable: answer.isReadable)
+        }
+    }
+
+    /// For an answer that names no error that says more than its status.
+    /// - Parameter isReadable: whether it can be an authorization server's.
+    private static func sentence(ofStatus status: Int, isReadable: Bool) -> String? {
+        switch status {
+        case 401: client
+        case 403:
+            "The provider forbids the request: allow what is asked for at the provider's registration of the client, and "
+                + "calls from this broker's address where the provider or a firewall in front of it restricts them."
+        case 404: "No such endpoint is at that address: check the tenant's provider, issuer and endpoints."
+        case 400...499 where !isReadable:
+            "The answer is not an authorization server's: a proxy or another server answers there. Check the tenant's "
+                + "issuer and endpoints, and what stands between the broker and the provider."
+        default: nil
         }
     }
 
@@ -36,6 +53,7 @@ enum RefusalAdvice {
             "The client may not log users in by a code: allow the authorization code grant at the provider's registration "
                 + "of the client."
         case "invalid_client": "Check the tenant's client_id."
+        case "redirect_uri_mismatch", "invalid_redirect_uri": redirectURI
         case "invalid_request":
             "The login service misses something in the request, or knows something in it otherwise: check the tenant's "
                 + "provider, and the redirect URI at the provider's registration of the client."
@@ -46,9 +64,12 @@ enum RefusalAdvice {
         }
     }
 
-    private static let client =
+    static let client =
         "The provider does not accept the client: check the tenant's client_id, client_secret and "
         + "token_endpoint_auth_method."
+    private static let redirectURI =
+        "The provider does not know the login's redirect URI: register it there letter by letter, as the redirect_uri of the "
+        + "login_uri has it."
     private static let scopes = "The provider does not grant these scopes to the client: check the tenant's scopes."
 
     private static func name(of grant: TokenRequest.Grant) -> String {

@@ -44,10 +44,10 @@ extension RenewalRun {
         if trouble.isDegraded, case .unexplained(let status) = lastAnswer {
             // A client that is not accepted may be answered so as well, and to end sessions by that would end all of them.
             let remedy =
-                RefusalAdvice.sentence(
-                    of: TokenErrorResponse(error: nil, subStatus: nil), status: status, grant: .refreshToken)
-                ?? "If that is how it says that a session is over, add {\"status\": \(status)} to the tenant's "
-                + "session_ending_answers; or have the user log in anew."
+                status == 401
+                ? RefusalAdvice.client
+                : "If that is how it says that a session is over, add {\"status\": \(status)} to the tenant's "
+                    + "session_ending_answers; or have the user log in anew."
             failure = BrokerError(
                 .unexpectedError,
                 "The provider has refused this user's refresh token for an hour with status \(status) and named no "

@@ -30,6 +30,8 @@ package struct TenantCheck: Sendable {
             self.isWell = isWell
             self.detail = detail
         }
+
+        func adding(_ sentence: String?) -> Outcome { Outcome(name, isWell, detail.followed(by: sentence)) }
     }
 
     /// How far a connection to a host came.
@@ -41,27 +43,36 @@ package struct TenantCheck: Sendable {
         case noPin(String)
     }
 
-    /// The longest that each part takes. The last two are taken one after the other, beside the middle one: ten seconds in all.
-    private static let longestFetch: Duration = .seconds(4)
-    private static let longestCall: Duration = .seconds(3)
+    /// A call that takes as long is told of although it is well: callers whose token still lives wait no longer for a renewal,
+    /// unless they are told to.
+    private static let slowCall: Duration = .seconds(2)
 
     private let servers: ProviderServers
     private let endpoint: TokenEndpoint
     private let transport: any ProviderTransport
     private let publicBaseURL: String
+    /// The longest that one call takes: what a renewal's call may take, so that what is well here is well there.
+    private let callLimit: Duration
+    private let time: any Time
 
-    init(servers: ProviderServers, endpoint: TokenEndpoint, transport: any ProviderTransport, publicBaseURL: String) {
+    init(
+        servers: ProviderServers, endpoint: TokenEndpoint, transport: any ProviderTransport, publicBaseURL: String,
+        callLimit: Duration, time: any Time
+    ) {
         self.servers = servers
         self.endpoint = endpoint
         self.transport = transport
         self.publicBaseURL = publicBaseURL
+        self.callLimit = callLimit
+        self.time = time
     }
 
-    /// One outcome for each name, in the order of `Name.allCases`. Takes ten seconds at most.
+    /// One outcome for each name, in the order of `Name.allCases`. Takes as long as the metadata do, and two calls behind them
+    /// at most.
     package func outcomes(of tenant: Tenant) async -> [Outcome] {
         let configuration = tenant.configuration
         let needsMetadata = configuration.configuredServer == nil
-        let fetched = needsMetadata ? await servers.fetchAnew(for: tenant, within: Self.longestFetch) : nil
+        let fetched = needsMetadata ? await servers.fetchAnew(for: tenant) : nil
         let metadata = try? fetched?.get()
         let server = metadata.map { configuration.server(completedBy: $0) } ?? configuration.configuredServer
         let keys = configuration.endpoints.jwks ?? metadata?.jwksURI
@@ -114,7 +125,7 @@ package struct TenantCheck: Sendable {
         }
         do throws(TransportError) {
             _ = try await transport.send(
-                ClientRequest(method: .get, url: url, pins: pins, timeLimit: Self.longestCall))
+                ClientRequest(method: .get, url: url, pins: pins, timeLimit: callLimit))
             return .answered
         } catch {
             return Self.reach(error, origin)
@@ -219,14 +230,15 @@ package struct TenantCheck: Sendable {
         }
         guard let url = URLTarget(address) else { return Outcome(.jwks, false, "The address is not a usable URL.") }
         let response: ClientResponse
+        let start = time.monotonic
         do {
             let pins = try PinSet.inForce(configuration.effectivePins, at: url)
             response = try await transport.send(
                 ClientRequest(
                     method: .get, url: url, fields: ["Accept": "application/json"], pins: pins,
-                    timeLimit: Self.longestCall))
+                    timeLimit: callLimit))
         } catch let error as TransportError {
-            return Outcome(.jwks, false, "\(address) could not be reached. \(Self.words(error))")
+            return Outcome(.jwks, false, unanswered(address, error, since: start))
         } catch {
             return Outcome(.jwks, false, "The tenant's pinned_certificates are not usable.")
         }
@@ -254,21 +266,65 @@ package struct TenantCheck: Sendable {
             return Outcome(.clientAuthentication, false, "Not tried: the token endpoint is not known.")
         }
         do throws(BrokerError) {
-            if tenant.terms.canObtainClientCredentials, grantTypes?.contains("client_credentials") ?? true,
-                let outcome = Self.outcome(
-                    ofCredentials: try await endpoint.tryClient(
-                        by: .clientCredentials, for: tenant.configuration.client, at: server, within: Self.longestCall))
-            {
-                return outcome
+            if tenant.terms.canObtainClientCredentials, grantTypes?.contains("client_credentials") ?? true {
+                switch try await attempt(.clientCredentials, for: tenant, at: server) {
+                case .unanswered(let words): return Outcome(.clientAuthentication, false, words)
+                case .answered(let answer, let slowness):
+                    if let outcome = Self.outcome(ofCredentials: answer) { return outcome.adding(slowness) }
+                }
             }
             let request = TokenRequest.authorizationCode(
                 code: try Self.random(), redirectURI: redirectURI(of: tenant), codeVerifier: try Self.random())
-            return Self.outcome(
-                ofCode: try await endpoint.tryClient(
-                    by: request, for: tenant.configuration.client, at: server, within: Self.longestCall))
+            return switch try await attempt(request, for: tenant, at: server) {
+            case .unanswered(let words): Outcome(.clientAuthentication, false, words)
+            case .answered(let answer, let slowness): Self.outcome(ofCode: answer).adding(slowness)
+            }
         } catch {
             return Outcome(.clientAuthentication, false, error.detail)
         }
+    }
+
+    private enum Attempt {
+        /// - Parameter slowness: a sentence on how long the answer took; nil where that was not long.
+        case answered(TokenEndpoint.Answered, slowness: String?)
+        /// - Parameter words: why there was no answer.
+        case unanswered(words: String)
+    }
+
+    /// One call to the token endpoint.
+    private func attempt(
+        _ request: TokenRequest, for tenant: Tenant, at server: AuthorizationServer
+    ) async throws(BrokerError) -> Attempt {
+        let start = time.monotonic
+        let trial = try await endpoint.tryClient(
+            by: request, for: tenant.configuration.client, at: server, within: callLimit)
+        switch trial {
+        case .unanswered(let error):
+            return .unanswered(words: unanswered("The token endpoint", error, since: start))
+        case .answered(let answer):
+            let duration = start.duration(to: time.monotonic)
+            let slowness =
+                "The token endpoint answered only after \(Self.seconds(duration)); a call may take "
+                + "\(Self.seconds(callLimit)) (TOKEN_BROKER_PROVIDER_TIMEOUT)."
+            return .answered(answer, slowness: duration < Self.slowCall ? nil : slowness)
+        }
+    }
+
+    /// Why there is no answer.
+    /// - Parameter start: when the call began.
+    private func unanswered(_ receiver: String, _ error: TransportError, since start: MonotonicInstant) -> String {
+        guard case .timedOut(_, requestSent: true) = error else {
+            return "\(receiver) could not be reached. \(Self.words(error))"
+        }
+        return
+            "\(receiver) did not answer within \(Self.seconds(start.duration(to: time.monotonic))), and a call may take "
+            + "\(Self.seconds(callLimit)) (TOKEN_BROKER_PROVIDER_TIMEOUT)."
+    }
+
+    /// In tenths of a second, rounded down.
+    private static func seconds(_ duration: Duration) -> String {
+        let tenths = duration.milliseconds / 100
+        return tenths % 10 == 0 ? "\(tenths / 10) s" : "\(tenths / 10).\(tenths % 10) s"
     }
 
     private func redirectURI(of tenant: Tenant) -> String {
@@ -287,8 +343,8 @@ package struct TenantCheck: Sendable {
     private static let missingGrants = ["unauthorized_client", "unsupported_grant_type"]
 
     /// Nil where the client has no client credentials, which says nothing against it.
-    private static func outcome(ofCredentials trial: TokenEndpoint.ClientTrial) -> Outcome? {
-        switch trial {
+    private static func outcome(ofCredentials answer: TokenEndpoint.Answered) -> Outcome? {
+        switch answer {
         case .granted:
             return Outcome(.clientAuthentication, true, "The provider granted client credentials, which were dropped.")
         case .refused(_, let answer) where answer.error.map(missingGrants.contains) ?? false: return nil
@@ -298,12 +354,11 @@ package struct TenantCheck: Sendable {
                 RefusalAdvice.sentence(of: answer, status: status, grant: .clientCredentials))
         case .unusable:
             return Outcome(.clientAuthentication, false, "The provider answered without a usable token.")
-        case .unanswered(let error): return unanswered(error)
         }
     }
 
-    private static func outcome(ofCode trial: TokenEndpoint.ClientTrial) -> Outcome {
-        switch trial {
+    private static func outcome(ofCode answer: TokenEndpoint.Answered) -> Outcome {
+        switch answer {
         case .refused(_, let answer) where answer.isInvalidGrant:
             return Outcome(
                 .clientAuthentication, true,
@@ -316,7 +371,6 @@ package struct TenantCheck: Sendable {
             return Outcome(
                 .clientAuthentication, false,
                 "A made-up code was sent, and the provider did not refuse it: this is no token endpoint.")
-        case .unanswered(let error): return unanswered(error)
         }
     }
 
@@ -328,9 +382,5 @@ package struct TenantCheck: Sendable {
         return Outcome(
             .clientAuthentication, false,
             "\(beginning), with status \(status)\(name).".followed(by: isBusy ? "Try again later." : advice))
-    }
-
-    private static func unanswered(_ error: TransportError) -> Outcome {
-        Outcome(.clientAuthentication, false, "The token endpoint could not be reached. \(words(error))")
     }
 }

@@ -130,7 +130,7 @@ package struct TokenEndpoint: Sendable {
                 log.warning("device_authorization_unusable", [.refresh(id), .provider(server.preset)])
                 throw BrokerError(.tokenResponseError, "The provider answered without usable codes.")
             case .success(let response):
-                let refusal = await refusal(response, as: id, at: server)
+                let refusal = await refusal(response, to: message, as: id, at: server)
                 log.warning("device_authorization_refused", refusal.fields)
                 retryAfter = refusal.retryAfter
                 guard refusal.status >= 500 || refusal.status == 429 else {
@@ -156,13 +156,18 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
-    /// What a token request says about the client that nobody wants a token by.
+    /// What came of a token request by which a client is tried.
     enum ClientTrial {
+        case answered(Answered)
+        case unanswered(TransportError)
+    }
+
+    /// What an answer to it says.
+    enum Answered {
         case granted
         case refused(status: Int, TokenErrorResponse)
         /// An answer of 2xx without a token.
         case unusable
-        case unanswered(TransportError)
     }
 
     /// Tries the client by one call. What it is granted is dropped.
@@ -178,10 +183,11 @@ package struct TokenEndpoint: Sendable {
         switch await send(message, endpoint: .token, server: server) {
         case .failure(let error): return .unanswered(error)
         case .success(let response) where (200..<300).contains(response.status.code):
-            return await Self.grant(response, askedAt: asked) == nil ? .unusable : .granted
+            return .answered(
+                await readGrant(response, askedAt: asked, as: id, at: server) == nil ? .unusable : .granted)
         case .success(let response):
-            let refusal = await refusal(response, as: id, at: server)
-            return .refused(status: refusal.status, refusal.answer)
+            let refusal = await refusal(response, to: message, as: id, at: server)
+            return .answered(.refused(status: refusal.status, refusal.answer))
         }
     }
 
@@ -199,10 +205,12 @@ package struct TokenEndpoint: Sendable {
             log.warning("device_poll_failed", [.refresh(id), .provider(server.preset), .transport(error)])
             return (.unreachable, nil)
         case .success(let response):
-            if (200..<300).contains(response.status.code), let granted = await Self.grant(response, askedAt: asked) {
+            if (200..<300).contains(response.status.code),
+                let granted = await readGrant(response, askedAt: asked, as: id, at: server)
+            {
                 return (.granted, granted)
             }
-            let refusal = await refusal(response, as: id, at: server)
+            let refusal = await refusal(response, to: message, as: id, at: server)
             log.debug("device_poll_answered", refusal.fields)
             return (.answered(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter), nil)
         }
@@ -254,7 +262,7 @@ package struct TokenEndpoint: Sendable {
             return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), trace, false)
         }
         if (200..<300).contains(response.status.code) {
-            if let granted = await Self.grant(response, askedAt: asked) {
+            if let granted = await readGrant(response, askedAt: asked, as: id, at: server) {
                 return (.granted(granted), .none, true)
             }
             log.warning(
@@ -265,7 +273,7 @@ package struct TokenEndpoint: Sendable {
                 true
             )
         }
-        let refusal = await refusal(response, as: id, at: server)
+        let refusal = await refusal(response, to: message, as: id, at: server)
         log.warning("token_request_refused", refusal.fields)
         return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none, true)
     }
@@ -298,7 +306,7 @@ package struct TokenEndpoint: Sendable {
                             + "say \"client_credentials\": \"off\" where the secret is for refreshes only."
                         : "The provider does not grant this client credentials. Check the tenant's client_id, "
                             + "client_secret and scopes.",
-                    errorCode: refusal.answer.subStatus ?? refusal.answer.error))
+                    errorCode: refusal.answer.shownSubStatus ?? refusal.answer.errorCode))
         case .illegalConfiguration:
             return .clientRefused(
                 BrokerError(
@@ -335,14 +343,26 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// The grant in an answer; nil where there is none.
-    private static func grant(_ response: ClientResponse, askedAt asked: Timestamp) async -> TokenResponse? {
-        await InputReading.run(bytes: response.body.count) { TokenResponse(body: response.body, askedAt: asked) }
+    private func readGrant(
+        _ response: ClientResponse, askedAt asked: Timestamp, as id: RefreshID, at server: AuthorizationServer
+    ) async -> TokenResponse? {
+        let granted = await InputReading.run(bytes: response.body.count) {
+            TokenResponse(body: response.body, askedAt: asked)
+        }
+        if granted?.hasUnreadableLifetime == true {
+            log.warning("token_lifetime_unreadable", [.refresh(id), .provider(server.preset)])
+        }
+        return granted
     }
 
     private func refusal(
-        _ response: ClientResponse, as id: RefreshID, at server: AuthorizationServer
+        _ response: ClientResponse, to request: ClientRequest, as id: RefreshID, at server: AuthorizationServer
     ) async -> Refusal {
-        let answer = await InputReading.run(bytes: response.body.count) { TokenErrorResponse(body: response.body) }
+        let answer = await InputReading.run(bytes: response.body.count) {
+            TokenErrorResponse(
+                body: response.body,
+                answering: SentSecrets(form: request.body, authorization: request.fields["Authorization"]))
+        }
         return Refusal(
             status: response.status.code, answer: answer,
             retryAfter: response.fields["Retry-After"].flatMap {

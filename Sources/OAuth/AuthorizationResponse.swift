@@ -5,7 +5,8 @@ package import HTTPCodec
 package struct AuthorizationResponse: Sendable, Equatable {
     package enum Outcome: Sendable, Equatable {
         case code(WireText)
-        /// An error, also where a code stands beside it. The text is fit to be shown, or nil where it is not.
+        /// An error, also where a code stands beside it. The text is fit to be shown, or nil where it is not; `withheld`
+        /// stands for one that repeats the state or the code.
         case error(code: String?)
         /// Neither of the two.
         case incomplete
@@ -52,7 +53,8 @@ package struct AuthorizationResponse: Sendable, Equatable {
         issuer = try single("iss")
         let code = try single("code")
         if let error = try single("error") {
-            outcome = .error(code: ErrorText.presentable(error))
+            let sent = SentSecrets([state, code].compactMap { $0.map { Array($0.utf8) } })
+            outcome = .error(code: ErrorText.presentable(error).map { ErrorText.shown($0, answering: sent) })
         } else if let code, !code.isEmpty {
             outcome = .code(code)
         } else {
@@ -89,4 +91,21 @@ package enum ErrorText {
         }
         return allowed ? text.text : nil
     }
+
+    /// The text, or `withheld` where it repeats a secret of the request that it answers.
+    package static func shown(_ text: String, answering sent: SentSecrets) -> String {
+        let wire = WireText(text)
+        return !protocolNames.contains(wire) && sent.areRepeated(in: wire) ? "withheld" : text
+    }
+
+    /// Names that are known beforehand, so that one of them tells nothing about a secret that looks like it.
+    private static let protocolNames: Set<WireText> = [
+        // RFC 6749 §4.1.2.1, §5.2.
+        "invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type",
+        "invalid_scope", "access_denied", "unsupported_response_type", "server_error", "temporarily_unavailable",
+        // RFC 8628 §3.5, RFC 7009 §2.2.1, RFC 6750 §3.1.
+        "authorization_pending", "slow_down", "expired_token", "unsupported_token_type", "invalid_token",
+        // OpenID Connect Core §3.1.2.6.
+        "login_required", "interaction_required", "consent_required", "account_selection_required",
+    ]
 }

@@ -63,7 +63,9 @@ package struct HeldCredentials: Sendable, Equatable {
         self.init(
             level: level, accessToken: response.accessToken,
             refreshToken: level == .user ? response.refreshToken ?? previous?.refreshToken : nil,
-            expires: response.expires ?? server.defaultLifetime.end(from: now),
+            expires: response.expires
+                ?? (response.hasUnreadableLifetime ? server.defaultLifetime.limited : server.defaultLifetime)
+                .end(from: now),
             grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? client.scopes,
             userID: level == .user ? response.userID ?? previous?.userID : nil,
             obtainedWith: client.fingerprint, grantedBy: GrantingProvider(server))

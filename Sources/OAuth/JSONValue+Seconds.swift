@@ -2,14 +2,25 @@ internal import ExternalText
 internal import JSON
 
 extension JSONValue {
-    /// A number of seconds, or a text of digits, 20 at most; nil for anything else and for what 64 bits cannot count. A fraction
-    /// is rounded by the rule, a number beyond a thousand million million taken for that many.
+    /// A number of seconds, or a text of one in decimal digits with or without a fraction, 40 characters at most; nil for
+    /// anything else. A fraction is rounded by the rule, a number beyond a thousand million million taken for that many.
     package func wholeSeconds(_ rule: FloatingPointRoundingRule) -> Int64? {
         switch self {
         case .integer(let seconds): seconds
-        case .number(let seconds): Int64(exactly: min(max(seconds, -1), 1e15).rounded(rule))
-        case .string(let text): text.count <= 20 ? Int64(text.text) : nil
+        case .number(let seconds): Self.whole(seconds, rule)
+        case .string(let text): Self.isDecimal(text) ? Double(text.text).flatMap { Self.whole($0, rule) } : nil
         default: nil
         }
+    }
+
+    private static func whole(_ seconds: Double, _ rule: FloatingPointRoundingRule) -> Int64? {
+        Int64(exactly: min(max(seconds, -1), 1e15).rounded(rule))
+    }
+
+    private static func isDecimal(_ text: WireText) -> Bool {
+        guard text.count <= 40 else { return false }
+        let digits = text.starts(with: "-") || text.starts(with: "+") ? text.dropping(1) : text
+        let parts = digits.split(at: ".", limit: 3)
+        return parts.count <= 2 && parts.allSatisfy { !$0.isEmpty && $0.utf8.allSatisfy(\.isDigit) }
     }
 }

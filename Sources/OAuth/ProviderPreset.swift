@@ -58,7 +58,7 @@ package struct ProviderPreset: Sendable, Equatable {
         authorizationEndpoint: String? = nil, tokenEndpoint: String? = nil, deviceAuthorizationPath: String? = nil,
         pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication, languageParameter: String?,
         emailParameter: String?, sendsClientUniqueKey: Bool = false, repeatsScopes: Bool = false,
-        scopesClientCredentials: Bool, defaultLifetime: TokenLifetime = .limited(.seconds(3600)),
+        scopesClientCredentials: Bool, defaultLifetime: TokenLifetime = .usual,
         upgradeGrant: String? = nil, sessionEndingAnswers: [RefusalPattern] = deadGrants,
         configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration = .zero, reuseGrace: Duration? = nil
     ) {

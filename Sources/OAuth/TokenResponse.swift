@@ -7,8 +7,11 @@ package struct TokenResponse: Sendable, Equatable {
     package let accessToken: SecretBytes
     /// Nil when the answer has none, or an empty one: the one that is held stays good (RFC 6749 §6).
     package let refreshToken: SecretBytes?
-    /// Nil when the answer names no lifetime and the token does not tell.
+    /// Nil when the answer names no lifetime that can be read and the token does not tell.
     package let expires: Timestamp?
+    /// Whether the answer names a lifetime that is no number of seconds, and the token does not tell: it ends, and it is
+    /// not known when.
+    package let hasUnreadableLifetime: Bool
     /// Nil when the answer names none.
     package let scopes: ScopeSet?
     package let userID: WireText?
@@ -35,13 +38,14 @@ package struct TokenResponse: Sendable, Equatable {
         default: return nil
         }
         accessToken = SecretBytes(utf8: token.text)
-        // A lifetime that cannot be read is treated as absent: refusing the answer would throw away a refresh token
-        // that has replaced the one we hold.
-        if let seconds = members["expires_in"]?.wholeSeconds(.down) {
-            expires = now.advanced(by: .seconds(min(max(seconds, 0), Self.longestLifetimeSeconds)))
-        } else {
-            expires = Self.expiry(ofToken: token)
-        }
+        // Refusing an answer whose lifetime cannot be read would throw away a refresh token that has replaced the one we
+        // hold.
+        let lifetime = members["expires_in"] ?? .null
+        expires =
+            lifetime.wholeSeconds(.down).map {
+                now.advanced(by: .seconds(min(max($0, 0), Self.longestLifetimeSeconds)))
+            } ?? Self.expiry(ofToken: token)
+        hasUnreadableLifetime = expires == nil && lifetime != .null
         switch members["scope"] {
         case .string(let text)?: scopes = ScopeSet(granted: text)
         case .array(let list)?:
@@ -87,22 +91,30 @@ package enum JSONWebToken {
 
 /// An error answer of the token endpoint: RFC 6749 §5.2, with TIDAL's `sub_status` in either of its spellings.
 package struct TokenErrorResponse: Sendable, Equatable {
-    /// `error`, or nil where there is none that may be repeated.
+    /// `error`, or nil where there is none that `ErrorText` lets pass. What rules go by; what is shown is `errorCode`.
     package let error: String?
+    /// The same of the `sub_status`; what is shown of it is `shownSubStatus`.
     package let subStatus: String?
-    /// What to call the refusal by: `error`, or else the `sub_status`.
-    package var errorCode: String? { error ?? subStatus }
+    private let shownError: String?
+    /// The `sub_status`, or `withheld` in the place of one that repeats a secret.
+    package let shownSubStatus: String?
+    /// What to call the refusal by: `error`, or else the `sub_status`. `withheld` stands for one that repeats a secret.
+    package var errorCode: String? { shownError ?? shownSubStatus }
     /// Whether it cannot be said what the body names: it is neither empty nor a JSON object whose `error`, if it has
     /// one, is fit to be repeated. Where this is false, an `error` of nil means that the provider named none.
     package let isMalformed: Bool
+    /// Whether the body can be an authorization server's: it is empty or a JSON object.
+    package let isReadable: Bool
 
     /// Never fails: a body that says nothing is an error without a name.
-    package init(body: [UInt8]) {
+    /// - Parameter sent: what the request told the provider that nobody else may see.
+    package init(body: [UInt8], answering sent: SentSecrets) {
         let json = try? JSONValue(parsing: body)
+        isReadable = body.isEmpty || json?.object != nil
         switch json?["error"] {
         case nil, .null?:
             error = nil
-            isMalformed = !body.isEmpty && json?.object == nil
+            isMalformed = !isReadable
         case .string(let text)?:
             error = ErrorText.presentable(text)
             isMalformed = error == nil
@@ -115,11 +127,14 @@ package struct TokenErrorResponse: Sendable, Equatable {
         case .string(let text)?: subStatus = ErrorText.presentable(text)
         default: subStatus = nil
         }
+        shownError = error.map { ErrorText.shown($0, answering: sent) }
+        shownSubStatus = subStatus.map { ErrorText.shown($0, answering: sent) }
     }
 
     package init(error: String?, subStatus: String?, isMalformed: Bool = false) {
-        self.error = error
-        self.subStatus = subStatus
+        (self.error, shownError) = (error, error)
+        (self.subStatus, shownSubStatus) = (subStatus, subStatus)
         self.isMalformed = isMalformed
+        isReadable = true
     }
 }

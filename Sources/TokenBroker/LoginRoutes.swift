@@ -19,18 +19,25 @@ struct LoginRoutes {
             Route(.post, "/login/initialize", .tenant(.login), initialize),
             Route(.post, "/login/finalize", .tenant(.login), finalize),
             // A GET that redeems a code is no safe method, and HEAD is one by definition: it is not taken for GET.
-            Route(.get, "/login/callback", .open, allowsHead: false, callback),
-            Route(.post, "/login/callback", .open, formPost),
-            Route(.get, "/login/callback/{tenant}", .open, allowsHead: false, callback),
-            Route(.post, "/login/callback/{tenant}", .open, formPost),
+            Route(.get, "/login/callback", .open, allowsHead: false, varying(callback)),
+            Route(.post, "/login/callback", .open, varying(formPost)),
+            Route(.get, "/login/callback/{tenant}", .open, allowsHead: false, varying(callback)),
+            Route(.post, "/login/callback/{tenant}", .open, varying(formPost)),
             Route(.get, "/login/start/{tenant}/{login_id}", .open, allowsHead: false, start),
             Route(.post, "/login/start/{tenant}/{login_id}", .open, takeOver),
             Route(.get, "/login/confirm/{tenant}/{login_id}", .open, confirmPage),
-            Route(.post, "/login/confirm/{tenant}/{login_id}", .open, confirm),
+            Route(.post, "/login/confirm/{tenant}/{login_id}", .open, varying(confirm)),
             Route(.get, "/login/ended/{code}", .open, refusal),
             Route(.get, "/login/ended/{tenant}/{login_id}", .open, ended),
             Route(.get, "/login/{login_id}", .tenant(.login), progress),
         ]
+    }
+
+    /// The answers say that they depend on what their reader takes (RFC 9110 §12.5.5).
+    private func varying(
+        _ handle: @escaping @Sendable (Call) async throws(BrokerError) -> Response
+    ) -> @Sendable (Call) async throws(BrokerError) -> Response {
+        { call throws(BrokerError) in try await handle(call).varyingByAccept }
     }
 
     private func initialize(_ call: Call) async throws(BrokerError) -> Response {

@@ -26,12 +26,13 @@ struct OperationRoutes {
         ]
     }
 
-    /// For whoever opens the address in a browser.
+    /// For people who open the address in a browser, and for programs.
     private func front(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
         return FrontPage.response(
             version: broker.settings.version, hasProbes: !broker.settings.hasOperationsListener,
-            prefersJSON: Accept.prefersJSON(call.request.fields))
+            prefersJSON: Accept.prefersJSON(call.request.fields)
+        ).varyingByAccept
     }
 
     private func live(_ call: Call) async throws(BrokerError) -> Response {

@@ -10,7 +10,7 @@ extension BrokerError {
         let status = code.status
         let body = JSONWriter.object { json in
             json.member("type", "urn:token-broker:problem:\(code.rawValue)")
-            json.member("title", code.title)
+            json.member("title", title)
             json.member("status", status.code)
             json.member("detail", detail)
             json.member("code", code.rawValue)
@@ -47,6 +47,13 @@ extension Response {
         Response(
             status, fields: ["Content-Type": "application/json", "Cache-Control": "no-store"],
             body: JSONWriter.object(body))
+    }
+
+    /// The same, saying that it depends on the request's `Accept`.
+    var varyingByAccept: Response {
+        var response = self
+        response.fields.append("Vary", "Accept")
+        return response
     }
 
     static func empty(_ status: Status) -> Response {

@@ -76,8 +76,20 @@ struct `Cost of OAuth` {
                 Array(make(text.make($0)).utf8)
             } _: { body in
                 _ = TokenResponse(body: body, askedAt: Sample.now)
-                _ = TokenErrorResponse(body: body)
+                _ = TokenErrorResponse(body: body, answering: .none)
                 _ = DeviceAuthorizationResponse(body: body)
+            }
+            #expect(growth < ReadingCost.limit, "\(text.name)")
+        }
+    }
+
+    @Test func `looking for secrets in an error is linear in what was sent`() {
+        for text in Self.texts {
+            let growth = ReadingCost.growth(from: 16_384) {
+                Array("refresh_token=\(FormEncoding.percentEncode(text.make($0)))".utf8)
+            } _: { form in
+                let sent = SentSecrets(form: form, authorization: nil)
+                _ = sent.areRepeated(in: WireText(String(repeating: "a", count: 64)))
             }
             #expect(growth < ReadingCost.limit, "\(text.name)")
         }

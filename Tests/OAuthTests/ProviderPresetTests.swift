@@ -121,7 +121,7 @@ import Testing
 
     @Test(arguments: bodies)
     func `matches no body that cannot be read`(body: String, withoutError: Bool, gone: Bool) throws {
-        let answer = TokenErrorResponse(body: Array(body.utf8))
+        let answer = TokenErrorResponse(body: Array(body.utf8), answering: .none)
         let nameless = try #require(RefusalPattern(status: 400, error: nil))
         let named = try #require(RefusalPattern(status: 400, error: "gone"))
         #expect(nameless.matches(status: 400, answer) == withoutError)

@@ -128,7 +128,7 @@ import Testing
         let pattern = try #require(RefusalPattern(status: 400, error: nil))
         for (body, ends) in [("", true), ("{}", true), ("<html>400</html>", false), (#"{"error":7}"#, false)] {
             let failure = TokenFailure(
-                grant: .refreshToken, status: 400, answer: TokenErrorResponse(body: Array(body.utf8)),
+                grant: .refreshToken, status: 400, answer: TokenErrorResponse(body: Array(body.utf8), answering: .none),
                 sessionEndingAnswers: [pattern], configurationErrors: [])
             #expect(failure == (ends ? .endsSession : .unexpected))
         }

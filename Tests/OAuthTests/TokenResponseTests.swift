@@ -104,20 +104,32 @@ import Testing
             ("315359999", 315_359_999), ("315360000", 315_360_000), ("315360001", 315_360_000),
             ("1000000000000", 315_360_000), ("1e12", 315_360_000), ("1e300", 315_360_000), ("-1e300", 0),
             ("9223372036854775807", 315_360_000), ("9223372036854775808", 315_360_000),
-            (#""1000000000000""#, 315_360_000),
+            (#""1000000000000""#, 315_360_000), (#""70.5""#, 70), (#""70.999""#, 70), ("70.5", 70), (#""0.9""#, 0),
+            (#""-0.5""#, 0), (#""-1.5""#, 0), (#""3600.0""#, 3600), (#""315359999.9""#, 315_359_999),
+            (#""99999999999999999999""#, 315_360_000), (#""99999999999999999999.9""#, 315_360_000),
         ] as [(String, Int64)])
     func `a lifetime is bounded between nothing and ten years`(value: String, seconds: Int64) {
         #expect(lifetime(parse(with: #""expires_in":"# + value)) == seconds)
     }
 
-    @Test(arguments: [
-        "null", #""""#, #""soon""#, #"" 3600""#, #""3600 s""#, #""3600.5""#, #""1e3""#, #""0x10""#,
-        #""99999999999999999999""#, "true", "false", "[3600]", "{}", #"{"seconds":3600}"#,
-    ])
-    func `a lifetime that cannot be read is as none, and the token is kept`(value: String) throws {
+    private static let unreadable = [
+        #""""#, #""soon""#, #""abc""#, #"" 3600""#, #""3600 s""#, #""3600.""#, #"".5""#, #""-""#, #""1.2.3""#,
+        #""1e3""#,
+        #""0x10""#, #""3 600""#, #""3,600""#, #""nan""#, #""infinity""#, "true", "false", "[3600]", "{}",
+        #"{"seconds":3600}"#, #""\#(String(repeating: "1", count: 41))""#,
+    ]
+
+    @Test(arguments: unreadable)
+    func `a lifetime that cannot be read is told from none, and the token is kept`(value: String) throws {
         let response = try #require(parse(with: #""expires_in":"# + value + #","refresh_token":"rt-2""#))
         #expect(response.expires == nil)
+        #expect(response.hasUnreadableLifetime)
         #expect(response.refreshToken?.revealedText == "rt-2")
+    }
+
+    @Test(arguments: [#""expires_in":null"#, #""x":1"#, #""expires_in":60"#, #""expires_in":"60.5""#])
+    func `a lifetime that is null, not there or readable is not one that cannot be read`(member: String) throws {
+        #expect(try #require(parse(with: member)).hasUnreadableLifetime == false)
     }
 
     @Test(
@@ -208,7 +220,9 @@ import Testing
 }
 
 @Suite struct `Token error response` {
-    private func parse(_ body: String) -> TokenErrorResponse { TokenErrorResponse(body: Array(body.utf8)) }
+    private func parse(_ body: String) -> TokenErrorResponse {
+        TokenErrorResponse(body: Array(body.utf8), answering: .none)
+    }
 
     @Test(
         arguments: [
@@ -230,7 +244,7 @@ import Testing
     }
 
     /// Bodies, and whether they are malformed.
-    @Test(arguments: [
+    private static let nameless = [
         ("", false), ("{}", false), (#"{"error":null}"#, false), (#"{"error_description":"e"}"#, false),
         (#"{"sub_status":1.5}"#, false), (#"{"sub_status":true}"#, false), (#"{"sub_status":"a b"}"#, false),
         (" ", true), ("null", true), ("[]", true), ("<html>502 Bad Gateway</html>", true), (#""invalid_grant""#, true),
@@ -238,11 +252,17 @@ import Testing
         (#"{"error":{"code":"invalid_grant"}}"#, true), (#"{"error":["invalid_grant"]}"#, true),
         (#"{"error":"<script>"}"#, true), (#"{"error":"not a code"}"#, true), (#"{"error":"invalid_grant\n"}"#, true),
         (#"{"error":"invalid_grant","error":"e"}"#, true), (#"{"error":"invalid_grant""#, true),
-    ])
+    ]
+
+    @Test(arguments: nameless)
     func `a body that says nothing is an error without a name, and it is known whether it could be read`(
         body: String, isMalformed: Bool
     ) {
-        #expect(parse(body) == TokenErrorResponse(error: nil, subStatus: nil, isMalformed: isMalformed))
+        let answer = parse(body)
+        #expect((answer.error, answer.subStatus, answer.errorCode) == (nil, nil, nil))
+        #expect(answer.isMalformed == isMalformed)
+        let isObject = body.hasPrefix("{") && body.hasSuffix("}") && !body.contains(#","error""#)
+        #expect(answer.isReadable == (isObject || body.isEmpty))
     }
 
     @Test func `what cannot be read of an error leaves its sub-status`() {

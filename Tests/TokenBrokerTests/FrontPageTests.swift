@@ -24,6 +24,16 @@ internal import TokenBroker
         #expect(await broker.call(.head, "/", key: nil).status == 200)
     }
 
+    @Test(arguments: ["text/html", "application/json", nil])
+    func `says that it depends on what the client takes`(accept: String?) async throws {
+        let broker = try await BrokerHarness()
+        let fields: Fields = accept.map { ["Accept": $0] } ?? [:]
+        for path in ["/", "/login/callback?code=c", "/login/callback/t1?error=e"] {
+            let answer = await broker.call(.get, path, key: nil, fields: fields)
+            #expect(answer.fields["Vary"] == "Accept", "\(path) \(answer.status)")
+        }
+    }
+
     @Test func `is JSON for who prefers it`() async throws {
         let broker = try await BrokerHarness { $0.version = "1.2.3" }
         let answer = await broker.call(.get, "/", key: nil, fields: ["Accept": "application/json"])

@@ -52,6 +52,33 @@ internal import TokenBroker
         #expect(answer.json["expires_in"]?.integer == seconds)
     }
 
+    /// What a provider sends as `expires_in` to a tenant whose tokens last for ever without it; nil for no end.
+    @Test(
+        arguments: [
+            ("null", nil), (#""3600""#, 3600), (#""70.5""#, 70), ("70.5", 70), ("1", 1), ("0.9", 0), ("0", 0),
+            ("-1", 0),
+            (#""-1""#, 0), ("315360001", 315_360_000), ("1e300", 315_360_000), (#""abc""#, 3600), (#""""#, 3600),
+            ("true", 3600), ("[60]", 3600), (#""1e3""#, 3600),
+        ] as [(String, Int64?)])
+    func `that names one in any way does not last for ever`(value: String, seconds: Int64?) async throws {
+        let broker = try await Self.loggedIn()
+        broker.transport.enqueue(
+            .json(200, #"{"access_token": "a2", "token_type": "Bearer", "expires_in": \#(value)}"#))
+        let answer = await broker.get("policy=local_force_refresh&min_ttl=0")
+        let stored = try #require(await broker.call(.get, "/credentials/status", tenant: "t1").json["expires"])
+        let end = seconds.map { broker.time.now.advanced(by: .seconds($0)).description }
+        #expect(stored.text == end, "\(answer.text)")
+        let isUnreadable = seconds == 3600 && value != #""3600""#
+        #expect(broker.log.contains { $0.contains("token_lifetime_unreadable") } == isUnreadable)
+    }
+
+    @Test func `that cannot be read lives for as long as the tenant's tokens without one`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "default_lifetime": 120}"#)
+        await broker.logIn(token: #"{"access_token": "a1", "token_type": "Bearer", "expires_in": "soon"}"#)
+        #expect(await broker.get().json["expires_in"]?.integer == 120)
+    }
+
     @Test func `that never ends is given out for a century, with nulls for its end`() async throws {
         let broker = try await Self.loggedIn()
         let first = await broker.get()

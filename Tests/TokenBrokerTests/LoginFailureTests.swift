@@ -26,6 +26,8 @@ internal import TokenBroker
         let errorCode: String?
         /// What the sentence names.
         let names: [String]
+        /// Whether there is nothing to say about what to change.
+        var isWithoutAdvice = false
     }
 
     private static func refused(_ status: Int, _ error: String, _ names: String...) -> Row {
@@ -39,9 +41,29 @@ internal import TokenBroker
         refused(400, "invalid_client", "client_secret"), refused(400, "unauthorized_client", "authorization code"),
         refused(400, "invalid_grant", "redirect URI"), refused(400, "invalid_scope", "scopes"),
         refused(400, "unsupported_grant_type", "authorization code"), refused(400, "invalid_request", "provider"),
+        refused(400, "redirect_uri_mismatch", "redirect URI", "register"),
+        refused(403, "forbidden_client", "403", "allow"),
         Row(
             testDescription: "403 without an error", step: .json(403, ""), error: "unexpected_error", errorCode: nil,
-            names: ["403"]),
+            names: ["403", "allow", "registration"]),
+        Row(
+            testDescription: "404", step: .json(404, ""), error: "unexpected_error", errorCode: nil,
+            names: ["404", "endpoints", "address"]),
+        Row(
+            testDescription: "404 with a page", step: .json(404, "<html>"), error: "unexpected_error", errorCode: nil,
+            names: ["404", "endpoints", "address"]),
+        Row(
+            testDescription: "400 with a page", step: .json(400, "<html>"), error: "unexpected_error", errorCode: nil,
+            names: ["400", "proxy", "endpoints"]),
+        Row(
+            testDescription: "400 with an error that is none", step: .json(400, #"{"error": "no code"}"#),
+            error: "unexpected_error", errorCode: nil, names: ["400"], isWithoutAdvice: true),
+        Row(
+            testDescription: "400 with nothing", step: .json(400, ""), error: "unexpected_error", errorCode: nil,
+            names: ["400"], isWithoutAdvice: true),
+        Row(
+            testDescription: "redirect_uri_mismatch from the login service", response: "error=redirect_uri_mismatch",
+            error: "authorization_error", errorCode: "redirect_uri_mismatch", names: ["redirect URI", "register"]),
         Row(
             testDescription: "no token", step: .json(200, "{}"), error: "token_response_error", errorCode: nil,
             names: ["token"]),
@@ -81,6 +103,7 @@ internal import TokenBroker
         #expect(told.json["error"]?.text == row.error)
         #expect(told.json["error_code"]?.text == row.errorCode)
         for name in row.names { #expect(detail.contains(name), "\(detail)") }
+        if row.isWithoutAdvice { #expect(detail.hasSuffix("status 400.")) }
         // A replica that did not finish it says the same.
         let other = try await BrokerHarness(store: broker.store, time: broker.time)
         #expect(await other.progress(login.id).text == told.text)
@@ -180,6 +203,29 @@ internal import TokenBroker
         let detail = await Self.begin(broker)
         #expect(detail.contains("another issuer"), "\(detail)")
         #expect(!detail.contains("script") && !detail.contains("?q"))
+    }
+
+    @Test(
+        arguments: [
+            (404, ""), (200, "<html>"), (200, #"{"issuer": "https://other.example"}"#),
+            (200, #"{"issuer": "https://op.example"}"#),
+        ] as [(Int, String)])
+    func `is what the title of the problem says`(status: Int, body: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant("https://op.example"))
+        broker.transport.always(.json(status, body))
+        let answer = await broker.call(.post, "/login/initialize", tenant: "t1")
+        #expect((answer.status, answer.code) == (424, "illegal_configuration"))
+        #expect(answer.json["title"]?.text == "The provider's metadata cannot be used")
+        #expect(answer.json["type"]?.text == "urn:token-broker:problem:illegal_configuration")
+    }
+
+    @Test func `is not what the title says where the configuration is at fault otherwise`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1"}"#)
+        broker.transport.enqueue(.json(401, #"{"error": "invalid_client"}"#))
+        let title = await broker.get().json["title"]?.text
+        #expect(title == "The tenant's configuration does not fit the provider")
     }
 
     @Test func `that is not there is looked for at addresses that are named`() async throws {

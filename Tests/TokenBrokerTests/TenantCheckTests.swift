@@ -174,6 +174,19 @@ internal import TokenBroker
             testDescription: "scopes", credentials: refusal(400, "invalid_scope"), isWell: false,
             grants: ["client_credentials"], words: "scopes"),
         .init(
+            testDescription: "403", credentials: .json(403, ""), isWell: false, grants: ["client_credentials"],
+            words: "allow"),
+        .init(
+            testDescription: "404", credentials: .json(404, "<html>"), isWell: false, grants: ["client_credentials"],
+            words: "endpoints"),
+        .init(
+            testDescription: "a page", credentials: .json(400, "<html>"), isWell: false, grants: ["client_credentials"],
+            words: "proxy"),
+        .init(
+            testDescription: "redirect URI", credentials: refusal(400, "unsupported_grant_type"),
+            code: refusal(400, "redirect_uri_mismatch"), isWell: false,
+            grants: ["client_credentials", "authorization_code"], words: "redirect URI"),
+        .init(
             testDescription: "busy", credentials: .json(429, "{}"), isWell: false, grants: ["client_credentials"],
             words: "429"),
     ]
@@ -222,7 +235,56 @@ internal import TokenBroker
         #expect(broker.transport.seen.allSatisfy { $0.isPinned })
     }
 
-    @Test func `ends within ten seconds at a provider that hangs`() async throws {
+    /// How long the token endpoint takes, and what is said of it.
+    @Test(
+        arguments: [
+            (1900, true, nil), (2000, true, "answered only after 2 s"), (4000, true, "answered only after 4 s"),
+            (4250, true, "answered only after 4.2 s"), (9900, true, "answered only after 9.9 s"),
+            (nil, false, "did not answer within 10 s"),
+        ] as [(Int?, Bool, String?)])
+    func `waits for the client's answer as long as a renewal does, and tells how long it took`(
+        milliseconds: Int?, isWell: Bool, words: String?
+    ) async throws {
+        let time = ManualTime(skipsSleeps: false)
+        let broker = try await BrokerHarness(time: time)
+        await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1"}"#)
+        let gate = Gate()
+        broker.transport.always(
+            .decide { seen in
+                if seen.form["grant_type"] == nil { return .json(404, "") }
+                if seen.timeLimit != .seconds(10) { return .failure(.invalidRequest) }
+                return milliseconds == nil ? .hang(time) : .after(gate, .json(200, BrokerHarness.token("x")))
+            })
+        async let answer = broker.call(.post, "/tenants/t1/check")
+        if let milliseconds {
+            await gate.arrivals()
+            time.advance(by: .milliseconds(milliseconds))
+            gate.open()
+        } else {
+            await time.sleepers(atLeast: 1)
+            time.advance(by: .seconds(10))
+        }
+        let checks = Checks(answer: await answer)
+        let detail = checks.detail("client_authentication")
+        #expect(checks.failed == (isWell ? [] : ["client_authentication"]), "\(checks.answer.text)")
+        #expect(words.map(detail.contains) ?? !detail.contains(" s"), "\(detail)")
+        if words != nil { #expect(detail.contains("TOKEN_BROKER_PROVIDER_TIMEOUT")) }
+    }
+
+    @Test func `tells of keys that come too late for how long they were waited for`() async throws {
+        let time = ManualTime(skipsSleeps: false)
+        let broker = try await BrokerHarness(time: time)
+        await broker.makeTenant("t1", Self.byIssuer)
+        broker.transport.always(Self.provider { $0.url.hasSuffix("/k") ? .hang(time) : nil })
+        async let answer = broker.call(.post, "/tenants/t1/check")
+        await time.sleepers(atLeast: 1)
+        time.advance(by: .seconds(10))
+        let checks = Checks(answer: await answer)
+        #expect(checks.failed == ["jwks"])
+        #expect(checks.detail("jwks").contains("did not answer within 10 s"), "\(checks.answer.text)")
+    }
+
+    @Test func `ends within its limits at a provider that hangs`() async throws {
         let time = ManualTime(skipsSleeps: false)
         let broker = try await BrokerHarness(time: time)
         await broker.makeTenant("t1", Self.byIssuer)
@@ -235,7 +297,8 @@ internal import TokenBroker
             }
         }
         let checks = Checks(answer: await broker.call(.post, "/tenants/t1/check"))
-        #expect(start.duration(to: time.now) <= .seconds(11))
+        // Five seconds for the metadata, and one call beside it.
+        #expect(start.duration(to: time.now) <= .seconds(16))
         clock.cancel()
         #expect(checks.answer.status == 200)
         #expect(checks.failed.contains("metadata") && checks.failed.contains("client_authentication"))
