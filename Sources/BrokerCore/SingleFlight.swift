@@ -50,7 +50,7 @@ package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sen
             registry.flights[key] = (flight, task)
             return (flight, true)
         }
-        let value = await resuming(by: executor) { await wait(for: flight, within: limit) }
+        let value = await withDefaultTaskExecutor(executor) { await wait(for: flight, within: limit) }
         return value.map { ($0, isNew) }
     }
 

@@ -1,16 +1,17 @@
 internal import Reactor
 
-/// One connection to a server, with or without TLS: a descriptor, what OpenSSL keeps for it, and one read buffer.
+/// One connection to a server, with or without TLS: a descriptor, OpenSSL's state for it, and one read buffer.
 ///
-/// Confined to its client's actor. It closes itself when the last reference goes.
+/// Only its client's actor uses it. It closes when the last reference to it is released.
 final class ClientConnection {
-    /// Why bytes could not be moved. The connection is of no more use.
+    /// Why a transfer failed. The connection cannot be used again.
     enum Fault: Error, Equatable {
         case timedOut
         case cancelled
-        /// Reset, closed in the wrong place, or cut off without close_notify.
+        /// The peer reset the connection, closed it in the middle of a message, or ended the stream without
+        /// close_notify.
         case lost
-        /// In the handshake only.
+        /// Only during the handshake.
         case untrusted(TransportError.UntrustedReason)
         case tlsFailed
     }
@@ -18,22 +19,24 @@ final class ClientConnection {
     private let loop: EventLoop
     private let descriptor: OwnedDescriptor
     private let tls: TLSSession?
-    /// Bytes from the network: plaintext, or records for `tls`. Empty between exchanges, as is `plaintext`.
+    /// Bytes from the network: plaintext without TLS, otherwise records for `tls`. Empty between exchanges, like
+    /// `plaintext`.
     private var network: [UInt8] = []
-    /// What `tls` has made of them.
+    /// The bytes that `tls` decrypted.
     private var plaintext: [UInt8] = []
     private var received = 0
-    /// Bytes from the network since TLS last brought something that was wanted.
+    /// Bytes from the network since `tls` last returned plaintext or completed the handshake.
     private var overhead = 0
 
-    /// The largest handshake that OpenSSL takes is below this, and so is what may come between two pieces of data:
-    /// tickets, key updates. A peer that sends more of it has nothing in mind but to keep the loop's thread busy.
+    /// The limit of `overhead`. It is larger than the largest handshake that OpenSSL accepts and than the tickets and
+    /// key updates that a server sends between two pieces of data. A peer that exceeds it only keeps the loop's thread
+    /// busy.
     private static let maximumOverhead = 256 << 10
 
     /// A record's plaintext is at most 2^14 bytes (RFC 8446 §5.1).
     private static let bufferSize = 16 << 10
 
-    /// Whether a byte of the current request has been given to the kernel.
+    /// Whether the kernel has accepted a byte of the current request.
     private(set) var hasSentRequestBytes = false
 
     init(descriptor: consuming OwnedDescriptor, tls: TLSSession?, loop: EventLoop) {
@@ -44,12 +47,12 @@ final class ClientConnection {
 
     deinit {
         guard let tls else { return }
-        // One attempt: a peer that has no room for close_notify does not hold up the close.
+        // One attempt, without waiting: a peer whose receive window is full must not delay the close.
         tls.finish()
         _ = try? SocketTransfer.send(tls.takeOutput().span, to: descriptor.rawValue)
     }
 
-    /// Completes the TLS handshake and makes sure of the peer. Nothing to do for a connection without TLS.
+    /// Completes the TLS handshake and verifies the peer. Does nothing on a connection without TLS.
     func handshake(pins: PinSet?, until deadline: MonotonicInstant) async throws(Fault) {
         guard let tls else { return }
         while true {
@@ -63,7 +66,7 @@ final class ClientConnection {
                 }
             }
             do throws(Fault) {
-                try await transmit(tls.takeOutput(), until: deadline)
+                try await sendBytes(tls.takeOutput(), until: deadline)
                 if isComplete {
                     overhead = 0
                     return
@@ -77,43 +80,43 @@ final class ClientConnection {
 
     /// Sends a request whole.
     func send(_ request: [UInt8], until deadline: MonotonicInstant) async throws(Fault) {
-        guard let tls else { return try await transmit(request, isRequest: true, until: deadline) }
+        guard let tls else { return try await sendBytes(request, isRequest: true, until: deadline) }
         var start = 0
         while start < request.count {
-            // Record by record, so that a long body is not held a second time in its encrypted form.
+            // One record at a time, so that a long body is not held twice, in clear and encrypted.
             let end = min(start + (16 << 10), request.count)
             do throws(TLSSession.Fault) {
                 try tls.encrypt(request.span.extracting(start..<end))
             } catch {
                 throw .lost
             }
-            try await transmit(tls.takeOutput(), isRequest: true, until: deadline)
+            try await sendBytes(tls.takeOutput(), isRequest: true, until: deadline)
             start = end
         }
     }
 
-    /// Forgets the request before, so that `hasSentRequestBytes` speaks of the next.
+    /// Resets `hasSentRequestBytes` for the next request.
     func beginRequest() {
         hasSentRequestBytes = false
     }
 
-    /// Lets go of what was received: an answer with tokens must not stay in memory for as long as its connection is idle.
+    /// Releases the received bytes: a response that holds tokens must not stay in memory while its connection is idle.
     func releaseBuffers() {
         (network, plaintext, received) = ([], [], 0)
     }
 
-    /// What the buffers for received bytes take, in bytes.
+    /// The size of the buffers for received bytes, in bytes.
     var bufferSize: Int { network.count + plaintext.count }
 
-    /// Waits for bytes and has `withReceived` lend them. False when the server finished in good order: with
-    /// close_notify where there is TLS, since a bare end of the stream may be an attacker's cut (RFC 8446 §6.1).
+    /// Waits for bytes, which `withReceived` then lends. Returns false when the server closed properly: with TLS that
+    /// means close_notify, since an attacker can end the stream without it (RFC 8446 §6.1).
     func receive(until deadline: MonotonicInstant) async throws(Fault) -> Bool {
         received = 0
         while true {
-            // A peer that keeps the socket readable without saying anything is cut off all the same.
+            // Checked here as well, because a peer that sends bytes without data keeps the socket readable.
             if MonotonicInstant.now >= deadline { throw .timedOut }
             if Task.isCancelled { throw .cancelled }
-            switch try next() {
+            switch try readOnce() {
             case .received: return true
             case .finished: return false
             case .nothing: try await wait(.readable, until: deadline)
@@ -121,32 +124,32 @@ final class ClientConnection {
         }
     }
 
-    /// Lends what `receive` brought.
+    /// Lends the bytes of the last `receive`.
     func withReceived<R, E: Error>(_ body: (Span<UInt8>) throws(E) -> R) throws(E) -> R {
         try body((tls == nil ? network : plaintext).span.extracting(0..<received))
     }
 
-    /// What a connection shows on which nothing is expected.
-    enum Silence {
+    /// The state of a connection on which no response is expected.
+    enum IdleState {
         case quiet
-        /// The server has said something that no request asked for.
-        case broken
-        /// The server has closed, or the connection failed.
-        case ended
+        /// The server has sent bytes that no request asked for.
+        case receivedData
+        /// The server has closed the connection, or it failed.
+        case closed
     }
 
-    /// Looks, without waiting, for bytes or an end of the connection. What a server says between requests belongs to no
-    /// request (RFC 9112 §9.2), so a connection that is not quiet must not be used. TLS messages that carry no data,
-    /// such as session tickets, are taken in and do not count.
-    func silence() -> Silence {
+    /// Reads without waiting and returns what it found. Bytes that a server sends between requests belong to no request
+    /// (RFC 9112 §9.2), so only a quiet connection may be used again. TLS messages without data, such as session
+    /// tickets, are processed and do not count.
+    func idleState() -> IdleState {
         do throws(Fault) {
-            switch try next() {
-            case .received: return .broken
-            case .finished: return .ended
+            switch try readOnce() {
+            case .received: return .receivedData
+            case .finished: return .closed
             case .nothing: return .quiet
             }
         } catch {
-            return .ended
+            return .closed
         }
     }
 
@@ -156,15 +159,15 @@ final class ClientConnection {
 
     // MARK: Bytes
 
-    private enum Next {
+    private enum ReadResult {
         case received
         case finished
-        /// The socket has nothing more at the moment.
+        /// The socket has no more bytes at the moment.
         case nothing
     }
 
-    /// One step of reading that does not wait.
-    private func next() throws(Fault) -> Next {
+    /// Reads once, without waiting.
+    private func readOnce() throws(Fault) -> ReadResult {
         guard let tls else {
             switch try receiveFromNetwork() {
             case .bytes(let count):
@@ -189,7 +192,7 @@ final class ClientConnection {
                 throw .lost
             }
             switch try receiveFromNetwork() {
-            case .bytes(let count): try give(count, to: tls)
+            case .bytes(let count): try decrypt(count, with: tls)
             case .end: throw .lost
             case .wouldBlock: return .nothing
             }
@@ -208,17 +211,17 @@ final class ClientConnection {
     private func receiveRecords(for tls: TLSSession, until deadline: MonotonicInstant) async throws(Fault) {
         while true {
             switch try receiveFromNetwork() {
-            case .bytes(let count): return try give(count, to: tls)
+            case .bytes(let count): return try decrypt(count, with: tls)
             case .end: throw .lost
             case .wouldBlock: try await wait(.readable, until: deadline)
             }
         }
     }
 
-    private func give(_ count: Int, to tls: TLSSession) throws(Fault) {
+    private func decrypt(_ count: Int, with tls: TLSSession) throws(Fault) {
         overhead += count
         if overhead > Self.maximumOverhead { throw .lost }
-        // A span must not be borrowed from a class's stored property for longer than one access.
+        // Copied, because a span cannot be borrowed from a class's stored property for longer than one access.
         let records = network
         do throws(TLSSession.Fault) {
             try tls.receive(records.span.extracting(0..<count))
@@ -227,7 +230,7 @@ final class ClientConnection {
         }
     }
 
-    private func transmit(
+    private func sendBytes(
         _ bytes: [UInt8], isRequest: Bool = false, until deadline: MonotonicInstant
     ) async throws(Fault) {
         var start = 0
@@ -249,7 +252,7 @@ final class ClientConnection {
 
     private func wait(_ interest: Readiness, until deadline: MonotonicInstant) async throws(Fault) {
         do throws(WaitInterrupted) {
-            _ = try await loop.ready(descriptor.rawValue, interest, until: deadline)
+            _ = try await loop.ready(descriptor.rawValue, for: interest, until: deadline)
         } catch {
             switch error {
             case .deadlineExceeded: throw .timedOut

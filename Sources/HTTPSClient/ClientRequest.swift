@@ -1,17 +1,17 @@
 package import HTTPCodec
 
-/// A request to be sent once.
+/// A request, which the client sends at most once.
 package struct ClientRequest: Sendable, CustomStringConvertible, CustomDebugStringConvertible {
     package var method: Method
     package var url: URLTarget
-    /// Fields besides those that the client writes itself: Host, Content-Length and Accept-Encoding.
+    /// Header fields in addition to Host, Content-Length and Accept-Encoding, which the client writes.
     package var fields: Fields
     package var body: [UInt8]
-    /// The keys of which one must be in the server's verified chain; nil to rely on the chain alone. Not usable with
-    /// `http://`.
+    /// The server's verified chain must contain at least one of these keys. Nil checks the chain alone. Pins cannot be
+    /// used with `http://`.
     package var pins: PinSet?
-    /// The longest that the exchange may take, waiting for a connection and making one included. Nil, and more than that,
-    /// is the client's `exchangeTimeout`.
+    /// The longest time that the exchange may take, including waiting for a connection and opening one. Nil and longer
+    /// values mean the client's `exchangeTimeout`.
     package var timeLimit: Duration?
 
     package init(
@@ -26,7 +26,7 @@ package struct ClientRequest: Sendable, CustomStringConvertible, CustomDebugStri
         self.timeLimit = timeLimit
     }
 
-    /// Without query, fields and body, in which secrets travel.
+    /// Omits query, fields and body, because they may hold secrets.
     package var description: String { "\(method) \(url.scheme.rawValue)://\(url.origin.authority)" }
     package var debugDescription: String { description }
 }

@@ -1,6 +1,6 @@
 package import HTTPCodec
 
-/// A complete answer. Redirects are answers like any other: they are never followed.
+/// A complete response. The client returns redirects like other responses and never follows them.
 package struct ClientResponse: Sendable, CustomStringConvertible, CustomDebugStringConvertible {
     package let status: Status
     package let fields: Fields
@@ -12,7 +12,7 @@ package struct ClientResponse: Sendable, CustomStringConvertible, CustomDebugStr
         self.body = body
     }
 
-    /// Without fields and body, in which secrets travel.
+    /// Omits fields and body, because they may hold secrets.
     package var description: String { "\(status), \(body.count) bytes" }
     package var debugDescription: String { description }
 }

@@ -1,10 +1,10 @@
 internal import Reactor
 
 extension ConnectionPool {
-    /// More addresses of one host are not tried: the connect deadline is divided among them.
+    /// At most this many addresses of a host are tried, because the connect deadline is divided among them.
     private static let maximumAddresses = 8
 
-    /// A new connection to a server that has proved to be the key's.
+    /// Opens a connection to the server of `key` and verifies the server's identity.
     func connect(
         _ key: PoolKey, resuming session: ResumableSession?, until exchangeDeadline: MonotonicInstant
     ) async throws(TransportError) -> ClientConnection {
@@ -32,8 +32,8 @@ extension ConnectionPool {
         return connection
     }
 
-    /// The addresses that may be connected to. What is checked here is what is connected to afterwards, without another
-    /// look-up, so a name that changes its addresses in between gains nothing (CWE-367).
+    /// The addresses that the client may connect to. The client connects to exactly the addresses that were checked
+    /// here, without another look-up, so changing a name's addresses in between does not help an attacker (CWE-367).
     private func allowedAddresses(
         of origin: URLTarget.Origin, until deadline: MonotonicInstant
     ) async throws(TransportError) -> [SocketAddress] {
@@ -64,8 +64,8 @@ extension ConnectionPool {
         }
     }
 
-    /// The first address that accepts. Each gets an equal share of the time that is left, so that one that drops
-    /// packets does not use up that of the others.
+    /// Connects to the first address that accepts. Each address gets an equal share of the remaining time, so that an
+    /// address that drops packets leaves time for the others.
     private func connect(
         to addresses: [SocketAddress], until deadline: MonotonicInstant
     ) async throws(TransportError) -> OwnedDescriptor {

@@ -3,26 +3,27 @@ internal import HTTPCodec
 internal import Reactor
 
 extension ConnectionPool {
-    /// Sends one request and reads its answer.
+    /// Sends one request and reads its response.
     func exchange(_ request: ClientRequest) async throws(TransportError) -> ClientResponse {
         let limit = configuration.exchangeTimeout
         let deadline = MonotonicInstant.after(request.timeLimit.map { min($0, limit) } ?? limit)
         if request.url.scheme == .http {
             guard configuration.targets.allowsHTTP else { throw .insecureTarget }
-            // Pins that nothing can be held against are not dropped in silence.
+            // Pins cannot be checked without TLS, and ignoring them would hide that.
             guard request.pins == nil else { throw .untrusted(.pin) }
         }
         let encoded = try Self.encode(request)
         let key = PoolKey(origin: request.url.origin, pins: request.pins)
-        return try await withSlot(key, until: deadline) { () throws(TransportError) in
+        return try await withSlot(for: key, until: deadline) { () throws(TransportError) in
             while true {
-                let lease = try await lease(key, until: deadline)
+                let lease = try await lease(for: key, until: deadline)
                 do throws(TransportError) {
                     return try await exchange(
-                        encoded, method: request.method, on: lease.connection, key, until: deadline)
+                        encoded, method: request.method, on: lease.connection, for: key, until: deadline)
                 } catch {
-                    // Only where the server cannot have seen any of it (RFC 9110 §9.2.2), and only for the fault that a
-                    // connection brings which died while it was idle. Each turn uses up one idle connection.
+                    // Retry only when the server cannot have received any of the request (RFC 9110 §9.2.2), and only
+                    // after the error of a connection that was closed while it was idle. Each retry consumes an idle
+                    // connection, so the loop ends.
                     guard lease.isReused, error == .connectionLost(requestSent: false) else { throw error }
                 }
             }
@@ -30,7 +31,7 @@ extension ConnectionPool {
     }
 
     private static func encode(_ request: ClientRequest) throws(TransportError) -> [UInt8] {
-        // Answers are taken as they are: a decoder would be one more way to be fed a gigabyte (CWE-409).
+        // The client does not decode content, so that a small response cannot expand to gigabytes (CWE-409).
         guard !request.fields.contains("Accept-Encoding") else { throw .invalidRequest }
         var fields = request.fields
         fields.append("Accept-Encoding", "identity")
@@ -44,7 +45,7 @@ extension ConnectionPool {
     }
 
     private func exchange(
-        _ request: [UInt8], method: Method, on connection: ClientConnection, _ key: PoolKey,
+        _ request: [UInt8], method: Method, on connection: ClientConnection, for key: PoolKey,
         until deadline: MonotonicInstant
     ) async throws(TransportError) -> ClientResponse {
         let limits = ResponseLimits(
@@ -54,7 +55,7 @@ extension ConnectionPool {
         do throws(ClientConnection.Fault) {
             try await connection.send(request, until: firstByteDeadline)
         } catch {
-            throw TransportError(error, .sendRequest, requestSent: connection.hasSentRequestBytes)
+            throw TransportError(error, during: .sendRequest, requestSent: connection.hasSentRequestBytes)
         }
         var step = TransportError.Step.firstByte
         while true {
@@ -62,26 +63,26 @@ extension ConnectionPool {
             do throws(ClientConnection.Fault) {
                 isOpen = try await connection.receive(until: step == .firstByte ? firstByteDeadline : deadline)
             } catch {
-                throw TransportError(error, step, requestSent: true)
+                throw TransportError(error, during: step, requestSent: true)
             }
             step = .response
-            guard let (answer, hasMore) = try Self.advance(&parser, with: isOpen ? connection : nil) else { continue }
-            // Refused even when the content is empty: a server that ignores Accept-Encoding is not understood.
-            guard answer.fields.list("Content-Encoding").allSatisfy({ $0.equalsIgnoringCase("identity") }) else {
+            guard let (response, hasMore) = try Self.advance(&parser, with: isOpen ? connection : nil) else { continue }
+            // Refused even with an empty body: a server that ignores Accept-Encoding may encode the next response too.
+            guard response.fields.list("Content-Encoding").allSatisfy({ $0.equalsIgnoringCase("identity") }) else {
                 throw .malformedResponse
             }
-            remember(connection, for: key)
-            // Bytes after the answer could pass for the answer to the next request (RFC 9112 §9.2).
-            if answer.allowsReuse, isOpen, !hasMore { keep(connection, for: key) }
-            return ClientResponse(status: answer.status, fields: answer.fields, body: answer.body)
+            keepSession(of: connection, for: key)
+            // Bytes after the response could be mistaken for the response to the next request (RFC 9112 §9.2).
+            if response.allowsReuse, isOpen, !hasMore { keepIdle(connection, for: key) }
+            return ClientResponse(status: response.status, fields: response.fields, body: response.body)
         }
     }
 
-    /// Gives the parser what was received, or the end of the connection. Returns the answer once it is complete, and
-    /// whether bytes came after it.
+    /// Passes the received bytes, or the end of the connection, to the parser. Returns the complete response and
+    /// whether more bytes follow it; nil while the response is incomplete.
     private static func advance(
         _ parser: inout ResponseParser, with connection: ClientConnection?
-    ) throws(TransportError) -> (answer: ParsedResponse, hasMore: Bool)? {
+    ) throws(TransportError) -> (response: ParsedResponse, hasMore: Bool)? {
         do throws(ResponseFault) {
             guard let connection else { return (try parser.peerClosed(), false) }
             let unused = try connection.withReceived { (bytes) throws(ResponseFault) -> Int? in
@@ -104,8 +105,8 @@ extension ConnectionPool {
 }
 
 extension TransportError {
-    /// What a fault of the connection means once it is established.
-    fileprivate init(_ fault: ClientConnection.Fault, _ step: Step, requestSent: Bool) {
+    /// Translates a fault of an established connection.
+    fileprivate init(_ fault: ClientConnection.Fault, during step: Step, requestSent: Bool) {
         self =
             switch fault {
             case .timedOut: .timedOut(step, requestSent: requestSent)

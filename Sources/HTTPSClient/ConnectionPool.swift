@@ -1,16 +1,17 @@
 internal import HTTPCodec
 internal import Reactor
 
-/// What makes two requests able to share a connection: the same server, held to the same pins.
+/// Two requests with the same key may share a connection: they go to the same server and require the same pins.
 struct PoolKey: Hashable, Sendable {
     let origin: URLTarget.Origin
     let pins: PinSet?
 }
 
-/// Lends connections to exchanges and keeps the idle ones, on the client's loop.
+/// Lends connections to exchanges and keeps idle connections. Runs on the client's loop.
 ///
-/// An exchange first takes one of its key's slots and holds it to its end. It then uses an idle connection or opens
-/// one; since there are never more idle connections than free slots, both kinds together stay within the limit.
+/// An exchange takes a slot of its key and holds the slot until it ends. With the slot it uses an idle connection or
+/// opens a new one. There are never more idle connections than free slots, so idle and busy connections together stay
+/// within the limit.
 actor ConnectionPool {
     private struct Idle {
         let connection: ClientConnection
@@ -18,18 +19,18 @@ actor ConnectionPool {
         let expiry: ScheduledAction
     }
 
-    /// The connections of one key.
+    /// The slots and connections of one key.
     private struct Slots {
         var taken = 0
-        /// In order of arrival. False tells that the client was closed.
-        var waiting: [Expectation<Bool>] = []
-        /// Used from the end: what has been idle longest is left to expire.
+        /// Exchanges that wait for a slot, in order of arrival. The value false means that the client was closed.
+        var waiting: [Promise<Bool>] = []
+        /// Exchanges take from the end, so that connections which are not needed stay idle and expire.
         var idle: [Idle] = []
 
         var isUnused: Bool { taken == 0 && waiting.isEmpty && idle.isEmpty }
     }
 
-    /// A connection that an exchange may use, and whether it carried others before.
+    /// A connection that an exchange may use, and whether earlier exchanges used it.
     struct Lease {
         let connection: ClientConnection
         let isReused: Bool
@@ -45,11 +46,11 @@ actor ConnectionPool {
 
     private var slots: [PoolKey: Slots] = [:]
     private var idleCount = 0
-    /// At most one session for each key, each used once.
+    /// At most one TLS session for each key. Each is used once.
     private var sessions: [PoolKey: ResumableSession] = [:]
     private var running = 0
     private var isClosed = false
-    private var closers: [CheckedContinuation<Void, Never>] = []
+    private var closeWaiters: [CheckedContinuation<Void, Never>] = []
     private(set) var counters = HTTPSClient.Counters()
 
     private static let maximumSessions = 256
@@ -66,24 +67,24 @@ actor ConnectionPool {
 
     // MARK: Exchanges
 
-    /// Runs `body` while it holds one of the key's slots.
+    /// Runs `body` while it holds a slot of `key`.
     func withSlot<R>(
-        _ key: PoolKey, until deadline: MonotonicInstant, _ body: () async throws(TransportError) -> R
+        for key: PoolKey, until deadline: MonotonicInstant, _ body: () async throws(TransportError) -> R
     ) async throws(TransportError) -> R {
         if isClosed { throw .cancelled }
         running += 1
-        defer { exchangeEnded() }
-        try await takeSlot(key, until: deadline)
-        defer { giveSlotBack(key) }
+        defer { endExchange() }
+        try await takeSlot(for: key, until: deadline)
+        defer { releaseSlot(key) }
         return try await body()
     }
 
-    /// An idle connection that has kept quiet, or a new one.
-    func lease(_ key: PoolKey, until deadline: MonotonicInstant) async throws(TransportError) -> Lease {
+    /// Returns an idle connection on which the server has sent nothing, or opens a new connection.
+    func lease(for key: PoolKey, until deadline: MonotonicInstant) async throws(TransportError) -> Lease {
         while let idle = slots[key]?.idle.popLast() {
             idleCount -= 1
             loop.cancel(idle.expiry)
-            if idle.connection.silence() == .quiet {
+            if idle.connection.idleState() == .quiet {
                 counters.connectionsReused += 1
                 idle.connection.beginRequest()
                 return Lease(connection: idle.connection, isReused: true)
@@ -92,17 +93,17 @@ actor ConnectionPool {
         let connection = try await connect(key, resuming: takeSession(key), until: deadline)
         counters.connectionsOpened += 1
         if connection.isResumed { counters.sessionsResumed += 1 }
-        // A server that speaks first is not a server of HTTP; its words must not become the answer.
-        switch connection.silence() {
+        // An HTTP server does not send first; its bytes must not be taken for the response.
+        switch connection.idleState() {
         case .quiet: return Lease(connection: connection, isReused: false)
-        case .broken: throw .malformedResponse
-        case .ended: throw .connectionLost(requestSent: false)
+        case .receivedData: throw .malformedResponse
+        case .closed: throw .connectionLost(requestSent: false)
         }
     }
 
-    /// Takes back a connection whose exchange is complete and whose server agreed to another.
-    func keep(_ connection: ClientConnection, for key: PoolKey) {
-        guard !isClosed, configuration.maximumIdleConnections > 0, connection.silence() == .quiet else { return }
+    /// Keeps a connection for the next exchange. Its last exchange is complete, and its server allows another.
+    func keepIdle(_ connection: ClientConnection, for key: PoolKey) {
+        guard !isClosed, configuration.maximumIdleConnections > 0, connection.idleState() == .quiet else { return }
         connection.releaseBuffers()
         if idleCount >= configuration.maximumIdleConnections { closeLongestIdle() }
         let now = MonotonicInstant.now
@@ -114,39 +115,39 @@ actor ConnectionPool {
         idleCount += 1
     }
 
-    /// Remembers what the connection's server has given to resume with.
-    func remember(_ connection: ClientConnection, for key: PoolKey) {
+    /// Keeps the TLS session that the server offered for resumption.
+    func keepSession(of connection: ClientConnection, for key: PoolKey) {
         guard let session = connection.resumableSession() else { return }
         if sessions.count >= Self.maximumSessions, sessions[key] == nil {
-            // Any of them: losing one costs a whole handshake and nothing else.
+            // Any session may go: losing one costs a full handshake.
             if let other = sessions.keys.first { sessions[other] = nil }
         }
         sessions[key] = session
     }
 
-    /// Refuses new exchanges, closes the idle connections and returns when the last running exchange has ended.
+    /// Refuses new exchanges, closes the idle connections, and returns when the last running exchange has ended.
     func close() async {
         isClosed = true
         for key in Array(slots.keys) {
             for idle in slots[key]?.idle ?? [] { loop.cancel(idle.expiry) }
-            for waiting in slots[key]?.waiting ?? [] { waiting.fulfil(false) }
+            for waiting in slots[key]?.waiting ?? [] { waiting.fulfill(false) }
             slots[key]?.idle = []
             slots[key]?.waiting = []
-            forgetIfUnused(key)
+            removeIfUnused(key)
         }
         idleCount = 0
         sessions = [:]
-        if running > 0 { await withCheckedContinuation { closers.append($0) } }
+        if running > 0 { await withCheckedContinuation { closeWaiters.append($0) } }
     }
 
-    /// What the idle connections keep of memory for received bytes, in bytes.
+    /// The size of the buffers of all idle connections, in bytes.
     var idleBufferSize: Int { slots.values.reduce(0) { $0 + $1.idle.reduce(0) { $0 + $1.connection.bufferSize } } }
 
-    private func exchangeEnded() {
+    private func endExchange() {
         running -= 1
         guard running == 0 else { return }
-        for closer in closers { closer.resume() }
-        closers = []
+        for waiter in closeWaiters { waiter.resume() }
+        closeWaiters = []
     }
 
     private func takeSession(_ key: PoolKey) -> ResumableSession? {
@@ -154,14 +155,14 @@ actor ConnectionPool {
         return session
     }
 
-    /// Reads the system's roots, once, for the first session. They are no part of the start: they take longer than all
-    /// the rest of it and 1.4 MiB, and a broker without a provider at work needs none.
-    /// - Returns: false where memory or threads are short; a later connection tries again.
+    /// Reads the system's roots, once, before the first TLS session. The start does not read them, because that takes
+    /// longer than the rest of the start and 1.4 MiB, and a broker without a provider needs none.
+    /// - Returns: false when memory or threads are short; a later connection tries again.
     func trustSystemRoots() async -> Bool {
         let reading = systemRoots ?? readSystemRoots()
         systemRoots = reading
         let isRead = await reading.value
-        // Another one may be under way by now.
+        // Another attempt may be running by now.
         if !isRead, systemRoots == reading { systemRoots = nil }
         return isRead
     }
@@ -170,7 +171,7 @@ actor ConnectionPool {
         Task { [roots] in
             await withCheckedContinuation { continuation in
                 do throws(SystemError) {
-                    // A thread of its own for the 20 ms: neither the loop nor the few that all tasks share may block.
+                    // Reading takes about 20 ms and must block neither the loop nor the threads that all tasks share.
                     try Thread.start(name: "roots") { continuation.resume(returning: roots.addSystemRoots()) }.detach()
                 } catch {
                     continuation.resume(returning: false)
@@ -181,32 +182,32 @@ actor ConnectionPool {
 
     // MARK: Slots
 
-    private func takeSlot(_ key: PoolKey, until deadline: MonotonicInstant) async throws(TransportError) {
+    private func takeSlot(for key: PoolKey, until deadline: MonotonicInstant) async throws(TransportError) {
         if slots[key, default: Slots()].taken < max(1, configuration.maximumConnectionsPerOrigin) {
             slots[key, default: Slots()].taken += 1
             return
         }
-        let turn = Expectation<Bool>()
-        slots[key]?.waiting.append(turn)
+        let slot = Promise<Bool>()
+        slots[key]?.waiting.append(slot)
         do throws(WaitInterrupted) {
-            if try await turn.wait(on: loop, until: deadline) { return }
+            if try await slot.wait(on: loop, until: deadline) { return }
         } catch {
-            slots[key]?.waiting.removeAll { $0 === turn }
+            slots[key]?.waiting.removeAll { $0 === slot }
             if error == .deadlineExceeded { throw .timedOut(.connectionSlot, requestSent: false) }
         }
         throw .cancelled
     }
 
-    private func giveSlotBack(_ key: PoolKey) {
+    private func releaseSlot(_ key: PoolKey) {
         while slots[key]?.waiting.isEmpty == false {
-            // One who gave up meanwhile leaves the slot to the next.
-            if let next = slots[key]?.waiting.removeFirst(), next.fulfil(true) { return }
+            // An exchange that has stopped waiting leaves the slot to the next one.
+            if let next = slots[key]?.waiting.removeFirst(), next.fulfill(true) { return }
         }
         slots[key]?.taken -= 1
-        forgetIfUnused(key)
+        removeIfUnused(key)
     }
 
-    private func forgetIfUnused(_ key: PoolKey) {
+    private func removeIfUnused(_ key: PoolKey) {
         if slots[key]?.isUnused == true { slots[key] = nil }
     }
 
@@ -216,7 +217,7 @@ actor ConnectionPool {
         else { return }
         loop.cancel(idle.expiry)
         idleCount -= 1
-        forgetIfUnused(key)
+        removeIfUnused(key)
     }
 
     private func closeLongestIdle() {

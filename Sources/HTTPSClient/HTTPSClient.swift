@@ -1,18 +1,18 @@
 internal import HTTPCodec
 package import Reactor
 
-/// An HTTP/1.1 client for the few requests that must reach exactly the server they are meant for.
+/// An HTTP/1.1 client that sends few requests and verifies that each reaches its intended server.
 ///
-/// No redirect is followed, no answer is decoded, nothing is sent twice. Connections are kept for later requests to the
-/// same origin under the same pins. May be used from any task; its work runs on one event loop.
+/// It follows no redirect, decodes no response, and sends no request twice. It keeps connections for later requests to
+/// the same origin with the same pins. Any task may use it; its work runs on one event loop.
 package final class HTTPSClient: Sendable {
     /// What the client has done so far.
     package struct Counters: Sendable, Equatable {
-        /// Connections made, TLS handshake included.
+        /// Opened connections, counted once the TLS handshake is complete.
         package var connectionsOpened = 0
-        /// Requests for which an idle connection was used.
+        /// Requests that used an idle connection.
         package var connectionsReused = 0
-        /// Those of the connections made whose handshake resumed an earlier TLS session.
+        /// Opened connections whose handshake resumed an earlier TLS session.
         package var sessionsResumed = 0
 
         package init(connectionsOpened: Int = 0, connectionsReused: Int = 0, sessionsResumed: Int = 0) {
@@ -22,32 +22,32 @@ package final class HTTPSClient: Sendable {
         }
     }
 
-    /// Has OpenSSL look for what TLS needs, which takes it about a millisecond, once in a process. Without this the first
-    /// client does so. From any thread.
+    /// Makes OpenSSL load its algorithms, which takes about a millisecond once in a process. Without this call the
+    /// first client loads them. Any thread may call it.
     package static func prepare() { TLSContext.prepare() }
 
     let pool: ConnectionPool
-    /// A task that sends requests is spared the way between threads where it prefers this one.
+    /// A task that sends requests avoids switching threads if it prefers this executor.
     package let executor: (any TaskExecutor)?
 
-    /// - Parameter resolver: asked once for each connection to a named host; the addresses it returns are checked and
-    ///   then connected to.
+    /// - Parameter resolver: is asked once for each connection to a named host. The client checks the returned
+    ///   addresses and connects to them.
     package init(
         configuration: HTTPSClientConfiguration, loop: EventLoop, resolver: NameResolver
     ) throws(HTTPSClientConfigurationError) {
-        executor = LoopTasks(loop)
+        executor = EventLoopTaskExecutor(loop)
         pool = try ConnectionPool(configuration: configuration, loop: loop, resolver: resolver)
     }
 
-    /// Sends the request once and waits for the whole answer, whatever its status.
+    /// Sends the request at most once and waits for the whole response, whatever its status.
     ///
     /// Cancelling the task ends the exchange and closes its connection.
     package func send(_ request: ClientRequest) async throws(TransportError) -> ClientResponse {
         try await pool.exchange(request)
     }
 
-    /// Refuses further requests with `.cancelled`, closes idle connections, and returns when the exchanges under way
-    /// have ended, which their deadlines make sure of. To be called before the loop is shut down.
+    /// Refuses further requests with `.cancelled`, closes idle connections, and returns when the running exchanges have
+    /// ended. Their deadlines bound this wait. Call this before the loop is shut down.
     package func close() async {
         await pool.close()
     }

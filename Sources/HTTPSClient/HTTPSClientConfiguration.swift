@@ -1,39 +1,40 @@
-/// The limits and the trust of an `HTTPSClient`.
+/// The limits of an `HTTPSClient` and the servers it trusts.
 package struct HTTPSClientConfiguration: Sendable {
-    /// A PEM file with roots that are trusted besides the system's; nil for none.
+    /// A PEM file with roots that are trusted in addition to the system's. Nil for none, which is the default.
     package var trustedCAFile: String?
-    /// Which servers requests may be sent to. Default: those of the public internet, over https.
+    /// Which servers the client may send requests to. Default: those of the public internet, over https.
     package var targets = TargetPolicy()
 
-    /// From the start of a connection to its acceptance by the peer, name resolution and all addresses included.
+    /// The time for opening a TCP connection, including name resolution and all tried addresses.
     package var connectTimeout: Duration = .seconds(5)
     package var tlsHandshakeTimeout: Duration = .seconds(5)
-    /// From the start of sending to the first byte of the answer.
+    /// The time from the start of sending to the first byte of the response.
     package var firstByteTimeout: Duration = .seconds(15)
-    /// The whole exchange, waiting for a free connection included. It bounds every other limit.
+    /// The time for a whole exchange, including waiting for a free connection. It bounds every other time limit.
     package var exchangeTimeout: Duration = .seconds(20)
 
-    /// The largest answer body, in bytes.
+    /// The largest response body, in bytes.
     package var maximumBodyBytes = 1 << 20
-    /// The largest answer head, in bytes.
+    /// The largest response head, in bytes.
     package var maximumHeadBytes = 64 << 10
 
-    /// Connections to one origin with one set of pins, busy and idle together; further requests wait for one. At least 1.
+    /// The most connections, busy and idle, to one origin with one set of pins. Further requests wait. At least 1.
     package var maximumConnectionsPerOrigin = 16
-    /// Idle connections over all origins; beyond it the one that has been idle longest is closed.
+    /// The most idle connections to all origins together. Beyond it, the connection that has been idle longest is
+    /// closed.
     package var maximumIdleConnections = 64
-    /// How long a connection without a request is kept. Below the idle limits common among servers, so that they seldom
-    /// close one that is about to be used.
+    /// How long an idle connection is kept. This is shorter than the idle limits of most servers, so that a server
+    /// seldom closes a connection that is about to be used.
     package var idleTimeout: Duration = .seconds(20)
 
     package init() {}
 }
 
-/// Why a client cannot be made. An operator must mend the configuration.
+/// Why a client cannot be created. Retrying does not help; an operator must correct the configuration.
 package enum HTTPSClientConfigurationError: Error, Equatable, Sendable, CustomStringConvertible {
-    /// The file of additional roots is missing, unreadable or holds no certificate.
+    /// The file with additional roots is missing, unreadable, or holds no certificate.
     case trustedCAFile(String)
-    /// libssl refused one of the settings that are fixed in this module, so the installed library does not fit.
+    /// libssl refused a setting that this module requires, so the installed library is not suitable.
     case tlsUnavailable
 
     package var description: String {

@@ -1,7 +1,7 @@
 internal import COpenSSL
 internal import Reactor
 
-/// Who a server has to prove to be.
+/// The identity that a server must prove.
 enum PeerIdentity {
     case dnsName(String)
     case ipAddress(String)
@@ -10,10 +10,10 @@ enum PeerIdentity {
         self = SocketAddress(numericHost: host, port: 0) == nil ? .dnsName(host) : .ipAddress(host)
     }
 
-    /// Has OpenSSL check this identity along with the chain. False when the host is not one it can check.
+    /// Makes OpenSSL verify this identity together with the chain. Returns false when OpenSSL cannot check this host.
     ///
-    /// RFC 9525 §6.3: only subjectAltName counts, never the subject's common name; a wildcard is a whole leftmost label
-    /// and stands for exactly one; an IP address matches an iPAddress entry alone.
+    /// RFC 9525 §6.3: only subjectAltName counts, never the subject's common name; a wildcard is the whole leftmost
+    /// label and matches exactly one label; an IP address matches an iPAddress entry only.
     @unsafe func require(of ssl: OpaquePointer) -> Bool {
         guard let parameters = unsafe SSL_get0_param(ssl) else { return false }
         unsafe X509_VERIFY_PARAM_set_hostflags(
@@ -23,21 +23,21 @@ enum PeerIdentity {
             return unsafe X509_VERIFY_PARAM_set1_host(parameters, name, 0) == 1
                 && copenssl_set_server_name(ssl, name) == 1
         case .ipAddress(let address):
-            // RFC 6066 §3: a server name indication never holds an address.
+            // RFC 6066 §3: the server name indication must not hold an address.
             return unsafe X509_VERIFY_PARAM_set1_ip_asc(parameters, address) == 1
         }
     }
 }
 
-/// What the verification of a server's chain established.
+/// The result of verifying a server's chain.
 struct VerifiedPeer {
-    /// SHA-256 digests of the SubjectPublicKeyInfo of every certificate from the leaf to the root.
+    /// The SHA-256 digests of the SubjectPublicKeyInfo of every certificate, from the leaf to the root.
     let keyDigests: [[UInt8]]
-    /// Seconds until the first certificate of the chain expires, as seen when it was verified.
+    /// Seconds from the verification to the first expiry of a certificate in the chain.
     let secondsUntilExpiry: Int64
 
-    /// Reads the chain that OpenSSL built and verified, which is not always the one that was presented. Nil when there
-    /// is none.
+    /// Reads the chain that OpenSSL built and verified, which may differ from the chain that the server sent. Nil when
+    /// there is none.
     @unsafe init?(of ssl: OpaquePointer) {
         guard let chain = unsafe copenssl_verified_chain(ssl) else { return nil }
         let count = unsafe OPENSSL_sk_num(chain)
@@ -57,7 +57,7 @@ struct VerifiedPeer {
     }
 
     private static func keyDigest(of certificate: OpaquePointer) -> [UInt8]? {
-        // The key as DER with its algorithm; X509_pubkey_digest would leave the algorithm out.
+        // The DER encoding of the key with its algorithm. X509_pubkey_digest would omit the algorithm.
         guard let key = unsafe X509_get_X509_PUBKEY(certificate) else { return nil }
         var encoded: UnsafeMutablePointer<UInt8>?
         let length = unsafe i2d_X509_PUBKEY(key, &encoded)
@@ -71,14 +71,14 @@ struct VerifiedPeer {
     private static func secondsUntilExpiry(of certificate: OpaquePointer) -> Int64? {
         var days: CInt = 0
         var seconds: CInt = 0
-        // A nil time stands for the present.
+        // A nil time means now.
         let isKnown = unsafe ASN1_TIME_diff(&days, &seconds, nil, X509_get0_notAfter(certificate)) == 1
         return isKnown ? Int64(days) * 86_400 + Int64(seconds) : nil
     }
 }
 
 extension TransportError.UntrustedReason {
-    /// - Parameter result: what SSL_get_verify_result returned; not X509_V_OK.
+    /// - Parameter result: the result of SSL_get_verify_result, other than X509_V_OK.
     init(verifyResult result: Int) {
         self =
             switch CInt(truncatingIfNeeded: result) {

@@ -1,17 +1,17 @@
 internal import Cryptography
 
-/// Why a list of pins cannot be used. Retrying does not help; whoever wrote the configuration must mend it.
+/// Why a list of pins cannot be used. Retrying does not help; an operator must correct the configuration.
 package enum PinSetError: Error, Equatable, Sendable {
-    /// An empty list would match nothing; leave the pins out to pin nothing.
+    /// The list is empty, so no chain would match. Omit the pins to pin nothing.
     case empty
-    /// The entry at this index is not `sha256/` and the base64 of 32 bytes.
+    /// The entry at this index is not `sha256/` followed by the base64 of 32 bytes.
     case malformed(index: Int)
 }
 
-/// The public keys of which at least one must occur in a server's verified chain.
+/// A set of public keys. A server's verified chain must contain at least one of them.
 ///
-/// A pin is the SHA-256 digest of a certificate's SubjectPublicKeyInfo (RFC 7469 §2.4). Pins add to the verification
-/// of chain and host name and never replace it. A set holds the current keys and their backups.
+/// A pin is the SHA-256 digest of a certificate's SubjectPublicKeyInfo (RFC 7469 §2.4). Pins are checked in addition to
+/// the chain and the host name and never replace those checks. A set holds the current keys and their backup keys.
 package struct PinSet: Sendable, Hashable {
     private let digests: Set<[UInt8]>
 
@@ -26,13 +26,15 @@ package struct PinSet: Sendable, Hashable {
         self.digests = digests
     }
 
-    /// Whether the key with this digest is pinned. Digests of public keys are no secrets, so time may depend on them.
+    /// Whether the key with this digest is pinned. Digests of public keys are not secret, so the comparison need not
+    /// take constant time.
     package func contains(_ digest: [UInt8]) -> Bool { digests.contains(digest) }
 
     private static func digest(_ text: String) -> [UInt8]? {
         let prefix = "sha256/".utf8
         guard text.utf8.starts(with: prefix),
-            // By octets: as characters, a combining mark after the slash would go with it unseen.
+            // Compares bytes: as characters, a combining mark after the slash would be dropped together with the
+            // prefix.
             let digest = Base64.decode(String(decoding: text.utf8.dropFirst(prefix.count), as: UTF8.self)),
             digest.count == SHA256.digestCount
         else { return nil }

@@ -6,7 +6,7 @@ enum SocketTransfer {
     private static let noSignal = CInt(MSG_NOSIGNAL)
 
     enum Received: Equatable {
-        /// So many bytes were written to the start of the buffer.
+        /// This many bytes were written to the start of the buffer.
         case bytes(Int)
         case wouldBlock
         /// The peer has finished sending.
@@ -24,8 +24,8 @@ enum SocketTransfer {
         }
     }
 
-    /// The number of bytes that the kernel took, or nil when it has no room. A peer that is gone is EPIPE and not a
-    /// signal, which would end the process.
+    /// Returns the number of bytes that the kernel accepted; nil when its buffer is full. MSG_NOSIGNAL makes a closed
+    /// peer fail with EPIPE; without the flag, SIGPIPE would end the process.
     static func send(_ bytes: Span<UInt8>, to descriptor: CInt) throws(SystemError) -> Int? {
         while true {
             let (count, number) = unsafe bytes.withUnsafeBufferPointer { buffer in

@@ -2,31 +2,31 @@ internal import COpenSSL
 internal import Cryptography
 internal import Reactor
 
-/// Owns one `SSL` between two memory BIOs: bytes of the network go in and come out, and nothing here does I/O.
+/// Owns one `SSL` between two memory BIOs. It encrypts and decrypts bytes and does no I/O.
 ///
 /// OpenSSL's own socket BIO uses write(2), which raises SIGPIPE when the peer is gone. With memory BIOs the connection
-/// sends for itself, without the signal, and the same way with and without TLS.
+/// sends the bytes itself, without the signal, and in the same way with and without TLS.
 ///
-/// Confined to its client's actor.
+/// Only the client's actor uses it.
 @safe final class TLSSession {
-    /// The peer broke the protocol, or the library failed. The connection is of no more use.
+    /// The peer violated the protocol, or the library failed. The session cannot be used again.
     enum Fault: Error, Equatable {
         case untrusted(TransportError.UntrustedReason)
         case failed
     }
 
     enum Decrypted: Equatable {
-        /// So many bytes were written to the start of the buffer.
+        /// This many bytes were written to the start of the buffer.
         case bytes(Int)
-        /// The next record is not complete.
+        /// The next record is incomplete.
         case needsInput
-        /// The peer sent close_notify: nothing was cut off.
+        /// The peer sent close_notify, so no data was cut off.
         case closed
     }
 
-    /// Reasons for which OpenSSL ends a handshake that the same two sides cannot bring to another end: what the server has
-    /// chosen is none of what the client offers, or the server's alert says that the offer does not suit it (RFC 8446 §6.2:
-    /// handshake_failure, protocol_version, insufficient_security, no_application_protocol).
+    /// OpenSSL's reasons for a failed handshake that would fail again between the same client and server: the server
+    /// chose a parameter that the client did not offer, or its alert says that the client's offer is not acceptable
+    /// (RFC 8446 §6.2: handshake_failure, protocol_version, insufficient_security, no_application_protocol).
     private static let meansNoCommonProtocol: Set<CInt> = [
         SSL_R_UNSUPPORTED_PROTOCOL, SSL_R_WRONG_SSL_VERSION, SSL_R_NO_PROTOCOLS_AVAILABLE,
         SSL_R_UNKNOWN_CIPHER_RETURNED,
@@ -36,14 +36,14 @@ internal import Reactor
     ]
 
     private let ssl: OpaquePointer
-    // Both belong to `ssl`.
+    // `ssl` owns both BIOs.
     private let input: OpaquePointer
     private let output: OpaquePointer
     private var verifiedUntil: MonotonicInstant
     private var isEstablished = false
     private var isBroken = false
 
-    /// - Parameter context: kept alive by the session's own reference.
+    /// - Parameter context: the session takes its own reference to it.
     @unsafe init?(context: OpaquePointer, identity: PeerIdentity, resuming earlier: ResumableSession?) {
         guard let ssl = unsafe SSL_new(context) else { return nil }
         guard let input = unsafe BIO_new(BIO_s_mem()) else {
@@ -55,15 +55,15 @@ internal import Reactor
             unsafe SSL_free(ssl)
             return nil
         }
-        // From here on SSL_free frees the BIOs as well.
+        // From here on SSL_free also frees the BIOs.
         unsafe SSL_set_bio(ssl, input, output)
         unsafe SSL_set_connect_state(ssl)
         unsafe (self.ssl, self.input, self.output) = unsafe (ssl, input, output)
         verifiedUntil = earlier?.verifiedUntil ?? .distantFuture
-        // After the stored properties, so that a failure here runs `deinit`.
+        // All stored properties are set, so a failure here runs `deinit`.
         guard withCleanErrorQueue({ unsafe identity.require(of: ssl) }) else { return nil }
         if let earlier {
-            // Where the library does not take it, the handshake is a whole one.
+            // If OpenSSL refuses the session, the handshake is a full one.
             _ = withCleanErrorQueue { unsafe SSL_set_session(ssl, earlier.session) }
         }
     }
@@ -72,11 +72,11 @@ internal import Reactor
         unsafe SSL_free(ssl)
     }
 
-    /// Goes on with the handshake. Returns true when it is complete and the peer is who it should be.
+    /// Continues the handshake. Returns true when it is complete and the peer's identity is verified.
     func handshake(pins: PinSet?) throws(Fault) -> Bool {
         let (status, verifyResult, reason) = withCleanErrorQueue {
             let result = unsafe SSL_do_handshake(ssl)
-            // The first entry of the queue is the cause; what follows it are its consequences.
+            // The first entry of the error queue is the cause; later entries are its consequences.
             return unsafe (SSL_get_error(ssl, result), SSL_get_verify_result(ssl), ERR_GET_REASON(ERR_peek_error()))
         }
         switch status {
@@ -90,10 +90,11 @@ internal import Reactor
             throw status == SSL_ERROR_SSL && Self.meansNoCommonProtocol.contains(reason)
                 ? .untrusted(.noCommonProtocol) : .failed
         }
-        // SSL_VERIFY_PEER has ended the handshake otherwise; asked again because everything rests on it.
+        // SSL_VERIFY_PEER has already ended the handshake in this case. The check is repeated because all trust in the
+        // server depends on it.
         guard verifyResult == Int(X509_V_OK) else { throw .untrusted(.init(verifyResult: verifyResult)) }
         isEstablished = true
-        // A resumed session has no chain: it was verified, and its pins checked, when the session began.
+        // A resumed session has no chain. The chain was verified and its pins were checked when the session began.
         if isResumed { return true }
         guard let peer = withCleanErrorQueue({ unsafe VerifiedPeer(of: ssl) }) else {
             throw .untrusted(.chain)
@@ -103,11 +104,11 @@ internal import Reactor
         return true
     }
 
-    /// Whether the handshake went without certificates, on an earlier connection's secrets.
+    /// Whether the handshake resumed an earlier session instead of exchanging certificates.
     var isResumed: Bool { unsafe SSL_session_reused(ssl) == 1 }
 
-    /// Takes in bytes that the network delivered. To be called only when a step asked for input, so that no more than
-    /// one buffer of them is held.
+    /// Takes bytes from the network. Call this only when a step has asked for input, so that at most one buffer of
+    /// bytes is held.
     func receive(_ bytes: Span<UInt8>) throws(Fault) {
         let written = withCleanErrorQueue {
             unsafe bytes.withUnsafeBufferPointer { unsafe BIO_write(input, $0.baseAddress, CInt($0.count)) }
@@ -118,7 +119,7 @@ internal import Reactor
         }
     }
 
-    /// The next plaintext, into `buffer`.
+    /// Writes the next plaintext to `buffer`.
     func decrypt(into buffer: inout [UInt8]) throws(Fault) -> Decrypted {
         let (result, status) = withCleanErrorQueue {
             let result = unsafe SSL_read(ssl, &buffer, CInt(clamping: buffer.count))
@@ -134,7 +135,7 @@ internal import Reactor
         }
     }
 
-    /// Encrypts `bytes` whole; `takeOutput` then has the records.
+    /// Encrypts all of `bytes`. `takeOutput` then returns the records.
     func encrypt(_ bytes: Span<UInt8>) throws(Fault) {
         let written = withCleanErrorQueue {
             unsafe bytes.withUnsafeBufferPointer { unsafe SSL_write(ssl, $0.baseAddress, CInt($0.count)) }
@@ -145,14 +146,14 @@ internal import Reactor
         }
     }
 
-    /// Queues close_notify, if the state of the connection permits one.
+    /// Queues close_notify, if the connection's state permits it.
     func finish() {
         // SSL_shutdown(3): not during a handshake and not after a fatal error.
         guard isEstablished, !isBroken else { return }
         _ = withCleanErrorQueue { unsafe SSL_shutdown(ssl) }
     }
 
-    /// The bytes that are to be sent now, in order.
+    /// The bytes to send now, in order.
     func takeOutput() -> [UInt8] {
         withCleanErrorQueue {
             let count = unsafe BIO_ctrl_pending(output)
@@ -163,8 +164,7 @@ internal import Reactor
         }
     }
 
-    /// What the server has given to resume with, for one later connection (RFC 8446 Appendix C.4); nil when it gave
-    /// nothing.
+    /// The session that the server offered, for one later connection (RFC 8446 Appendix C.4); nil when it offered none.
     func resumableSession() -> ResumableSession? {
         guard isEstablished, !isBroken, let session = unsafe SSL_get1_session(ssl) else { return nil }
         let resumable = unsafe ResumableSession(adopting: session, verifiedUntil: verifiedUntil)

@@ -1,24 +1,27 @@
 package import Reactor
 
-/// Which servers a client may send requests to: those of the public internet over https, and what is allowed besides.
+/// Which servers a client may send requests to: those of the public internet over https, and further servers that the
+/// policy allows.
 ///
-/// The two freedoms are independent. A server in a private network needs its network allowed, and one that is called over
-/// `http://` needs that allowed as well.
+/// The two settings are independent: a server in a private network requires its network to be allowed, and if it is
+/// called over `http://`, plain HTTP must be allowed as well.
 package struct TargetPolicy: Sendable, Equatable {
-    /// `http://` besides `https://`. What is sent can be read and changed by everything between here and the server.
+    /// Allows `http://` besides `https://`. Every host between the client and the server can then read and change the
+    /// messages.
     package var allowsHTTP: Bool
 
-    /// The servers outside the public internet that need not be listed.
+    /// The servers outside the public internet that may be called without being listed in `networks`.
     package enum Unlisted: Sendable {
         case none
-        /// All but link-local addresses and the services that give out a machine's credentials.
+        /// Servers at all addresses except link-local addresses and the metadata services of clouds.
         case ordinary
         case all
     }
 
+    /// Default: `none`.
     package var unlisted: Unlisted
 
-    /// The networks outside the public internet in which servers may be besides.
+    /// Further networks outside the public internet in which servers may be. Default: none.
     package var networks: [NetworkRange]
 
     package init(allowsHTTP: Bool = false, unlisted: Unlisted = .none, networks: [NetworkRange] = []) {
@@ -27,15 +30,15 @@ package struct TargetPolicy: Sendable, Equatable {
         self.networks = networks
     }
 
-    /// Every address, over `http://` too.
+    /// Allows every address, also over `http://`.
     package static let everything = TargetPolicy(allowsHTTP: true, unlisted: .all)
 
-    /// Loopback and private addresses, over `http://` too. What every machine of a cloud finds beside it stays closed, since
-    /// development happens there as well.
+    /// Allows loopback and private addresses, also over `http://`. The link-local addresses and metadata services that
+    /// every machine in a cloud can reach are not allowed, because development also happens in clouds.
     package static let development = TargetPolicy(allowsHTTP: true, unlisted: .ordinary)
 
-    /// Whether a server may be at the address. A metadata service of a cloud hands out the machine's own credentials, so no
-    /// range covers one: it must be named by itself.
+    /// Whether the client may connect to the address. The metadata service of a cloud gives out the machine's own
+    /// credentials, so a range does not allow it: it must be listed as a single address.
     package func allows(_ address: SocketAddress) -> Bool {
         if address.isGloballyRoutable { return true }
         switch unlisted {

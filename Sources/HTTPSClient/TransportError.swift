@@ -1,13 +1,13 @@
-/// Why an exchange brought no complete answer.
+/// Why an exchange ended without a complete response.
 ///
-/// Carries no text from the peer, so that nothing a server sends can travel to a log or a caller through an error.
+/// It holds no text from the peer, so that text from a server cannot reach a log or a caller through an error.
 package enum TransportError: Error, Equatable, Sendable {
-    /// Why a server's identity was not accepted. A retry does not help until the server or the configuration changes.
+    /// Why a server's identity was not accepted. Retrying does not help until the server or the configuration changes.
     package enum UntrustedReason: Equatable, Sendable {
-        /// No chain from the certificate to a trusted root: unknown or missing issuer, an issuer that is no
-        /// certification authority, a bad signature, a key or digest that is too weak.
+        /// There is no valid chain from the certificate to a trusted root: an issuer is unknown, missing or not a
+        /// certification authority, a signature is wrong, or a key or digest is too weak.
         case chain
-        /// A certificate of the chain is past its validity.
+        /// A certificate of the chain has expired.
         case expired
         /// A certificate of the chain is not valid yet.
         case notYetValid
@@ -15,35 +15,36 @@ package enum TransportError: Error, Equatable, Sendable {
         case hostName
         /// The certificate is not meant for TLS servers.
         case purpose
-        /// The chain is good and none of its keys is pinned.
+        /// The chain is valid and contains no pinned key.
         case pin
-        /// No version of TLS, cipher suite or application protocol that both sides accept: the server offers less than
-        /// TLS 1.2 with forward secrecy and authenticated encryption, or has refused the client's offer with an alert that
-        /// says so.
+        /// No TLS version, cipher suite or application protocol suits both sides: the server offers less than TLS 1.2
+        /// with forward secrecy and authenticated encryption, or its alert refused the client's offer.
         case noCommonProtocol
     }
 
-    /// What a deadline cut short.
+    /// The step during which a deadline passed.
     package enum Step: Equatable, Sendable {
-        /// Waiting for one of the origin's connections to become free.
+        /// Waiting for a free connection to the origin.
         case connectionSlot
         case nameResolution
         case connect
         case tlsHandshake
         case sendRequest
-        /// Waiting for the first byte of the answer.
+        /// Waiting for the first byte of the response.
         case firstByte
-        /// The rest of the answer.
+        /// Receiving the rest of the response.
         case response
     }
 
-    /// The text is not a URL of the strict form. The configuration must be mended.
+    /// The text is not a URL in the strict form. An operator must correct the configuration.
     case invalidURL
-    /// A field of the request cannot be written in HTTP or is one that the client writes itself. A fault of the caller.
+    /// A field of the request cannot be written in HTTP, or the client writes this field itself. The caller has a bug.
     case invalidRequest
-    /// `http://`, and the configuration does not allow it. The configuration must be mended.
+    /// The URL begins with `http://`, which the configuration does not allow. An operator must correct the
+    /// configuration.
     case insecureTarget
-    /// The host has no address on the public internet, and the configuration allows no other.
+    /// The host has no address on the public internet, and the configuration does not allow its addresses. An operator
+    /// must correct the configuration.
     case forbiddenAddress
     /// The host name does not exist or has no address. Retrying soon does not help.
     case nameNotFound
@@ -51,23 +52,24 @@ package enum TransportError: Error, Equatable, Sendable {
     case nameResolutionFailed
     /// No address of the host accepted a connection. Retrying may help.
     case connectFailed
-    /// The server is not who it should be. No byte of the request was sent.
+    /// The server did not prove its identity. No byte of the request was sent.
     case untrusted(UntrustedReason)
-    /// The handshake failed for another reason: another alert, bytes that are not TLS, an end in the middle. No byte of
-    /// the request was sent. Retrying may help.
+    /// The handshake failed for another reason: another alert, bytes that are not TLS, or an early end of the
+    /// connection. No byte of the request was sent. Retrying may help.
     case tlsFailed
-    /// A deadline passed. Retrying may help, where `requestMayHaveBeenProcessed` permits it.
+    /// A deadline passed. Retrying may help where `requestMayHaveBeenProcessed` permits it.
     case timedOut(Step, requestSent: Bool)
-    /// The connection ended before the answer did.
+    /// The connection ended before the response was complete. Retrying may help where `requestMayHaveBeenProcessed`
+    /// permits it.
     case connectionLost(requestSent: Bool)
-    /// The server's bytes are not one well-formed answer to the request.
+    /// The received bytes are not one well-formed response to the request.
     case malformedResponse
-    /// The answer exceeds the configured size. Retrying does not help.
+    /// The response exceeds the configured size. Retrying does not help.
     case responseTooLarge
-    /// The task was cancelled, or the client was closed before the request was started.
+    /// The task was cancelled, or the client was closed before it sent the request.
     case cancelled
 
-    /// Whether the server may have acted on the request. When false, sending it again cannot make it happen twice.
+    /// Whether the server may have acted on the request. If false, sending the request again cannot execute it twice.
     package var requestMayHaveBeenProcessed: Bool {
         switch self {
         case .timedOut(_, let requestSent), .connectionLost(let requestSent): requestSent
@@ -78,7 +80,7 @@ package enum TransportError: Error, Equatable, Sendable {
         }
     }
 
-    /// Whether the server may not have come to the request yet, and still act on it: nothing told that it has.
+    /// Whether the server may still act on the request later: no response shows that it has processed it.
     package var requestMayBeUnderWay: Bool {
         switch self {
         case .timedOut(_, let requestSent), .connectionLost(let requestSent): requestSent

@@ -1,14 +1,14 @@
 internal import COpenSSL
 internal import Cryptography
 
-/// Owns the `X509_STORE` with the roots that a client's servers are verified against.
+/// Owns the `X509_STORE` with the roots against which a client verifies servers.
 ///
-/// Sendable: `addSystemRoots` is the one call that changes it, and its client makes no session before that has returned.
-/// Afterwards only OpenSSL's verifications use it, which lock it where they must.
+/// `@unchecked Sendable`: only `addSystemRoots` changes the store, and the client creates no session before that call
+/// has returned. Afterwards only OpenSSL's verification uses the store, and it locks the store itself.
 @safe final class TrustedRoots: @unchecked Sendable {
     private let store: OpaquePointer
 
-    /// - Parameter file: PEM roots that are trusted besides the system's.
+    /// - Parameter file: a PEM file with roots that are trusted in addition to the system's.
     init(file: String?) throws(HTTPSClientConfigurationError) {
         guard let store = unsafe X509_STORE_new() else { throw .tlsUnavailable }
         unsafe self.store = unsafe store
@@ -22,9 +22,9 @@ internal import Cryptography
         unsafe X509_STORE_free(store)
     }
 
-    /// Adds what the system trusts, as OpenSSL finds it (its built-in places, SSL_CERT_FILE, SSL_CERT_DIR). Reads and
-    /// parses up to some hundred certificates, so it is nothing for an event loop.
-    /// - Returns: false when memory is short. A system without roots is no failure here: then nothing verifies by them.
+    /// Adds the roots that the system trusts, from OpenSSL's built-in paths, SSL_CERT_FILE and SSL_CERT_DIR. This reads
+    /// and parses a hundred certificates and more, so it must not run on an event loop.
+    /// - Returns: false when memory is short. A system without roots is not an error: no server then verifies by them.
     func addSystemRoots() -> Bool {
         withCleanErrorQueue { unsafe X509_STORE_set_default_paths(store) == 1 }
     }

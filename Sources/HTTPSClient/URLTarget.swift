@@ -1,18 +1,18 @@
 internal import ExternalText
 internal import Reactor
 
-/// An absolute `http` or `https` URL in the strict form that the broker sends requests to.
+/// An absolute `http` or `https` URL in the strict form to which the broker sends requests.
 ///
-/// Everything that two parsers could read differently is refused rather than repaired: user information, fragments,
-/// backslashes, white space, control characters, text outside ASCII, percent escapes in the host, empty labels, and a
-/// host that ends in a number without being a dotted quad (`127.1`, `2130706433`, `0x7f.1`), which resolvers take for
-/// an address. Ports below 1024 other than 80 and 443 belong to other protocols (SSH, SMTP) and are refused too.
+/// It refuses everything that two parsers could read differently: user information, fragments, backslashes, white
+/// space, control characters, text outside ASCII, percent escapes in the host, empty labels, and a host that ends in a
+/// number without being a dotted quad (`127.1`, `2130706433`, `0x7f.1`), which resolvers read as an address. It also
+/// refuses ports below 1024 other than 80 and 443, because they belong to other protocols (SSH, SMTP).
 package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
     package enum Scheme: String, Sendable, Hashable, CaseIterable {
         case http
         case https
 
-        /// The port of a URL that names none (RFC 9110 §4.2).
+        /// The port of a URL without a port (RFC 9110 §4.2).
         package var defaultPort: UInt16 {
             switch self {
             case .http: 80
@@ -21,14 +21,14 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
         }
     }
 
-    /// What a connection is made to (RFC 6454 §4).
+    /// The server that a connection goes to (RFC 6454 §4).
     package struct Origin: Sendable, Hashable {
         package let scheme: Scheme
         /// A lower-case DNS name, a dotted quad, or an IPv6 address without brackets.
         package let host: String
         package let port: UInt16
 
-        /// The value of a `Host` field (RFC 9110 §7.2): the port is left out when it is the scheme's own.
+        /// The value of a `Host` field (RFC 9110 §7.2), without the port if it is the scheme's default.
         package var authority: String {
             let name = host.utf8.contains(UInt8(ascii: ":")) ? "[\(host)]" : host
             return port == scheme.defaultPort ? name : "\(name):\(port)"
@@ -36,17 +36,18 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
     }
 
     package let origin: Origin
-    /// The request target in origin-form (RFC 9112 §3.2.1): a path that starts with `/`, and the query, if there is one.
+    /// The request target in origin-form (RFC 9112 §3.2.1): a path that starts with `/`, and the query, if there is
+    /// one.
     package let pathAndQuery: String
 
     package var scheme: Scheme { origin.scheme }
     package var host: String { origin.host }
     package var port: UInt16 { origin.port }
 
-    /// Reads a URL; nil when it is not one of the strict form.
+    /// Reads a URL; nil when the text is not in the strict form.
     package init?(_ text: String) { self.init(text, takesAnyPort: false) }
 
-    /// The port that alone keeps `text` from being such a URL; nil where it is one, or has other faults.
+    /// The port of `text`, if it is the only fault of that URL; otherwise nil.
     package static func refusedPort(of text: String) -> UInt16? {
         URLTarget(text) == nil ? URLTarget(text, takesAnyPort: true)?.port : nil
     }
@@ -61,7 +62,7 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
         else { return nil }
         let rest = bytes[(colon + 3)...]
         let end = rest.firstIndex { $0 == UInt8(ascii: "/") || $0 == UInt8(ascii: "?") } ?? rest.endIndex
-        guard let (host, port) = Self.hostAndPort(rest[..<end], scheme: scheme, takesAnyPort)
+        guard let (host, port) = Self.hostAndPort(rest[..<end], scheme: scheme, takesAnyPort: takesAnyPort)
         else { return nil }
         let target = rest[end...]
         guard Self.hasWholeEscapes(target) else { return nil }
@@ -72,10 +73,10 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
 
     package var description: String { "\(origin.scheme.rawValue)://\(origin.authority)\(pathAndQuery)" }
 
-    /// Longer URLs serve nobody here and would not fit common servers' request lines.
+    /// Longer URLs have no use here and do not fit into the request lines of common servers.
     private static let maximumLength = 8000
 
-    /// RFC 3986 Appendix A: the characters of a URI, less `#`, since there is no fragment.
+    /// RFC 3986 Appendix A: the characters of a URI except `#`, which begins a fragment.
     private static func isURLByte(_ byte: UInt8) -> Bool {
         switch byte {
         case UInt8(ascii: "a")...UInt8(ascii: "z"), UInt8(ascii: "A")...UInt8(ascii: "Z"),
@@ -98,7 +99,7 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
                 }
                 index += 2
             } else if bytes[index] == UInt8(ascii: "[") || bytes[index] == UInt8(ascii: "]") {
-                // RFC 3986 §3.2.2: brackets occur around an IP literal only.
+                // RFC 3986 §3.2.2: brackets are allowed only around an IP literal.
                 return false
             }
             index += 1
@@ -107,14 +108,14 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
     }
 
     private static func hostAndPort(
-        _ authority: ArraySlice<UInt8>, scheme: Scheme, _ takesAnyPort: Bool
+        _ authority: ArraySlice<UInt8>, scheme: Scheme, takesAnyPort: Bool
     ) -> (String, UInt16)? {
         let host: String
         let afterHost: ArraySlice<UInt8>
         if authority.first == UInt8(ascii: "[") {
             guard let close = authority.firstIndex(of: UInt8(ascii: "]")) else { return nil }
-            // Parsed and written again, so that one address has one spelling. Zone identifiers are no part of a URL
-            // that names a host on the internet, and inet_pton refuses them.
+            // Parsed and written again, so that each address has one spelling. inet_pton(3) refuses zone identifiers,
+            // which have no meaning for a host on the internet.
             let literal = String(decoding: authority[(authority.startIndex + 1)..<close], as: UTF8.self)
             guard let address = SocketAddress(numericHost: literal, port: 0), case .v6 = address.ip else { return nil }
             host = address.host
@@ -152,8 +153,8 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
             if label.endIndex == rest.endIndex { break }
             rest = rest[(label.endIndex + 1)...]
         } while true
-        // A last label that is a number makes the whole an IPv4 address for inet_aton(3) and for browsers, in any of
-        // its shortened, octal and hexadecimal spellings. Only the plain one is let through.
+        // A last label that is a number makes the whole name an IPv4 address for inet_aton(3) and browsers, in
+        // shortened, octal or hexadecimal spelling. Only the dotted quad is accepted.
         return !isNumber(label) || SocketAddress(numericHost: text, port: 0) != nil ? text : nil
     }
 

@@ -462,7 +462,7 @@ internal import Synchronization
         unsafe place.pointee.isWaiting = true
         let entry = unsafe WaitingLine.Entry(slot: slot, since: state.pointee.began)
         if isFast { unsafe state.pointee.fast.append(entry) } else { unsafe state.pointee.slow.append(entry) }
-        loop.wantTurn()
+        loop.requestTurn()
     }
 
     /// Serves those whose turn it is. Many small turns, and not few that are long: whoever becomes ready meanwhile and can
@@ -482,7 +482,7 @@ internal import Synchronization
                 if MonotonicInstant.now >= end { break }
             }
         }
-        if unsafe state.pointee.fast.count + state.pointee.slow.count > 0 { loop.wantTurn() }
+        if unsafe state.pointee.fast.count + state.pointee.slow.count > 0 { loop.requestTurn() }
     }
 
     /// Who began to wait before is refused. Nobody is for as long as the line has not been too long for the time of an
@@ -1002,7 +1002,7 @@ internal import Synchronization
 
     // MARK: Counting
 
-    func readinessTold() {
+    func readinessHandled() {
         if unsafe state.pointee.fast.count + state.pointee.slow.count > 0 { serveLines() }
         var kinds = unsafe state.pointee.kinds
         if kinds == 0 { return }

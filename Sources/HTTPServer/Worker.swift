@@ -159,7 +159,7 @@ actor Worker {
         }
         if connection.phase == .closed { return }
         do throws(SystemError) {
-            connection.registration = try loop.register(connection.descriptor, lane, tag: connection.id.slot)
+            connection.registration = try loop.register(connection.descriptor, handler: lane, tag: connection.id.slot)
         } catch {
             close(connection)
         }

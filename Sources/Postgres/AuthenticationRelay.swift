@@ -53,7 +53,7 @@ final class AuthenticationRelay {
         try retryingInterrupts("socketpair") { unsafe socketpair(AF_UNIX, type, 0, &ends) }
         ours = OwnedDescriptor(adopting: ends[0])
         let theirs = OwnedDescriptor(adopting: ends[1])
-        try theirs.take(placeOf: socket)
+        try theirs.duplicate(onto: socket)
     }
 
     /// What to watch for the server's messages.
@@ -104,7 +104,7 @@ final class AuthenticationRelay {
 
     /// Gives libpq its socket back.
     func end(at socket: CInt) throws(SystemError) {
-        try network.take(placeOf: socket)
+        try network.duplicate(onto: socket)
     }
 
     /// As far as is known: of the head while that is not whole.

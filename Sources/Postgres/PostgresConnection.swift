@@ -151,7 +151,7 @@ package actor PostgresConnection {
             while let notification = handle.takeNotification() { notifications.append(notification) }
             if !notifications.isEmpty { return notifications }
             do throws(WaitInterrupted) {
-                _ = try await loop.ready(handle.socket, .readable, until: deadline)
+                _ = try await loop.ready(handle.socket, for: .readable, until: deadline)
             } catch .deadlineExceeded {
                 return []
             } catch {
@@ -519,7 +519,7 @@ package actor PostgresConnection {
         // Without a socket there is nothing that could become ready.
         guard socket >= 0 else { throw lost() }
         do throws(WaitInterrupted) {
-            return try await loop.ready(socket, interests, until: deadline)
+            return try await loop.ready(socket, for: interests, until: deadline)
         } catch {
             handle.finish()
             switch error {

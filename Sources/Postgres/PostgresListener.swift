@@ -68,7 +68,7 @@ package actor PostgresListener {
 
     /// Begins, once.
     package func start() {
-        if task == nil, !isClosed { task = Task(executorPreference: LoopTasks(loop)) { await self.run() } }
+        if task == nil, !isClosed { task = Task(executorPreference: EventLoopTaskExecutor(loop)) { await self.run() } }
     }
 
     /// Ends the connection. Nothing is told any more.

@@ -49,7 +49,7 @@ package actor PostgresPool {
     ) {
         self.configuration = configuration
         self.loop = loop
-        executor = LoopTasks(loop)
+        executor = EventLoopTaskExecutor(loop)
         self.resolver = resolver
         self.trustedIdleness = trustedIdleness
         self.greet = greet

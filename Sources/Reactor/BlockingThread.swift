@@ -1,8 +1,8 @@
 internal import Glibc
 internal import Synchronization
 
-/// The executor of actors whose calls block (files, name resolution): one named thread, so that blocking is deliberate
-/// and stays away from every event loop.
+/// The executor of actors whose calls block (files, name resolution). It has one named thread of its own, so that a
+/// blocking call cannot stop an event loop.
 package final class BlockingThread: SerialExecutor, Sendable {
     private struct Queue {
         var jobs: [UnownedJob] = []
@@ -30,7 +30,7 @@ package final class BlockingThread: SerialExecutor, Sendable {
 
     package func isIsolatingCurrentContext() -> Bool? { owner.load(ordering: .relaxed) == UInt(pthread_self()) }
 
-    /// Ends the thread once its queue is empty.
+    /// Ends the thread once its queue is empty. Returns without waiting for the end.
     package func shutDown() {
         queue.withLock { $0.isStopping = true }
         wakeUp.signal()

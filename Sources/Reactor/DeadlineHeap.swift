@@ -1,11 +1,14 @@
-/// The deadlines of one loop, earliest first. A cancelled one stays in the heap as a husk until it is due or until
-/// husks outnumber the living, so cancelling costs one dictionary removal.
+/// The deadlines of one loop, earliest first.
+///
+/// Cancelling a deadline removes its action and leaves its heap entry, so it costs one dictionary removal. A cancelled
+/// entry leaves the heap when it is due, or when more than half of the entries are cancelled.
 struct DeadlineHeap {
     private var heap = TimeHeap()
     private var actions: [UInt64: () -> Void] = [:]
     private var lastID: UInt64 = 0
 
-    /// The earliest deadline that may still have an action. It can be a husk's; waking for one is harmless.
+    /// The earliest deadline in the heap. It may belong to a cancelled action; waking up for a cancelled action is
+    /// harmless.
     var earliest: MonotonicInstant? { heap.first?.time }
 
     var count: Int { actions.count }
@@ -22,7 +25,7 @@ struct DeadlineHeap {
         if heap.count > 64, heap.count > 2 * actions.count { heap.removeAll { actions[$0] == nil } }
     }
 
-    /// Takes out one action that is due, or nil when none is.
+    /// Removes one due action and returns it; nil when no action is due.
     mutating func popDue(at now: MonotonicInstant) -> (() -> Void)? {
         while let first = heap.first, first.time <= now {
             heap.removeFirst()

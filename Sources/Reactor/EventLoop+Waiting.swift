@@ -1,9 +1,9 @@
 internal import CLinux
 internal import Glibc
 
-/// Why a wait on the loop ended without what it waited for.
+/// Why a wait on the loop ended before its descriptor was ready.
 package enum WaitInterrupted: Error, Equatable {
-    /// The deadline passed first. Retrying helps only with a later deadline.
+    /// The deadline passed. Retrying helps only with a later deadline.
     case deadlineExceeded
     /// The waiting task was cancelled.
     case cancelled
@@ -12,20 +12,21 @@ package enum WaitInterrupted: Error, Equatable {
 }
 
 extension EventLoop {
-    /// Suspends until `descriptor` is ready for one of `interests`, and says for which.
+    /// Suspends until `descriptor` is ready for one of `interests`, and returns what it is ready for.
     ///
-    /// All that non-blocking OpenSSL and libpq need: each of their steps becomes a `while` with one `await`. The
-    /// registration is made anew for each wait and ends with it, since libpq may close and reopen its socket under
-    /// the same number while it connects. Readable includes "the peer finished" and errors: the next read tells.
-    /// - Precondition: the caller runs on this loop (an actor whose executor it is).
+    /// Non-blocking OpenSSL and libpq need nothing else: each of their operations is a `while` loop with one `await`.
+    /// Each wait registers the descriptor anew, because libpq may close its socket while it connects and open another
+    /// with the same number. `readable` includes the end of the peer's stream and errors; the next read returns which
+    /// of them it was.
+    /// - Precondition: the caller runs on this loop, as an actor does whose executor is this loop.
     package func ready(
-        _ descriptor: CInt, _ interests: Readiness, until deadline: MonotonicInstant,
+        _ descriptor: CInt, for interests: Readiness, until deadline: MonotonicInstant,
         isolation: isolated (any Actor)? = #isolation
     ) async throws(WaitInterrupted) -> Readiness {
         checkIsolated()
         let wait = Wait(loop: self)
         let result = await withTaskCancellationHandler {
-            // The standard library takes a closure that would leave the loop's thread. Capturing the actor keeps it.
+            // The closure would run outside the loop's thread if it did not capture the isolating actor.
             _ = isolation
             return await unsafe withUnsafeContinuation { continuation in
                 unsafe wait.begin(continuation, descriptor: descriptor, interests: interests, deadline: deadline)
@@ -36,23 +37,24 @@ extension EventLoop {
         return try result.get()
     }
 
-    /// Suspends until `deadline`. A cancelled task is woken at once.
+    /// Suspends until `deadline`. Cancelling the task ends the wait at once.
     /// - Precondition: the caller runs on this loop.
     package func sleep(
         until deadline: MonotonicInstant, isolation: isolated (any Actor)? = #isolation
     ) async throws(WaitInterrupted) {
         do throws(WaitInterrupted) {
-            _ = try await ready(-1, [], until: deadline)
+            _ = try await ready(-1, for: [], until: deadline)
         } catch .deadlineExceeded {
             return
         }
     }
 }
 
-/// One suspended wait. The loop's thread only, once begun.
+/// One suspended wait.
 ///
-/// Its continuation is unchecked, since a checked one is an object more for each wait; it is let go of when it is resumed,
-/// once.
+/// `@unchecked Sendable`: after `begin`, only the loop's thread touches the stored properties. The continuation is an
+/// unsafe one because a checked continuation allocates one more object for each wait. `finish` sets it to nil before it
+/// resumes it, so it is resumed exactly once.
 @safe private final class Wait: ReadinessHandler, @unchecked Sendable {
     typealias Outcome = Result<Readiness, WaitInterrupted>
 
@@ -77,7 +79,7 @@ extension EventLoop {
             if interests.contains(.readable) { events |= CLINUX_IN | CLINUX_RDHUP }
             if interests.contains(.writable) { events |= CLINUX_OUT }
             do throws(SystemError) {
-                registration = try loop.register(descriptor, events: events, self)
+                registration = try loop.register(descriptor, events: events, handler: self)
             } catch {
                 return finish(.failure(.system(error)))
             }
@@ -93,13 +95,14 @@ extension EventLoop {
 
     func finish(_ outcome: Outcome) {
         guard let continuation = unsafe continuation else {
-            // Cancelled before `begin`, or finished before the cancellation arrived.
+            // `begin` has not run yet, or the wait ended before the cancellation arrived.
             isCancelled = true
             return
         }
         unsafe self.continuation = nil
-        // The slot is freed and the descriptor stays in the epoll set: its one event has disarmed it, or a late event
-        // will name a generation that is over. The next wait re-arms it with one call instead of two.
+        // This frees the slot and leaves the descriptor in the epoll set. That is harmless: either its one event has
+        // disarmed it (EPOLLONESHOT), or a late event carries an old generation and is dropped. The next wait then
+        // re-arms the descriptor with one call instead of two.
         if let registration { _ = loop.release(registration) }
         if let deadline { loop.cancel(deadline) }
         unsafe continuation.resume(returning: outcome)

@@ -5,37 +5,37 @@ internal import Synchronization
 /// What a descriptor is ready for.
 @usableFromInline package struct Readiness: OptionSet, Sendable {
     @usableFromInline package let rawValue: UInt8
-    // Inlinable, since every event is looked at through these.
+    // Inlinable because these run for every event.
     @inlinable package init(rawValue: UInt8) { self.rawValue = rawValue }
 
     @inlinable package static var readable: Readiness { Readiness(rawValue: 1) }
     @inlinable package static var writable: Readiness { Readiness(rawValue: 2) }
     /// The peer has finished sending; what it sent before can still be read.
     @inlinable package static var peerFinished: Readiness { Readiness(rawValue: 4) }
-    /// The connection is gone in both directions, or in error. Always reported.
+    /// The connection has ended in both directions or has failed. The kernel always reports this.
     @inlinable package static var hangup: Readiness { Readiness(rawValue: 8) }
 }
 
-/// Receives readiness on the loop's thread.
+/// Is called when a registered descriptor becomes ready, on the loop's thread.
 package protocol ReadinessHandler: AnyObject {
-    /// - Parameter tag: the one that the descriptor was registered with, so that one handler can have many.
+    /// - Parameter tag: the tag that was passed to `register`. It lets one handler serve many descriptors.
     func becameReady(_ readiness: Readiness, tag: Int)
 }
 
-/// Hears of the turns of a loop, on its thread.
+/// Observes the turns of a loop, on the loop's thread.
 package protocol TurnObserver: AnyObject {
     /// A turn begins.
     /// - Parameters:
-    ///   - busySince: since when the loop has had something to do at every moment.
-    ///   - readyCount: of how many descriptors it is going to be told.
+    ///   - busySince: the time since which the loop has had work without a pause.
+    ///   - readyCount: the number of descriptors that are ready in this turn.
     func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant, readyCount: Int)
 
-    /// What the descriptors became ready for in this turn has been told.
-    func readinessTold()
+    /// Every handler of this turn's ready descriptors has been called.
+    func readinessHandled()
 }
 
-/// Names a registration: a slot and the generation of its use, so that an event which was already fetched for a
-/// closed descriptor cannot reach the one that reuses its number.
+/// Identifies a registration by a slot and the generation of its use. The generation keeps an event that was fetched
+/// for a closed descriptor from reaching a new descriptor with the same number.
 package struct Registration: Hashable, Sendable {
     let slot: UInt32
     let generation: UInt32
@@ -43,21 +43,24 @@ package struct Registration: Hashable, Sendable {
     var tag: UInt64 { UInt64(generation) << 32 | UInt64(slot) }
 }
 
-/// Names a scheduled action so that it can be cancelled.
+/// Identifies a scheduled action, for cancelling it.
 package struct ScheduledAction: Hashable, Sendable {
     let id: UInt64
 }
 
-/// One thread, one epoll set: readiness, deadlines and jobs, in that order, for ever.
+/// An event loop: one thread and one epoll set. Each turn handles ready descriptors, then due deadlines, then queued
+/// jobs.
 ///
-/// It is the serial executor of the actors that live on it. Methods marked "loop's thread only" stop the process
-/// when called from elsewhere. Unchecked, because the compiler cannot see that every stored property below is either
-/// immutable, in a lock, or touched by the loop's thread alone.
+/// It is the serial executor of the actors that run on it. Methods under "On the loop's thread only" stop the process
+/// when another thread calls them.
+///
+/// `@unchecked Sendable`: each stored property below is immutable, protected by a lock, or touched by the loop's thread
+/// only, which the compiler cannot check.
 @safe package final class EventLoop: SerialExecutor, @unchecked Sendable {
     private enum Item {
         case job(UnownedJob)
-        /// Keeps the executor until the job has run, in which the task may let go of it.
-        case preferring(UnownedJob, LoopTasks)
+        /// Retains the executor until the job has run, since the task may release it while it runs.
+        case preferring(UnownedJob, EventLoopTaskExecutor)
         case action(@Sendable () -> Void)
     }
 
@@ -67,14 +70,14 @@ package struct ScheduledAction: Hashable, Sendable {
         var isStopping = false
     }
 
-    /// What changes with every turn, in memory of its own: see `SlotTable`.
+    /// The state that changes in every turn. It has memory of its own for the reason that `SlotTable` states.
     private struct State: ~Copyable {
         var slots = SlotTable()
         var turnTime = MonotonicInstant.now
         var busySince = MonotonicInstant.now
-        var isTurnWanted = false
+        var isTurnRequested = false
         var observer: (any TurnObserver)?
-        /// What was taken out of the mailbox and has not run, from `firstTaken` on.
+        /// Items that were taken out of the mailbox. The items from `firstTaken` on have not run yet.
         var taken: [Item] = []
         var firstTaken = 0
     }
@@ -86,22 +89,23 @@ package struct ScheduledAction: Hashable, Sendable {
     private let owner = Atomic<UInt>(0)
     private let thread = Mutex<Thread.Handle?>(nil)
 
-    // The loop's thread only, from here on.
+    // Only the loop's thread touches the properties from here on.
     private let state: UnsafeMutablePointer<State>
     private var deadlines = DeadlineHeap()
 
     private static let wakeUpTag = UInt64.max
-    /// In nanoseconds.
+    /// The shortest wait that counts as a pause, in nanoseconds.
     private static let leastWait: Int64 = 50_000
-    /// Where so many are ready, it may not have been a pause: the thread may not have been let run.
+    /// When at least this many descriptors are ready after a pause, the pause may not have been idle time: the kernel
+    /// may not have scheduled the thread.
     private static let mostAfterPause: Int32 = 64
     private static let roundsInTurn = 32
-    /// In nanoseconds.
+    /// The least time that jobs get in one turn, in nanoseconds.
     private static let leastJobTime: Int64 = 50_000
-    /// What a crowd of items has taken is given back.
+    /// A larger array of items is released after use, so that one burst does not hold its memory for ever.
     private static let keptCapacity = 256
 
-    /// Creates the epoll set and starts the thread.
+    /// Creates the epoll set and starts the thread. Throws when the system refuses a descriptor or a thread.
     package init(name: String) throws(SystemError) {
         self.name = name
         unsafe state = .allocate(capacity: 1)
@@ -130,13 +134,13 @@ package struct ScheduledAction: Hashable, Sendable {
         post(.job(unowned))
     }
 
-    /// Runs a job of a task that prefers the loop: it may go on in any actor of the loop's.
-    func enqueue(_ job: consuming ExecutorJob, preferring tasks: LoopTasks) {
+    /// Runs a job of a task that prefers this loop. The task may continue in any actor of the loop.
+    func enqueue(_ job: consuming ExecutorJob, preferring executor: EventLoopTaskExecutor) {
         let unowned = UnownedJob(job)
-        post(.preferring(unowned, tasks))
+        post(.preferring(unowned, executor))
     }
 
-    /// Runs `action` on the loop's thread, after what is queued already.
+    /// Runs `action` on the loop's thread, after the items that are already queued.
     package func execute(_ action: @escaping @Sendable () -> Void) {
         post(.action(action))
     }
@@ -149,7 +153,7 @@ package struct ScheduledAction: Hashable, Sendable {
 
     package func isIsolatingCurrentContext() -> Bool? { isCurrent }
 
-    /// Ends the thread once its queue is empty, and waits for it unless called from it.
+    /// Ends the thread once its queue is empty. Waits for the end, unless the loop's own thread makes the call.
     package func shutDown() {
         mailbox.withLock { $0.isStopping = true }
         signal()
@@ -157,41 +161,42 @@ package struct ScheduledAction: Hashable, Sendable {
             defer { thread = nil }
             return thread
         }
-        // A thread that can be neither joined nor left to itself would keep its stack for ever.
+        // A thread that is neither joined nor detached keeps its stack for the life of the process.
         if isCurrent { joinable?.detach() } else { joinable?.join() }
     }
 
     // MARK: On the loop's thread only
 
-    /// Watches `descriptor`, edge-triggered, until `deregister`. The handler is kept alive meanwhile.
+    /// Watches `descriptor`, edge-triggered, until `deregister`. The loop retains the handler until then.
     package func register(
-        _ descriptor: CInt, _ handler: any ReadinessHandler, tag: Int = 0
+        _ descriptor: CInt, handler: any ReadinessHandler, tag: Int = 0
     ) throws(SystemError) -> Registration {
         let events = CLINUX_IN | CLINUX_OUT | CLINUX_RDHUP | CLINUX_ET
-        return try register(descriptor, events: events, handler, tag: tag)
+        return try register(descriptor, events: events, handler: handler, tag: tag)
     }
 
-    /// Watches a listening descriptor, level-triggered: what one turn leaves unaccepted is reported again.
+    /// Watches a listening descriptor, level-triggered: connections that one turn does not accept are reported again in
+    /// the next.
     package func registerListener(
         _ descriptor: CInt, _ handler: any ReadinessHandler
     ) throws(SystemError) -> Registration {
-        try register(descriptor, events: CLINUX_IN, handler, tag: 0)
+        try register(descriptor, events: CLINUX_IN, handler: handler)
     }
 
-    /// Forgets the registration. To be called before the descriptor is closed.
+    /// Ends the registration. Call this before closing the descriptor.
     package func deregister(_ registration: Registration) {
         guard let descriptor = release(registration) else { return }
-        // ENOENT and EBADF mean that the kernel forgot it first, which is what is wanted.
+        // ENOENT and EBADF mean that the kernel has already removed the descriptor.
         _ = clinux_epoll_remove(epoll.rawValue, descriptor)
     }
 
-    /// Like `deregister`, where the descriptor is closed next: closing it makes the kernel forget it, too.
-    /// - Precondition: nobody has a duplicate of it.
+    /// Like `deregister`, for a descriptor that is closed next: closing it also removes it from the epoll set.
+    /// - Precondition: the descriptor has no duplicate, or the kernel keeps reporting it.
     package func deregisterBeforeClose(_ registration: Registration) {
         _ = release(registration)
     }
 
-    /// Runs `action` on this thread at `due`, or as soon after as the loop's turn allows.
+    /// Runs `action` on this thread at `due`, or in the first turn after it.
     @discardableResult
     package func schedule(at due: MonotonicInstant, _ action: @escaping () -> Void) -> ScheduledAction {
         checkIsolated()
@@ -203,16 +208,17 @@ package struct ScheduledAction: Hashable, Sendable {
         deadlines.remove(action.id)
     }
 
-    /// When this turn began: for deadlines of many connections, which need no better time.
+    /// The time at which this turn began. It is precise enough for the deadlines of many connections and saves reading
+    /// the clock.
     package var turnTime: MonotonicInstant { unsafe state.pointee.turnTime }
 
-    /// Has the loop go on to its next turn without waiting for anything, and the observer hear that readiness was told even
-    /// if there was none.
-    package func wantTurn() {
-        unsafe state.pointee.isTurnWanted = true
+    /// Makes the loop begin its next turn without waiting, and makes that turn call `readinessHandled` even if no
+    /// descriptor is ready.
+    package func requestTurn() {
+        unsafe state.pointee.isTurnRequested = true
     }
 
-    /// Has `observer`, and nobody else, hear when the descriptors' readiness has been told, in every turn that had any.
+    /// Sets the observer of this loop's turns. It replaces the previous observer.
     package func observe(_ observer: any TurnObserver) {
         checkIsolated()
         unsafe state.pointee.observer = observer
@@ -228,8 +234,8 @@ package struct ScheduledAction: Hashable, Sendable {
         var hasMore = false
         while true {
             let end = MonotonicInstant.now
-            let isPressed = unsafe hasMore || state.pointee.isTurnWanted
-            unsafe state.pointee.isTurnWanted = false
+            let isPressed = unsafe hasMore || state.pointee.isTurnRequested
+            unsafe state.pointee.isTurnRequested = false
             let timeout = isPressed ? 0 : millisecondsToEarliestDeadline(end)
             let count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), timeout)
             if count < 0 {
@@ -238,12 +244,13 @@ package struct ScheduledAction: Hashable, Sendable {
             }
             let start = MonotonicInstant.now
             unsafe state.pointee.turnTime = start
-            // Whoever waits for readiness that is there already does not wait that long.
+            // epoll_wait returns at once when a descriptor is already ready, so a long call was a pause.
             let tookLong = start.nanoseconds &- end.nanoseconds > Self.leastWait
             if !isPressed, count <= 0 || tookLong && count < Self.mostAfterPause {
                 unsafe state.pointee.busySince = start
             } else if tookLong {
-                // A crowd after a pause, or a thread that was not let run: neither counts.
+                // Either many descriptors became ready after a pause, or the kernel did not schedule the thread. The
+                // busy period goes on, and the time of this call does not count as part of it.
                 unsafe state.pointee.busySince.nanoseconds += start.nanoseconds - end.nanoseconds
             }
             let readyCount = max(0, Int(count))
@@ -253,11 +260,11 @@ package struct ScheduledAction: Hashable, Sendable {
                 let event = unsafe events[index]
                 dispatch(tag: event.tag, events: event.events)
             }
-            if count > 0 || isPressed { observer?.readinessTold() }
+            if count > 0 || isPressed { observer?.readinessHandled() }
             while let action = deadlines.popDue(at: start) { action() }
             hasMore = runMailbox(turnBegan: start)
             if !hasMore, mailbox.withLock({ $0.isStopping && $0.items.isEmpty }) {
-                // It holds the loop in its turn.
+                // The observer retains the loop, so keeping it would leak both.
                 unsafe state.pointee.observer = nil
                 return
             }
@@ -271,7 +278,7 @@ package struct ScheduledAction: Hashable, Sendable {
             mailbox.withLock { $0.isSignalled = false }
             return
         }
-        guard let (handler, ownTag) = unsafe state.pointee.slots.handler(tag) else { return }
+        guard let (handler, ownTag) = unsafe state.pointee.slots.handler(for: tag) else { return }
         var readiness: UInt8 = 0
         if events & CLINUX_IN != 0 { readiness |= Readiness.readable.rawValue }
         if events & CLINUX_OUT != 0 { readiness |= Readiness.writable.rawValue }
@@ -280,11 +287,13 @@ package struct ScheduledAction: Hashable, Sendable {
         handler.becameReady(Readiness(rawValue: readiness), tag: ownTag)
     }
 
-    /// Runs what is in the mailbox, and for some rounds the jobs that those put into it: what a task does in a few steps
-    /// needs no look at the descriptors after each. Actions that are put in meanwhile wait for the next turn. Ends with
-    /// the time that jobs have in a turn: as much as the descriptors have taken in this one, and `leastJobTime` at least.
-    /// Returns whether there is more, so that neither work which enqueues work nor a thousand tasks that are woken at once
-    /// keep the loop from its descriptors.
+    /// Runs the items in the mailbox. For up to `roundsInTurn` rounds it also runs the jobs that these items enqueue: a
+    /// task that takes a few steps needs no poll of the descriptors between them. Actions that are enqueued meanwhile
+    /// wait for the next turn.
+    ///
+    /// Jobs get as much time as the descriptors took in this turn, and at least `leastJobTime`. So neither jobs that
+    /// enqueue jobs nor a thousand tasks that are resumed at once keep the loop from its descriptors.
+    /// - Returns: whether items are left.
     private func runMailbox(turnBegan: MonotonicInstant) -> Bool {
         if unsafe state.pointee.taken.isEmpty, !takeMail() { return false }
         var later: [Item] = []
@@ -298,9 +307,9 @@ package struct ScheduledAction: Hashable, Sendable {
                 unsafe state.pointee.firstTaken += 1
                 switch item {
                 case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
-                case .preferring(let job, let tasks):
+                case .preferring(let job, let executor):
                     unsafe job.runSynchronously(
-                        isolatedTo: asUnownedSerialExecutor(), taskExecutor: tasks.asUnownedTaskExecutor())
+                        isolatedTo: asUnownedSerialExecutor(), taskExecutor: executor.asUnownedTaskExecutor())
                 case .action(let action) where round == 0: action()
                 case .action:
                     later.append(item)
@@ -308,7 +317,7 @@ package struct ScheduledAction: Hashable, Sendable {
                 }
                 isOver = MonotonicInstant.now.nanoseconds > end
                 if isOver, unsafe state.pointee.firstTaken < state.pointee.taken.count {
-                    // What waits for the next turn was there before what is left.
+                    // The postponed actions were enqueued before the remaining items.
                     unsafe state.pointee.taken.replaceSubrange(..<state.pointee.firstTaken, with: later)
                     unsafe state.pointee.firstTaken = 0
                     return true
@@ -319,12 +328,12 @@ package struct ScheduledAction: Hashable, Sendable {
             unsafe state.pointee.firstTaken = 0
             round += 1
         } while !isOver && round < Self.roundsInTurn && takeMail()
-        // What was taken is empty now, and its memory the mailbox's next.
+        // `taken` is empty now. The next `takeMail` gives its memory to the mailbox.
         if !later.isEmpty { unsafe state.pointee.taken.append(contentsOf: later) }
         return !later.isEmpty || mailbox.withLock { !$0.items.isEmpty }
     }
 
-    /// Takes what is in the mailbox. False where there is nothing.
+    /// Moves the mailbox's items into `taken`. Returns false when the mailbox was empty.
     private func takeMail() -> Bool {
         mailbox.withLock { unsafe swap(&$0.items, &state.pointee.taken) }
         return unsafe !state.pointee.taken.isEmpty
@@ -334,7 +343,7 @@ package struct ScheduledAction: Hashable, Sendable {
         let onThread = isCurrent
         let mustSignal = mailbox.withLock { mailbox in
             mailbox.items.append(item)
-            // The loop's own thread looks into the mailbox before it sleeps.
+            // The loop's own thread checks the mailbox before it sleeps.
             if onThread || mailbox.isSignalled { return false }
             mailbox.isSignalled = true
             return true
@@ -344,7 +353,7 @@ package struct ScheduledAction: Hashable, Sendable {
 
     private func signal() {
         var one: UInt64 = 1
-        // EAGAIN means that the counter is full, so the loop wakes up in any case.
+        // EAGAIN means that the counter is full, so the loop wakes up anyway.
         _ = unsafe write(wakeUp.rawValue, &one, 8)
     }
 
@@ -352,15 +361,15 @@ package struct ScheduledAction: Hashable, Sendable {
         guard let earliest = deadlines.earliest else { return -1 }
         let remaining = earliest.nanoseconds &- now.nanoseconds
         if remaining <= 0 { return 0 }
-        // Rounded up: waking early would spin through empty turns.
+        // Rounded up: waking up early would spin through empty turns.
         return CInt(clamping: (remaining - 1) / 1_000_000 + 1)
     }
 
     func register(
-        _ descriptor: CInt, events: UInt32, _ handler: any ReadinessHandler, tag: Int = 0
+        _ descriptor: CInt, events: UInt32, handler: any ReadinessHandler, tag: Int = 0
     ) throws(SystemError) -> Registration {
         checkIsolated()
-        let registration = unsafe state.pointee.slots.insert(handler, descriptor, ownTag: tag)
+        let registration = unsafe state.pointee.slots.insert(handler, descriptor: descriptor, ownTag: tag)
         let epollNumber = epoll.rawValue
         do throws(SystemError) {
             try retryingInterrupts("epoll_ctl") {
@@ -373,7 +382,7 @@ package struct ScheduledAction: Hashable, Sendable {
         return registration
     }
 
-    /// Frees the slot; nil when the registration is not the slot's current one.
+    /// Frees the slot and returns its descriptor; nil when the slot belongs to another registration by now.
     func release(_ registration: Registration) -> CInt? {
         checkIsolated()
         return unsafe state.pointee.slots.remove(registration)

@@ -1,18 +1,19 @@
 internal import Glibc
 
-/// What users other than this process's may do with a file.
+/// What other users than the process's own may do with a file.
 ///
-/// Root may do anything with every file, and does not count as another user.
+/// Root may read and write every file, so it does not count as another user.
 package struct FileAccess: Sendable, Equatable {
-    /// Whether the file belongs to a user who is neither this process's nor root.
+    /// Whether the owner is neither the process's user nor root.
     package let belongsToAnother: Bool
-    /// Whether its group or everyone may write to it.
+    /// Whether the file's group or all users may write to it.
     package let isWritableByOthers: Bool
-    /// Whether its group or everyone may read it. A file of root's that can be read by a group of this process, and not by
-    /// everyone, does not count: that is how an orchestrator gives a secret to a process that does not run as root.
+    /// Whether the file's group or all users may read it. A file of root's does not count when only its group may read
+    /// it and the process belongs to that group: orchestrators mount secrets that way for a process that does not run
+    /// as root.
     package let isReadableByOthers: Bool
 
-    /// - Parameter descriptor: of the open file.
+    /// - Parameter descriptor: the open file.
     package init(of descriptor: CInt) throws(SystemError) {
         var status = stat()
         try retryingInterrupts("fstat") { unsafe fstat(descriptor, &status) }
@@ -21,9 +22,9 @@ package struct FileAccess: Sendable, Equatable {
     }
 
     /// - Parameters:
-    ///   - mode: the permission bits; others are left out of account.
-    ///   - user: of the process.
-    ///   - groups: of the process.
+    ///   - mode: the file's mode; only its permission bits are used.
+    ///   - user: the user of the process.
+    ///   - groups: the groups of the process.
     init(owner: uid_t, group: gid_t, mode: mode_t, user: uid_t, groups: [gid_t]) {
         belongsToAnother = owner != user && owner != 0
         isWritableByOthers = mode & 0o022 != 0

@@ -1,15 +1,15 @@
 public import Synchronization
 
-/// A number that rises whenever something that was found out earlier may not hold any more: who has kept a conclusion
-/// keeps the number with it, and compares. One load, whatever it is that may change.
+/// A counter that is advanced whenever earlier conclusions may have become invalid. A cache stores the number beside
+/// its entry and compares it on use, so checking an entry costs one atomic load.
 @usableFromInline package final class Generation: Sendable {
     @usableFromInline let number = Atomic<Int>(0)
 
     package init() {}
 
-    /// To be read before what the conclusion is drawn from.
+    /// Read this before the data from which the conclusion is drawn.
     @inlinable package var current: Int { number.load(ordering: .acquiring) }
 
-    /// To be called after the change can be seen.
+    /// Call this after the change has become visible to other threads.
     package func advance() { number.add(1, ordering: .releasing) }
 }

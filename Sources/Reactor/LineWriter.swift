@@ -1,8 +1,8 @@
 internal import Glibc
 internal import Synchronization
 
-/// Writes lines to a descriptor from a thread of its own, so that a full or stalled pipe delays nobody. What does not
-/// fit into the bounded queue is dropped.
+/// Writes lines to a descriptor from its own thread, so that a full or stalled pipe does not block the caller. A line
+/// that does not fit into the bounded queue is dropped.
 package final class LineWriter: Sendable {
     private struct State {
         var pending: [UInt8] = []
@@ -17,15 +17,15 @@ package final class LineWriter: Sendable {
     private let drained = Semaphore()
 
     /// - Parameters:
-    ///   - descriptor: borrowed; stays open.
-    ///   - capacity: bytes that may wait to be written.
+    ///   - descriptor: is borrowed and stays open.
+    ///   - capacity: the most bytes that may wait to be written.
     package init(descriptor: CInt, capacity: Int = 1 << 20) throws(SystemError) {
         self.descriptor = descriptor
         self.capacity = capacity
         try Thread.start(name: "log") { self.run() }.detach()
     }
 
-    /// Queues a line; its newline is added. Never blocks.
+    /// Queues a line and adds its newline. Never blocks.
     package func write(_ line: [UInt8]) {
         let mustSignal = state.withLock { state in
             if state.isClosed || state.pending.count + line.count + 1 > capacity { return false }
@@ -37,7 +37,7 @@ package final class LineWriter: Sendable {
         if mustSignal { wakeUp.signal() }
     }
 
-    /// Writes what is queued, for at most `limit`, and takes no more.
+    /// Waits at most `limit` for the queued lines to be written, and drops every later line.
     package func close(within limit: Duration) {
         let wasClosed = state.withLock { state in
             defer { state.isClosed = true }
@@ -78,11 +78,11 @@ package final class LineWriter: Sendable {
             switch errno {
             case EINTR: continue
             case EAGAIN:
-                // Somebody made the pipe non-blocking.
+                // Another process has made the pipe non-blocking.
                 var watched = pollfd(fd: descriptor, events: Int16(POLLOUT), revents: 0)
                 _ = unsafe poll(&watched, 1, 1000)
             default:
-                // Closed, full or broken: there is nobody left to tell.
+                // The pipe is closed or broken, so the failure cannot be logged either.
                 return
             }
         }

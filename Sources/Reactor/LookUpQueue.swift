@@ -1,44 +1,46 @@
-/// Which host names are looked up now, which wait, and what is known of names from earlier look-ups. Decides only: it has
-/// no threads and no clock.
+/// Which host names are being looked up, which wait for a thread, and what earlier look-ups have shown about a name.
+/// This type only decides: it has no threads and no clock.
 ///
-/// A name has one of three standings: its last look-up was slow; it was found promptly before; or neither, as with every
-/// name at first. Slow names together have `slowThreads`, slow and unproven ones together `unprovenThreads`, all names
-/// together `threads`. So names that do not answer can neither take all threads nor, once they are known, most of them.
-/// Within these bounds names are looked up in the order in which they were asked for.
+/// A name is slow when its last look-up was slow, prompt when an earlier look-up found it promptly, and otherwise
+/// unproven, as every name is at first. Slow names together may use `slowThreads` threads, slow and unproven names
+/// together `unprovenThreads`, and all names together `threads`. So names whose servers do not answer cannot occupy all
+/// threads, and once they are known to be slow they occupy few. Within these bounds names are looked up in the order of
+/// their requests.
 struct LookUpQueue {
-    private enum Standing {
+    private enum HostClass {
         case unproven
         case prompt
         case slow
     }
 
-    private struct Memory {
-        var standing = Standing.unproven
+    private struct History {
+        var hostClass = HostClass.unproven
         var failure: ResolutionError?
-        /// Until when callers are told of the failure.
+        /// Until this time callers get the failure without a new look-up.
         var failureEnd: MonotonicInstant?
     }
 
     private let limits: NameResolver.Limits
-    /// In the order in which they were asked for.
+    /// In the order of their requests.
     private var waiting: [String] = []
-    private var running: [String: Standing] = [:]
-    private var known: [String: Memory] = [:]
+    private var running: [String: HostClass] = [:]
+    private var histories: [String: History] = [:]
 
-    /// Names that are remembered. Each costs a few hundred bytes.
+    /// The number of names whose history is kept. Each takes a few hundred bytes.
     private static let memoryLimit = 1024
 
     init(limits: NameResolver.Limits) {
         self.limits = limits
     }
 
-    /// Why the last look-up of the name failed, while that is remembered.
+    /// Why the last look-up of the name failed; nil when it did not fail or the failure is no longer remembered.
     func failure(of host: String, now: MonotonicInstant) -> ResolutionError? {
-        guard let memory = known[host], let end = memory.failureEnd, end > now else { return nil }
-        return memory.failure
+        guard let history = histories[host], let end = history.failureEnd, end > now else { return nil }
+        return history.failure
     }
 
-    /// - Precondition: the name neither waits nor is looked up.
+    /// Adds a name to those that wait.
+    /// - Precondition: the name neither waits nor is being looked up.
     /// - Returns: false when too many names wait already.
     mutating func append(_ host: String) -> Bool {
         if waiting.count >= limits.waitingNames { return false }
@@ -46,43 +48,44 @@ struct LookUpQueue {
         return true
     }
 
-    /// Takes a name out of those that wait. False when it does not wait.
+    /// Removes a waiting name. Returns false when the name does not wait.
     mutating func remove(_ host: String) -> Bool {
         guard let index = waiting.firstIndex(of: host) else { return false }
         waiting.remove(at: index)
         return true
     }
 
-    /// Whether a name may be looked up now.
+    /// Whether a thread may look up one of the waiting names now.
     var hasNext: Bool { nextIndex != nil }
 
-    /// The name to look up now.
+    /// Removes and returns the name to look up next.
     mutating func takeNext() -> String? {
         guard let index = nextIndex else { return nil }
         let host = waiting.remove(at: index)
-        running[host] = standing(of: host)
+        running[host] = hostClass(of: host)
         return host
     }
 
-    /// Learns from a look-up that has ended.
+    /// Records the outcome of a look-up.
     mutating func finish(
-        _ host: String, _ answer: Result<[SocketAddress.IP], ResolutionError>, took duration: Duration,
+        _ host: String, answer: Result<[SocketAddress.IP], ResolutionError>, duration: Duration,
         now: MonotonicInstant
     ) {
         running[host] = nil
-        var memory = known[host] ?? Memory()
+        var history = histories[host] ?? History()
         switch answer {
         case .success:
-            (memory.failure, memory.failureEnd) = (nil, nil)
-            memory.standing = .prompt
+            (history.failure, history.failureEnd) = (nil, nil)
+            history.hostClass = .prompt
         case .failure(let failure):
-            (memory.failure, memory.failureEnd) = (failure, now.advanced(by: limits.failureMemory))
-            // A server that refuses promptly takes up no thread. It need not be the one that was found before.
-            if memory.standing == .slow { memory.standing = .unproven }
+            (history.failure, history.failureEnd) = (failure, now.advanced(by: limits.failureMemory))
+            // A name server that refuses promptly occupies no thread, but it may not be the server that was slow
+            // before.
+            if history.hostClass == .slow { history.hostClass = .unproven }
         }
-        if duration > limits.slowAfter { memory.standing = .slow }
-        if known.count >= Self.memoryLimit, known[host] == nil { forget(now) }
-        known[host] = memory
+        if duration > limits.slowAfter { history.hostClass = .slow }
+        if histories.count >= Self.memoryLimit, histories[host] == nil { makeRoom(now: now) }
+        histories[host] = history
     }
 
     private var nextIndex: Int? {
@@ -92,7 +95,7 @@ struct LookUpQueue {
         let hasUnprovenThread = slow + unproven < max(1, limits.unprovenThreads)
         let hasSlowThread = hasUnprovenThread && slow < max(1, limits.slowThreads)
         return waiting.firstIndex { host in
-            switch standing(of: host) {
+            switch hostClass(of: host) {
             case .prompt: true
             case .unproven: hasUnprovenThread
             case .slow: hasSlowThread
@@ -100,12 +103,12 @@ struct LookUpQueue {
         }
     }
 
-    private func standing(of host: String) -> Standing { known[host]?.standing ?? .unproven }
+    private func hostClass(of host: String) -> HostClass { histories[host]?.hostClass ?? .unproven }
 
     /// Makes room for one more name.
-    private mutating func forget(_ now: MonotonicInstant) {
-        known = known.filter { $0.value.standing != .unproven || ($0.value.failureEnd ?? now) > now }
-        // Any of them: its next look-up counts as its first.
-        while known.count >= Self.memoryLimit, let other = known.keys.first { known[other] = nil }
+    private mutating func makeRoom(now: MonotonicInstant) {
+        histories = histories.filter { $0.value.hostClass != .unproven || ($0.value.failureEnd ?? now) > now }
+        // Any name may go: its next look-up counts as its first.
+        while histories.count >= Self.memoryLimit, let other = histories.keys.first { histories[other] = nil }
     }
 }

@@ -1,9 +1,10 @@
 internal import Glibc
 
-/// A point on the clock that only runs forward. For deadlines, ages, and to carry a time of day on.
+/// A point in time on a clock that never runs backwards. It serves for deadlines, for ages, and for extending a known
+/// time of day.
 ///
-/// CLOCK_BOOTTIME: it runs on while the machine is suspended, as CLOCK_MONOTONIC does not. A token and what is believed of
-/// a record grow older in that time as well.
+/// The clock is CLOCK_BOOTTIME: unlike CLOCK_MONOTONIC it runs on while the machine is suspended, and tokens and cache
+/// entries age during that time too.
 @usableFromInline package struct MonotonicInstant: Comparable, Hashable, Sendable {
     @usableFromInline package var nanoseconds: Int64
 
@@ -17,7 +18,7 @@ internal import Glibc
         return MonotonicInstant(nanoseconds: Int64(time.tv_sec) * 1_000_000_000 + Int64(time.tv_nsec))
     }
 
-    /// Beyond any deadline that is ever waited for.
+    /// Later than every real deadline.
     package static let distantFuture = MonotonicInstant(nanoseconds: .max)
 
     package static func after(_ duration: Duration) -> MonotonicInstant { now.advanced(by: duration) }
@@ -26,7 +27,7 @@ internal import Glibc
         advanced(byNanoseconds: duration.nanoseconds)
     }
 
-    /// The same where a `Duration` would have to be taken apart each time, which divides 128 bits.
+    /// Like `advanced(by:)` without the 128-bit division that `Duration` needs.
     @inlinable package func advanced(byNanoseconds change: Int64) -> MonotonicInstant {
         let (sum, overflow) = nanoseconds.addingReportingOverflow(change)
         return MonotonicInstant(nanoseconds: overflow ? (change > 0 ? .max : .min) : sum)

@@ -4,44 +4,45 @@ internal import Synchronization
 package enum ResolutionError: Error, Equatable, Sendable {
     /// The name does not exist or has no address of a usable family. Retrying soon does not help.
     case notFound
-    /// The resolver could not be asked, did not answer, or has too many names waiting. Retrying may help.
+    /// The resolver could not be reached, did not answer, or too many names wait. Retrying may help.
     case temporary
 }
 
-/// Looks host names up with getaddrinfo(3), which blocks and cannot be interrupted, on threads of its own.
+/// Looks up host names with getaddrinfo(3) on its own threads, since that call blocks and cannot be interrupted.
 ///
-/// - Callers that want the same name at the same time share one look-up.
-/// - A look-up occupies its thread until the name servers answer or the system's resolver gives up, which takes 10 s and
-///   more for a zone whose servers are down. Names whose look-ups were slow therefore share a few of the threads, names
-///   that have not been looked up yet share most of them, and the rest is for names that were found promptly before.
-///   See `LookUpQueue`.
-/// - A failure is remembered for some seconds, so that not every caller of a dead name asks for it again.
-/// - An address that was found is not remembered. getaddrinfo(3) does not tell for how long it may be used, connections are
-///   kept and used again anyway, and a remembered address could belong to another server by now. Caches that know the
-///   lifetime (the system's resolver, a cluster's name server) are asked each time.
+/// - Callers that request the same name at the same time share one look-up.
+/// - A look-up occupies its thread until the name servers answer or the system's resolver gives up, which takes 10 s
+///   and more for a zone whose servers are down. Therefore names whose look-ups were slow share a few of the threads,
+///   names that have not been looked up yet share most of them, and the rest are for names that were found promptly
+///   before. See `LookUpQueue`.
+/// - A failure is remembered for some seconds, so that the callers of a name that does not resolve do not each repeat
+///   its look-up.
+/// - A found address is not remembered. getaddrinfo(3) does not return its lifetime, connections are reused anyway, and
+///   a remembered address could belong to another server by now. The caches that know the lifetime (the system's
+///   resolver, a cluster's name server) are asked each time.
 ///
-/// May be used from any loop. Its threads are started when they are needed and end with it.
+/// Any loop may use it. Threads are started on demand and end when the resolver is released.
 package final class NameResolver: Sendable {
-    /// What is found under a name: its addresses, in the resolver's order of preference and without repetition.
+    /// Returns the addresses of a name, in the resolver's order of preference and without repetition.
     package typealias LookUp = @Sendable (_ host: String) throws(ResolutionError) -> [SocketAddress.IP]
 
     package struct Limits: Sendable, Equatable {
-        /// Look-ups that are made at the same time, at least 1. Default 16.
+        /// Look-ups at the same time. At least 1, default 16.
         package var threads = 16
-        /// Of these, how many may be of names that were not found promptly before. At least 1. Default 12.
+        /// The part of `threads` for names that were not found promptly before. At least 1, default 12.
         package var unprovenThreads = 12
-        /// Of these again, how many may be of names whose last look-up was slow. At least 1. Default 4.
+        /// The part of `unprovenThreads` for names whose last look-up was slow. At least 1, default 4.
         package var slowThreads = 4
-        /// How long a look-up may take before its name counts as slow. Default 1 s.
+        /// A name counts as slow when its look-up takes longer. Default 1 s.
         package var slowAfter: Duration = .seconds(1)
-        /// Names that may wait for a thread; a caller that wants one more is told `.temporary` at once. Default 256.
+        /// Names that may wait for a thread; a further name fails with `.temporary` at once. Default 256.
         package var waitingNames = 256
-        /// For how long callers are told of a failure without another look-up. Default 3 s.
+        /// For this long callers get a failure again without another look-up. Default 3 s.
         package var failureMemory: Duration = .seconds(3)
 
         package init() {}
 
-        /// For the hosts of one database, of which there are a few.
+        /// The limits for the hosts of one database, which are few.
         package static var database: Limits {
             var limits = Limits()
             limits.threads = 4
@@ -54,10 +55,10 @@ package final class NameResolver: Sendable {
     private let lookUps: LookUps
 
     /// - Parameters:
-    ///   - name: of the threads, for tools that show them.
-    ///   - lookUp: may block; called from several threads at the same time, with different names.
-    ///   - now: the time, for measuring look-ups and forgetting failures.
-    /// - Throws: when the system gives no thread.
+    ///   - name: the name of the threads, for tools that show threads.
+    ///   - lookUp: may block. Several threads call it at the same time, with different names.
+    ///   - now: returns the current time, for measuring look-ups and for forgetting failures.
+    /// - Throws: when the system refuses a thread.
     package init(
         name: String = "resolver", limits: Limits = Limits(),
         lookUp: @escaping LookUp = { (host) throws(ResolutionError) in try SystemResolver.addresses(of: host) },
@@ -71,25 +72,25 @@ package final class NameResolver: Sendable {
         lookUps.stop()
     }
 
-    /// The addresses of `host`, each with the given port. A numeric host needs no look-up.
+    /// The addresses of `host`, each with the given port. A numeric host is returned without a look-up.
     ///
-    /// The wait ends at the deadline and with the cancellation of the task, whatever becomes of the look-up. A look-up that
-    /// is not under way yet is not made when the last of its callers has left.
+    /// The wait ends at the deadline and when the task is cancelled; the look-up may go on. A look-up that has not
+    /// started is dropped when its last caller stops waiting.
     /// - Precondition: the caller runs on `loop`.
     package func addresses(
         of host: String, port: UInt16, on loop: EventLoop, until deadline: MonotonicInstant,
         isolation: isolated (any Actor)? = #isolation
     ) async throws(WaitInterrupted) -> Result<[SocketAddress], ResolutionError> {
         if let numeric = SocketAddress(numericHost: host, port: port) { return .success([numeric]) }
-        let expectation = Expectation<LookUps.Answer>()
+        let promise = Promise<LookUps.Answer>()
         let answer: LookUps.Answer
-        if let known = lookUps.ask(for: host, expectation) {
+        if let known = lookUps.ask(for: host, promise) {
             answer = known
         } else {
             do throws(WaitInterrupted) {
-                answer = try await expectation.wait(on: loop, until: deadline)
+                answer = try await promise.wait(on: loop, until: deadline)
             } catch {
-                lookUps.leave(host, expectation)
+                lookUps.leave(host, promise)
                 throw error
             }
         }
@@ -97,16 +98,17 @@ package final class NameResolver: Sendable {
     }
 }
 
-/// The threads of a resolver and the callers who wait for them. The threads keep it alive, not its resolver.
+/// The threads of a resolver and the callers that wait for look-ups. The threads retain this object and not the
+/// resolver, so that releasing the resolver ends them.
 private final class LookUps: Sendable {
     typealias Answer = Result<[SocketAddress.IP], ResolutionError>
 
     private struct State {
         var queue: LookUpQueue
-        /// Those who wait for each name that is queued or being looked up.
-        var callers: [String: [Expectation<Answer>]] = [:]
+        /// The callers that wait, by name, for each name that is queued or being looked up.
+        var callers: [String: [Promise<Answer>]] = [:]
         var threads = 0
-        /// Threads that wait for a signal which has not been given yet.
+        /// Threads that wait on `signal` and have not been woken up.
         var idleThreads = 0
         var isStopping = false
     }
@@ -155,8 +157,8 @@ private final class LookUps: Sendable {
         for _ in 0..<idleThreads { signal.signal() }
     }
 
-    /// Has `caller` told of the look-up's outcome, or returns what is known at once.
-    func ask(for host: String, _ caller: Expectation<Answer>) -> Answer? {
+    /// Returns the answer if it is known. Otherwise adds `caller` to those that get the look-up's outcome.
+    func ask(for host: String, _ caller: Promise<Answer>) -> Answer? {
         let now = now()
         let (answer, wakeUp) = state.withLock { state -> (Answer?, WakeUp) in
             if state.callers[host] != nil {
@@ -178,13 +180,13 @@ private final class LookUps: Sendable {
         switch wakeUp {
         case .none: break
         case .idleThread: signal.signal()
-        // Where there is no thread to be had, the name waits for one of those that there are.
+        // If the system refuses a thread, the name waits for one of the running threads.
         case .newThread: try? startThread()
         }
         return answer
     }
 
-    func leave(_ host: String, _ caller: Expectation<Answer>) {
+    func leave(_ host: String, _ caller: Promise<Answer>) {
         state.withLock { state in
             state.callers[host]?.removeAll { $0 === caller }
             if state.callers[host]?.isEmpty == true, state.queue.remove(host) { state.callers[host] = nil }
@@ -229,9 +231,9 @@ private final class LookUps: Sendable {
         }
         let end = now()
         let callers = state.withLock { state in
-            state.queue.finish(host, answer, took: start.duration(to: end), now: end)
+            state.queue.finish(host, answer: answer, duration: start.duration(to: end), now: end)
             return state.callers.removeValue(forKey: host) ?? []
         }
-        for caller in callers { caller.fulfil(answer) }
+        for caller in callers { caller.fulfill(answer) }
     }
 }

@@ -2,12 +2,13 @@ package import Glibc
 
 /// An IPv4 or IPv6 address without port and scope, in one integer: comparing and hashing it allocates nothing.
 ///
-/// An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`), which is how a listener on `::` sees IPv4 peers, is the IPv4 address.
+/// A listener on `::` sees IPv4 peers as IPv4-mapped IPv6 addresses (`::ffff:192.0.2.1`). Such an address equals the
+/// IPv4 address.
 package struct NetworkAddress: Sendable, Hashable, CustomStringConvertible {
     /// The address in host byte order; an IPv4 address in its IPv6-mapped form.
     private let bits: UInt128
 
-    /// `::`: no peer has it, so it stands where no address is known.
+    /// `::`. No peer has this address, so it means that the address is not known.
     package static let unspecified = NetworkAddress(bits: 0)
 
     /// `::1`.
@@ -21,7 +22,7 @@ package struct NetworkAddress: Sendable, Hashable, CustomStringConvertible {
         self.bits = bits
     }
 
-    /// Reads what a system call left; `unspecified` for other families.
+    /// Reads the address that a system call wrote; `unspecified` for families other than IPv4 and IPv6.
     package init(_ storage: sockaddr_storage) {
         var storage = storage
         switch CInt(storage.ss_family) {
@@ -43,8 +44,8 @@ package struct NetworkAddress: Sendable, Hashable, CustomStringConvertible {
         }
     }
 
-    /// Reads a numeric address (`192.0.2.1`, `2001:db8::1`) as inet_pton(3) does: no names, brackets, ports or zones, no
-    /// shortened or octal spellings. Its cost does not depend on how long `text` is.
+    /// Reads a numeric address (`192.0.2.1`, `2001:db8::1`) as inet_pton(3) does: no names, brackets, ports or zones,
+    /// and no shortened or octal spellings. Longer texts than an address can be are refused before they are copied.
     package init?(parsing text: ArraySlice<UInt8>) {
         guard (2...Self.longestText).contains(text.count), !text.contains(0) else { return nil }
         var terminated = [CChar](repeating: 0, count: text.count + 1)
@@ -68,7 +69,7 @@ package struct NetworkAddress: Sendable, Hashable, CustomStringConvertible {
 
     package var isIPv4: Bool { bits >> 32 == 0xffff }
 
-    /// The address with all bits behind the first `count` cleared.
+    /// The address with all bits after the first `count` cleared.
     /// - Parameter count: 0...32 for an IPv4 address, 0...128 for an IPv6 address.
     package func prefix(bits count: Int) -> NetworkAddress {
         let kept = isIPv4 ? 96 + count : count
@@ -85,13 +86,14 @@ package struct NetworkAddress: Sendable, Hashable, CustomStringConvertible {
     package var description: String { SocketAddress(ip: ip, port: 0).host }
 }
 
-/// What a limit for each client counts by: an IPv4 address, or the /64 prefix of an IPv6 address, since one subscriber has
-/// all addresses of such a prefix.
+/// The unit that limits for each client count by: an IPv4 address, or the /64 prefix of an IPv6 address, because one
+/// subscriber has all addresses of such a prefix.
 package struct NetworkSource: Sendable, Hashable, CustomStringConvertible {
     private let prefix: NetworkAddress
 
-    /// Stands where the client is not known, as in requests that no connection brought. The prefix of `::1` is all zeros and
-    /// a client's; this one has bits behind the first 64, which no client's has.
+    /// The source of requests without a known client, such as requests that did not arrive over a connection. Its value
+    /// cannot be a client's: a client's prefix has no bits set after the first 64. (The prefix of `::1` is all zeros,
+    /// and a client can have it.)
     package static let unknown = NetworkSource(prefix: .loopback)
 
     private init(prefix: NetworkAddress) {
@@ -110,13 +112,13 @@ package struct NetworkSource: Sendable, Hashable, CustomStringConvertible {
     package var description: String { self == .unknown ? "unknown" : prefix.isIPv4 ? "\(prefix)" : "\(prefix)/64" }
 }
 
-/// A range of addresses of one family: an address, or a prefix in CIDR notation (RFC 4632 §3.1, RFC 4291 §2.3).
+/// A range of addresses of one family: one address, or a prefix in CIDR notation (RFC 4632 §3.1, RFC 4291 §2.3).
 package struct NetworkRange: Sendable, Hashable {
     private let prefix: NetworkAddress
     private let length: Int
 
-    /// Reads `192.0.2.1`, `10.0.0.0/8`, `2001:db8::/32`. Nil for anything else, which includes a prefix with bits set
-    /// behind its length: it says two different things.
+    /// Reads `192.0.2.1`, `10.0.0.0/8`, `2001:db8::/32`. Nil for anything else, including a prefix with bits set after
+    /// its length, because it is ambiguous.
     package init?(parsing text: String) {
         let parts = Array(text.utf8).split(separator: UInt8(ascii: "/"), omittingEmptySubsequences: false)
         guard parts.count <= 2, let address = NetworkAddress(parsing: parts[0]) else { return nil }
@@ -133,10 +135,10 @@ package struct NetworkRange: Sendable, Hashable {
         self.length = length
     }
 
-    /// Whether the range is one address.
+    /// Whether the range holds exactly one address.
     package var isSingleAddress: Bool { length == (prefix.isIPv4 ? 32 : 128) }
 
-    /// Whether it is a part of 169.254.0.0/16 or of fe80::/10, or one address where a cloud gives out credentials.
+    /// Whether the range is within 169.254.0.0/16 or fe80::/10, or is the single address of a metadata service.
     package var isLinkLocalOrMetadataService: Bool {
         let ip = prefix.ip
         return isSingleAddress && ip.isMetadataService || ip.isLinkLocal && length >= (prefix.isIPv4 ? 16 : 10)

@@ -1,28 +1,29 @@
 internal import CLinux
 internal import Glibc
 
-/// A file descriptor with exactly one owner, closed when the owner lets go of it.
+/// A file descriptor with exactly one owner. It is closed when the owner releases it.
 package struct OwnedDescriptor: ~Copyable, Sendable {
     package let rawValue: CInt
 
-    /// Takes over `rawValue`; nobody else may close it.
+    /// Takes ownership of `rawValue`. No other code may close it.
     package init(adopting rawValue: CInt) {
         precondition(rawValue >= 0, "adopting an invalid descriptor")
         self.rawValue = rawValue
     }
 
     deinit {
-        // close(2) releases the number even when it reports EINTR, so it is never repeated.
+        // close(2) frees the number even when it fails with EINTR, so a second call could close another descriptor.
         _ = Glibc.close(rawValue)
     }
 
-    /// Makes `number`, which another owner keeps and closes, a second number of what this is, in place of what it was.
-    package borrowing func take(placeOf number: CInt) throws(SystemError) {
+    /// Makes `number` refer to the same open file as this descriptor (dup3(2)). Another owner keeps and closes
+    /// `number`; what it referred to before is closed.
+    package borrowing func duplicate(onto number: CInt) throws(SystemError) {
         let own = rawValue
         try retryingInterrupts("dup3") { clinux_replace_descriptor(own, number) }
     }
 
-    /// Gives the number up without closing it; the caller owns it now.
+    /// Returns the number without closing it. The caller owns it from then on.
     package consuming func relinquish() -> CInt {
         let raw = rawValue
         discard self

@@ -1,10 +1,10 @@
 internal import CLinux
 internal import Glibc
 
-/// The environment that the process was started with, environ(7).
+/// The environment with which the process was started, environ(7).
 package enum ProcessEnvironment {
-    /// Every variable by its name. Of two with one name the first counts, as it does for getenv(3). Call before other
-    /// threads could be changing the environment.
+    /// Every variable by its name. If a name occurs twice, the first value counts, as for getenv(3). Call this before
+    /// other threads might change the environment.
     package static var variables: [String: String] {
         var variables: [String: String] = [:]
         guard var next = unsafe clinux_environment() else { return variables }

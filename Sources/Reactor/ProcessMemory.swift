@@ -1,10 +1,10 @@
 internal import CLinux
 
 package enum ProcessMemory {
-    /// Lets go of the code and the tables that only the start needed: relocations, symbols, the runtime's search for
-    /// types, OpenSSL's set-up. They come to a third of the memory that the process holds then, and nothing asks for
-    /// them again. Pages that are needed again return from the kernel's cache, at about a microsecond each 64 KiB.
+    /// Releases memory that holds code and tables that only the start needed: relocations, symbols, the runtime's type
+    /// lookup, OpenSSL's initialisation. After the start this is a third of the process's memory. If a released page is
+    /// needed again, the kernel maps it from its page cache, in about a microsecond for 64 KiB.
     ///
-    /// May be called at any time, from any thread. Does nothing to data. Breakpoints that a debugger has set are lost.
-    package static func giveBackStartPages() { _ = clinux_drop_unwritten_pages() }
+    /// Any thread may call this at any time. Data is not affected. Breakpoints that a debugger has set are lost.
+    package static func releaseStartPages() { _ = clinux_drop_unwritten_pages() }
 }

@@ -1,7 +1,9 @@
 internal import CLinux
 internal import Glibc
 
-/// A POSIX semaphore at an address that does not move. Safe from any thread; that is what it is.
+/// A POSIX semaphore at a fixed address.
+///
+/// `@unchecked Sendable`: sem_post(3) and sem_wait(3) may be called from any thread, and the pointer never changes.
 @safe final class Semaphore: @unchecked Sendable {
     private let semaphore: UnsafeMutablePointer<sem_t>
 
@@ -24,7 +26,7 @@ internal import Glibc
         while unsafe sem_wait(semaphore) == -1 {}
     }
 
-    /// Waits until signalled or until the time is over.
+    /// Waits until the semaphore is signalled or `limit` has passed.
     func wait(for limit: Duration) {
         _ = unsafe clinux_wait_for_semaphore(semaphore, max(0, limit.nanoseconds))
     }

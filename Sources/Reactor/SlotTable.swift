@@ -1,11 +1,12 @@
-/// What a loop's descriptors are registered as: handlers in numbered slots, found by the tag of an event.
+/// The registrations of a loop: handlers in numbered slots, found by the tag of an event. Only the loop's thread uses
+/// it.
 ///
-/// In memory of its own rather than in an array of the loop's, since it is looked at for every event: Swift would check
-/// each time that nobody else is in the middle of changing the array. The loop's thread only.
+/// The slots are in manually allocated memory because every event reads them: for an array that is a class's stored
+/// property, Swift would check exclusive access each time.
 @safe struct SlotTable: ~Copyable {
     private struct Slot {
         var handler: (any ReadinessHandler)?
-        /// The handler's own name for the descriptor.
+        /// The tag that the handler was registered with.
         var ownTag: Int
         var descriptor: CInt
         var generation: UInt32
@@ -25,9 +26,9 @@
         unsafe slots.deallocate()
     }
 
-    /// The handler that the tag names; nil where its registration has ended.
+    /// The handler for an event's tag; nil when that registration has ended.
     @inline(__always)
-    func handler(_ tag: UInt64) -> (any ReadinessHandler, ownTag: Int)? {
+    func handler(for tag: UInt64) -> (any ReadinessHandler, ownTag: Int)? {
         let index = Int(truncatingIfNeeded: tag & 0xffff_ffff)
         guard index < count, unsafe slots[index].generation == UInt32(truncatingIfNeeded: tag >> 32),
             let handler = unsafe slots[index].handler
@@ -35,7 +36,7 @@
         return unsafe (handler, slots[index].ownTag)
     }
 
-    mutating func insert(_ handler: any ReadinessHandler, _ descriptor: CInt, ownTag: Int) -> Registration {
+    mutating func insert(_ handler: any ReadinessHandler, descriptor: CInt, ownTag: Int) -> Registration {
         let index: UInt32
         if let reused = free.popLast() {
             index = reused
@@ -51,7 +52,7 @@
         return Registration(slot: index, generation: unsafe slots[Int(index)].generation)
     }
 
-    /// Frees the slot; nil when the registration is not the slot's current one.
+    /// Frees the slot and returns its descriptor; nil when the slot belongs to another registration by now.
     mutating func remove(_ registration: Registration) -> CInt? {
         let index = Int(registration.slot)
         guard index < count, unsafe slots[index].generation == registration.generation,

@@ -1,27 +1,30 @@
 internal import Glibc
 
-/// Files that are read whole, before any event loop runs: the calls block.
+/// Reads and creates small files in one piece. The calls block, so use them before an event loop runs or on a blocking
+/// thread.
 package enum SmallFile {
-    /// What the file holds, to its end; a pipe will do.
-    /// - Throws: with `EFBIG` when that is more than `limit` bytes.
+    /// Reads the file, or a pipe, to its end.
+    /// - Throws: `EFBIG` when the content is longer than `limit` bytes.
     package static func read(_ path: String, limit: Int) throws(SystemError) -> [UInt8] {
         try read(try open(path), limit)
     }
 
-    /// The same, with what other users may do with the file; symbolic links are followed, and it is their target's.
+    /// Like `read`, and returns what other users may do with the file. A symbolic link is followed, and the access is
+    /// that of its target.
     package static func readWithAccess(
         _ path: String, limit: Int
     ) throws(SystemError) -> (bytes: [UInt8], access: FileAccess) {
         let file = try open(path)
-        // Of the file that is read, whatever stands at the path by then.
+        // Examines the open file, since the path may name another file by now.
         let access = try FileAccess(of: file.rawValue)
         return (try read(file, limit), access)
     }
 
-    /// Makes a file for this user alone, which then stands there whole and durably, whatever happens meanwhile.
+    /// Creates a file that only this user may read. Once the call returns, the whole file is durable; if the process
+    /// ends earlier, the path holds the whole file or nothing.
     ///
-    /// A process that dies in between can leave a file behind whose name has more letters.
-    /// - Throws: with `EEXIST` where something stands at the path already.
+    /// A process that ends during the call can leave behind a file whose name is the path and a random suffix.
+    /// - Throws: `EEXIST` when the path exists already.
     package static func create(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
         var suffix = UInt64.random(in: .min ... .max)
         var draft = path + "."
@@ -33,7 +36,7 @@ package enum SmallFile {
             adopting: try retryingInterrupts("open") {
                 unsafe Glibc.open(draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0o600)
             })
-        // Where a link was made, the name of the draft is one too many; where none was, so is the draft.
+        // After the link was made, the draft's name is no longer needed. If making it failed, neither is the draft.
         defer { _ = unsafe unlink(draft) }
         let number = file.rawValue
         var written = 0
@@ -45,12 +48,12 @@ package enum SmallFile {
             }
         }
         try retryingInterrupts("fsync") { fsync(number) }
-        // Unlike a rename, this replaces nothing.
+        // Unlike rename(2), link(2) never replaces a file.
         try retryingInterrupts("link") { unsafe link(draft, path) }
         try synchronizeDirectory(of: path)
     }
 
-    /// Makes durable that a file stands at `path`.
+    /// Makes the directory entry of `path` durable.
     package static func synchronizeDirectory(of path: String) throws(SystemError) {
         let slash = path.utf8.lastIndex(of: UInt8(ascii: "/"))
         let parent = slash.map { $0 == path.startIndex ? "/" : String(path[..<$0]) } ?? "."
@@ -68,7 +71,7 @@ package enum SmallFile {
 
     private static func read(_ file: consuming OwnedDescriptor, _ limit: Int) throws(SystemError) -> [UInt8] {
         let number = file.rawValue
-        // One more shows that there is more.
+        // One byte more than the limit, to detect longer content.
         var bytes = [UInt8](repeating: 0, count: limit + 1)
         var filled = 0
         while filled < bytes.count {
@@ -83,11 +86,11 @@ package enum SmallFile {
         throw SystemError("read", number: EFBIG)
     }
 
-    /// Whether anything stands at `path`, be it a symbolic link that leads nowhere.
+    /// Whether `path` exists. A symbolic link without a target counts.
     package static func exists(_ path: String) -> Bool {
         unsafe faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0
     }
 
-    /// Whether the process may read what stands at `path`.
+    /// Whether the process may read the file at `path`.
     package static func isReadable(_ path: String) -> Bool { unsafe access(path, R_OK) == 0 }
 }

@@ -1,32 +1,34 @@
 internal import CLinux
 internal import Glibc
 
-/// Stream sockets: listening, accepting, connecting. All non-blocking and close-on-exec from their first moment.
+/// Stream sockets: listening, accepting, connecting. All sockets are created non-blocking and close-on-exec.
 package enum Socket {
-    // Glibc types these as enumerations or as other integer widths than the calls take.
+    // Glibc imports these with other types than the calls take.
     private static let stream = CInt(SOCK_STREAM.rawValue)
     private static let nonBlocking = CInt(SOCK_NONBLOCK.rawValue)
     private static let closeOnExec = CInt(SOCK_CLOEXEC.rawValue)
     private static let tcp = CInt(IPPROTO_TCP)
-    /// TCP_NOTSENT_LOWAT, which Glibc's module has not.
+    /// TCP_NOTSENT_LOWAT, which Swift's Glibc module does not export.
     private static let notSentLowWater: CInt = 25
 
-    /// Binds and listens. With `sharesPort`, several sockets may listen on the address and the kernel spreads new
-    /// connections over them (SO_REUSEPORT). Accepted sockets inherit TCP_NODELAY, and a bound of 64 KiB on what the kernel
-    /// takes of them beyond what is on its way: a peer that reads nothing would have it hold megabytes.
+    /// Binds a socket and listens on it. With `sharesPort`, several sockets may listen on one address, and the kernel
+    /// distributes new connections among them (SO_REUSEPORT).
+    ///
+    /// Accepted sockets inherit TCP_NODELAY and a limit of 64 KiB on unsent bytes in the kernel. Without the limit, a
+    /// peer that reads nothing would make the kernel buffer megabytes.
     package static func listen(
         on address: SocketAddress, backlog: CInt = 1024, sharesPort: Bool = false
     ) throws(SystemError) -> OwnedDescriptor {
         let descriptor = try bind(to: address, sharesPort: sharesPort)
         let number = descriptor.rawValue
-        try set(number, tcp, TCP_NODELAY, 1)
-        try set(number, tcp, notSentLowWater, 65_536)
+        try setOption(TCP_NODELAY, level: tcp, to: 1, on: number)
+        try setOption(notSentLowWater, level: tcp, to: 65_536, on: number)
         try retryingInterrupts("listen") { Glibc.listen(number, backlog) }
         return descriptor
     }
 
-    /// Shows that nobody listens on the address. Nothing listens on it afterwards either, so no client is accepted and
-    /// dropped.
+    /// Throws when another socket listens on the address. This binds without listening, so no client's connection is
+    /// accepted and dropped.
     package static func probe(_ address: SocketAddress) throws(SystemError) {
         _ = try bind(to: address, sharesPort: false)
     }
@@ -34,16 +36,16 @@ package enum Socket {
     private static func bind(to address: SocketAddress, sharesPort: Bool) throws(SystemError) -> OwnedDescriptor {
         let descriptor = try make(family: address.family)
         let number = descriptor.rawValue
-        try set(number, SOL_SOCKET, SO_REUSEADDR, 1)
-        if sharesPort { try set(number, SOL_SOCKET, SO_REUSEPORT, 1) }
-        if address.family == AF_INET6 { try set(number, CInt(IPPROTO_IPV6), IPV6_V6ONLY, 0) }
+        try setOption(SO_REUSEADDR, level: SOL_SOCKET, to: 1, on: number)
+        if sharesPort { try setOption(SO_REUSEPORT, level: SOL_SOCKET, to: 1, on: number) }
+        if address.family == AF_INET6 { try setOption(IPV6_V6ONLY, level: CInt(IPPROTO_IPV6), to: 0, on: number) }
         try retryingInterrupts("bind \(address)") {
             unsafe address.withSockaddr { unsafe Glibc.bind(number, $0, $1) }
         }
         return descriptor
     }
 
-    /// One accepted connection and where it comes from. EAGAIN when there is none.
+    /// Accepts one connection. Throws EAGAIN when no connection waits.
     package static func accept(_ listener: CInt) throws(SystemError) -> Accepted {
         var storage = sockaddr_storage()
         var length = UInt32(MemoryLayout<sockaddr_storage>.size)
@@ -70,13 +72,13 @@ package enum Socket {
     ) async throws -> OwnedDescriptor {
         let descriptor = try make(family: address.family)
         let number = descriptor.rawValue
-        try set(number, tcp, TCP_NODELAY, 1)
+        try setOption(TCP_NODELAY, level: tcp, to: 1, on: number)
         let result = unsafe address.withSockaddr { unsafe Glibc.connect(number, $0, $1) }
         if result == -1 {
             let failure = errno
-            // An interrupted connect goes on by itself, like one in progress.
+            // connect(2) goes on in the background after EINTR, as it does after EINPROGRESS.
             if failure != EINPROGRESS && failure != EINTR { throw SystemError("connect", number: failure) }
-            _ = try await loop.ready(number, .writable, until: deadline)
+            _ = try await loop.ready(number, for: .writable, until: deadline)
             let outcome = try pendingError(of: number)
             if outcome != 0 { throw SystemError("connect", number: outcome) }
         }
@@ -97,12 +99,12 @@ package enum Socket {
         return address
     }
 
-    /// Tells the peer that no more will be sent.
+    /// Tells the peer that no more data will be sent (shutdown(2) with SHUT_WR).
     package static func finishSending(_ descriptor: CInt) {
         _ = Glibc.shutdown(descriptor, CInt(SHUT_WR))
     }
 
-    /// Makes the close that follows a reset: what is queued for a peer that does not read is thrown away.
+    /// Makes the next close send a reset and discard unsent data, for a peer that does not read.
     package static func abortOnClose(_ descriptor: CInt) {
         var option = linger(l_onoff: 1, l_linger: 0)
         _ = unsafe setsockopt(
@@ -114,8 +116,8 @@ package enum Socket {
             adopting: try retryingInterrupts("socket") { socket(family, stream | nonBlocking | closeOnExec, 0) })
     }
 
-    private static func set(
-        _ descriptor: CInt, _ level: CInt, _ option: CInt, _ value: CInt
+    private static func setOption(
+        _ option: CInt, level: CInt, to value: CInt, on descriptor: CInt
     ) throws(SystemError) {
         var value = value
         try retryingInterrupts("setsockopt") {

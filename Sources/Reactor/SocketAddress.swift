@@ -15,7 +15,8 @@ package struct SocketAddress: Sendable, Hashable, CustomStringConvertible {
         self.port = port
     }
 
-    /// Reads a numeric address (`127.0.0.1`, `::1`) as inet_pton(3) does: no names, no shortened or octal spellings.
+    /// Reads a numeric address (`127.0.0.1`, `::1`) as inet_pton(3) does: no names, and no shortened or octal
+    /// spellings.
     package init?(numericHost host: String, port: UInt16) {
         var v4 = [UInt8](repeating: 0, count: 4)
         if unsafe inet_pton(AF_INET, host, &v4) == 1 {
@@ -30,7 +31,7 @@ package struct SocketAddress: Sendable, Hashable, CustomStringConvertible {
         return nil
     }
 
-    /// Reads what a system call or the resolver left; nil for other families.
+    /// Reads the address that a system call or the resolver wrote; nil for families other than IPv4 and IPv6.
     package init?(_ storage: sockaddr_storage) {
         var storage = storage
         switch CInt(storage.ss_family) {
@@ -56,7 +57,7 @@ package struct SocketAddress: Sendable, Hashable, CustomStringConvertible {
         }
     }
 
-    /// Lends the address in the form the system calls take.
+    /// Lends the address in the form that the system calls take.
     package func withSockaddr<R>(_ body: (UnsafePointer<sockaddr>, socklen_t) -> R) -> R {
         var storage = sockaddr_storage()
         let length: Int
@@ -104,12 +105,12 @@ package struct SocketAddress: Sendable, Hashable, CustomStringConvertible {
         return String(decoding: text.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
     }
 
-    /// Whether the address is one that the public internet routes: not loopback, private, link-local, shared, multicast,
-    /// reserved, documentation or benchmark space, no service of the machine's own cloud, and no IPv4 address of that kind
-    /// inside an IPv6 one.
+    /// Whether the public internet routes this address. False for loopback, private, link-local, shared, multicast,
+    /// reserved, documentation and benchmark ranges, for services of the machine's own cloud, and for an IPv6 address
+    /// that contains such an IPv4 address.
     ///
-    /// Ranges of protocol assignments (192.0.0.0/24, 2001::/23) count as not public as a whole, although a few anycast
-    /// addresses in them are.
+    /// The ranges for protocol assignments (192.0.0.0/24, 2001::/23) count as not public as a whole, although a few
+    /// anycast addresses in them are public.
     ///
     /// Source: the IANA special-purpose address registries (RFC 6890).
     package var isGloballyRoutable: Bool {

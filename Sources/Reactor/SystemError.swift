@@ -1,8 +1,9 @@
 internal import Glibc
 
-/// A system call that failed: which one, and the `errno` it left.
+/// A failed system call: its name and its `errno`.
 ///
-/// Whether a retry helps depends on `number`; calls that were merely interrupted are repeated before this is made.
+/// Whether retrying helps depends on `number`. Calls that a signal interrupted are repeated and do not end in this
+/// error.
 package struct SystemError: Error, Equatable, CustomStringConvertible {
     package let call: String
     package let number: CInt
@@ -12,12 +13,12 @@ package struct SystemError: Error, Equatable, CustomStringConvertible {
         self.number = number
     }
 
-    /// Reads `errno`. To be called in the expression that follows the failed call, before anything can overwrite it.
+    /// Reads `errno`. Call this in the expression after the failed call, before another call overwrites `errno`.
     package static func last(_ call: String) -> SystemError {
         SystemError(call, number: errno)
     }
 
-    /// Whether the system refused for want of a right, or because nothing can be written there.
+    /// Whether the system refused access: a missing right, or a read-only file system.
     package var isRefusal: Bool { [EACCES, EPERM, EROFS].contains(number) }
 
     package var description: String {
@@ -26,7 +27,7 @@ package struct SystemError: Error, Equatable, CustomStringConvertible {
     }
 }
 
-/// Repeats a call that a signal interrupted, and turns -1 into the error that `errno` names.
+/// Repeats a call that a signal interrupted, and throws the error that `errno` names when the call returns -1.
 @discardableResult
 package func retryingInterrupts<T: FixedWidthInteger & SignedInteger>(
     _ call: String, _ body: () -> T

@@ -1,10 +1,10 @@
 internal import CLinux
 internal import Glibc
 
-/// getaddrinfo(3).
+/// Looks up host names with getaddrinfo(3).
 package enum SystemResolver {
-    /// The addresses of `host`, in the resolver's order of preference and without repetition. Blocks for as long as the
-    /// system's resolver takes, up to its own time limit (resolv.conf(5): `timeout` times `attempts` for each server).
+    /// The addresses of `host`, in the resolver's order of preference and without repetition. Blocks until the system's
+    /// resolver answers or reaches its own time limit (resolv.conf(5): `timeout` times `attempts` for each server).
     package static func addresses(of host: String) throws(ResolutionError) -> [SocketAddress.IP] {
         var hints = unsafe addrinfo()
         unsafe hints.ai_family = AF_UNSPEC

@@ -1,25 +1,25 @@
 internal import CLinux
 internal import Glibc
 
-/// A named POSIX thread.
+/// Starts named POSIX threads.
 package enum Thread {
     private final class Body: Sendable {
         let run: @Sendable () -> Void
         init(_ run: @escaping @Sendable () -> Void) { self.run = run }
     }
 
-    /// A started thread: to be joined or let go, once.
+    /// A started thread. Call `join` or `detach` exactly once.
     package struct Handle: Sendable {
         fileprivate let thread: pthread_t
 
         /// Waits until the thread has ended.
         package func join() { pthread_join(thread, nil) }
 
-        /// Lets the thread end on its own.
+        /// Lets the thread end without `join`.
         package func detach() { pthread_detach(thread) }
     }
 
-    /// Starts a joinable thread that runs `body`. All signals are blocked on it: they are the main thread's affair.
+    /// Starts a joinable thread that runs `body`. All signals are blocked on it, because the main thread handles them.
     package static func start(name: String, _ body: @escaping @Sendable () -> Void) throws(SystemError) -> Handle {
         var attributes = pthread_attr_t()
         unsafe pthread_attr_init(&attributes)
@@ -42,7 +42,7 @@ package enum Thread {
             unsafe argument.release()
             throw SystemError("pthread_create", number: result)
         }
-        // The kernel takes 15 bytes; a longer name would be refused whole.
+        // The kernel accepts 15 bytes and refuses a longer name as a whole.
         _ = unsafe clinux_set_thread_name(UInt(thread), String(name.prefix(15)))
         return Handle(thread: thread)
     }

@@ -1,4 +1,4 @@
-/// Numbers with a time each, the earliest first. Among those of one time the order is not defined.
+/// A binary heap of numbers ordered by time, earliest first. The order of numbers with the same time is not defined.
 package struct TimeHeap {
     package struct Entry {
         package let time: MonotonicInstant
@@ -24,7 +24,7 @@ package struct TimeHeap {
         }
     }
 
-    /// Takes out the first one.
+    /// Removes the entry with the earliest time.
     package mutating func removeFirst() {
         let last = entries.removeLast()
         if entries.isEmpty { return }
@@ -43,7 +43,7 @@ package struct TimeHeap {
 
     mutating func removeAll(where isToGo: (UInt64) -> Bool) {
         entries.removeAll { isToGo($0.number) }
-        // What is sorted is a heap.
+        // A sorted array is a heap.
         entries.sort { $0.time < $1.time }
     }
 }

@@ -1,7 +1,7 @@
 internal import Glibc
 
-/// The machine's time of day (CLOCK_REALTIME), which may be wrong and may be set: for the log and for the `Date` of an
-/// answer.
+/// The machine's time of day (CLOCK_REALTIME), for log lines and the `Date` field of responses. It may be wrong, and an
+/// administrator may change it.
 package enum WallClock {
     /// Whole milliseconds since 1970-01-01T00:00:00Z.
     package static var milliseconds: Int64 {

@@ -20,7 +20,7 @@ if options.wantsHelp {
 }
 
 // Before any thread is started: threads inherit which signals are blocked.
-Signals.prepare()
+TerminationSignal.block()
 let provider = DevelopmentProvider(options.configuration)
 let server: Server
 do {
@@ -33,9 +33,9 @@ let baseURL = options.publicBaseURL ?? BaseURL("http://\(server.address)")
 if let baseURL { provider.configure { $0.baseURL = baseURL } }
 Console.print(provider.announcement(address: server.address.description))
 
-Signals.next()
+TerminationSignal.wait()
 stop(server)
-Signals.next()
+TerminationSignal.wait()
 Console.exit(130)
 
 /// Ends the server beside the main thread, which waits for a second signal and must not be needed for anything else:

@@ -151,7 +151,7 @@ struct RunningService {
         let clock = Task { await shared.follow(broker.core.vault, log) }
         if let operations { log.info("listening_for_operations", [.address(operations.address)]) }
         log.info("listening", [.address(server.address)])
-        ProcessMemory.giveBackStartPages()
+        ProcessMemory.releaseStartPages()
         return RunningService(
             configuration: configuration, broker: broker, vault: vault, journal: journal, client: client,
             server: server, operations: operations, clock: clock, log: log, output: output)

@@ -46,7 +46,7 @@ func runService() -> Never {
     reserveDescriptors()
     prepareCryptography()
     let configuration = loadConfiguration(for: .serve)
-    Signals.prepare()
+    TerminationSignal.block()
     harden()
     let service = Task {
         do throws(RunningService.StartFailure) {
@@ -56,14 +56,14 @@ func runService() -> Never {
             Console.exit(1)
         }
     }
-    Signals.next()
+    TerminationSignal.wait()
     Task {
         // A start that waits for its database is told to stop waiting.
         service.cancel()
         await service.value.stop()
         Console.exit(0)
     }
-    Signals.next()
+    TerminationSignal.wait()
     Console.exit(130)
 }
 
@@ -89,7 +89,7 @@ func prepareCryptography() {
 /// Ends with the migration, or at the first signal: then the server takes back the step that is under way.
 func runMigration() -> Never {
     let configuration = loadConfiguration(for: .migrate)
-    Signals.prepare()
+    TerminationSignal.block()
     harden()
     Task {
         do throws(RunningService.StartFailure) {
@@ -100,7 +100,7 @@ func runMigration() -> Never {
             Console.exit(1)
         }
     }
-    Signals.next()
+    TerminationSignal.wait()
     Console.exit(130)
 }
 
@@ -123,7 +123,7 @@ func runHealthCheck() -> Never {
     case .v4(let bytes): host = bytes == [0, 0, 0, 0] ? "127.0.0.1" : listen.host
     case .v6(let bytes, _): host = bytes.allSatisfy { $0 == 0 } ? "[::1]" : "[\(listen.host)]"
     }
-    Signals.prepare()
+    TerminationSignal.block()
     Task {
         do {
             var configuration = HTTPSClientConfiguration()
@@ -139,6 +139,6 @@ func runHealthCheck() -> Never {
             Console.exit(1)
         }
     }
-    Signals.next()
+    TerminationSignal.wait()
     Console.exit(130)
 }

@@ -87,7 +87,7 @@ actor ChaosRelay {
     private func accept() async {
         while !Task.isCancelled {
             do {
-                _ = try await loop.ready(listener.rawValue, .readable, until: .distantFuture)
+                _ = try await loop.ready(listener.rawValue, for: .readable, until: .distantFuture)
                 let client = try Socket.accept(listener.rawValue).takeDescriptor()
                 // The client's descriptor is closed where the server is away: it sees its connection end.
                 let server = try await Socket.connect(to: server, on: loop, until: .after(.seconds(10)))
@@ -141,7 +141,7 @@ actor ChaosRelay {
             if count > 0 { return Array(buffer[..<count]) }
             if count == 0 { return nil }
             if number == EAGAIN {
-                _ = try await loop.ready(descriptor, .readable, until: .distantFuture)
+                _ = try await loop.ready(descriptor, for: .readable, until: .distantFuture)
             } else if number != EINTR {
                 throw SystemError("read", number: number)
             }
@@ -158,7 +158,7 @@ actor ChaosRelay {
             if count > 0 {
                 sent += count
             } else if number == EAGAIN {
-                _ = try await loop.ready(descriptor, .writable, until: .distantFuture)
+                _ = try await loop.ready(descriptor, for: .writable, until: .distantFuture)
             } else if number != EINTR {
                 throw SystemError("send", number: number)
             }

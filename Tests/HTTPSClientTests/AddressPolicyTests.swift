@@ -5,7 +5,7 @@ import Reactor
 import Synchronization
 import Testing
 
-/// Answers look-ups from a list, one entry for each, the last one for all further ones.
+/// Answers each look-up with the next entry of a list, and every further look-up with the last entry.
 final class ScriptedLookUp: Sendable {
     private let answers: [Result<[String], ResolutionError>]
     private let asked = Mutex<[String]>([])
@@ -14,7 +14,7 @@ final class ScriptedLookUp: Sendable {
         self.answers = answers
     }
 
-    /// The hosts that were asked for.
+    /// The hosts that were looked up.
     var hosts: [String] { asked.withLock { $0 } }
 
     func addresses(of host: String) throws(ResolutionError) -> [SocketAddress.IP] {
@@ -28,7 +28,7 @@ final class ScriptedLookUp: Sendable {
     }
 }
 
-@Suite(.serialized) struct `Addresses that are connected to` {
+@Suite(.serialized) struct `Allowed addresses` {
     @Test(arguments: [
         "127.0.0.1", "127.0.0.2", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
         "224.0.0.1", "255.255.255.255", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:169.254.169.254]",
@@ -39,7 +39,7 @@ final class ScriptedLookUp: Sendable {
         try await withClient([set(\.targets, TargetPolicy())]) { client in
             #expect(await client.failure(server.url(host: host)) == .forbiddenAddress)
         }
-        // The one connection that the server has accepted is the one made here, after the refusal.
+        // This connection is the first one that the server accepts: the refused request opened none.
         try await withClient { client in _ = try await client.post(server.url()) }
         #expect(try await server.report(afterEnds: 1).connections == 1)
     }
@@ -47,7 +47,7 @@ final class ScriptedLookUp: Sendable {
     @Test(arguments: [
         "127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", "169.254.169.254", "fd00::1", "fe80::1",
     ])
-    func `a name that resolves there is refused`(address: String) async throws {
+    func `a name with an address outside the public internet is refused`(address: String) async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))])
         let lookUp = ScriptedLookUp(.success([address]))
         try await withClient([set(\.targets, TargetPolicy())], lookUp: lookUp.addresses) { client in
@@ -59,8 +59,8 @@ final class ScriptedLookUp: Sendable {
     }
 
     @Test(arguments: ["127.1", "0", "2130706433", "0x7f.1", "0177.0.0.1"])
-    func `an odd spelling that the system's resolver understands is refused as well`(host: String) async throws {
-        // URLTarget lets none of these through; the policy does not rely on that.
+    func `a shortened or octal spelling that the system's resolver accepts is refused`(host: String) async throws {
+        // URLTarget refuses these texts already; the policy must not depend on that.
         let addresses = (try? SystemResolver.addresses(of: host)) ?? []
         #expect(addresses.allSatisfy { !SocketAddress(ip: $0, port: 443).isGloballyRoutable })
         #expect(URLTarget("https://\(host)/") == nil)
@@ -74,8 +74,8 @@ final class ScriptedLookUp: Sendable {
         await client.close()
     }
 
-    @Test func `one look-up decides for one connection`() async throws {
-        // A second look-up between check and connection would get the other address, where nobody listens.
+    @Test func `the client connects to the address that it checked, without another look-up`() async throws {
+        // A second look-up between check and connection would return the other address, on which no server listens.
         let server = try await TLSTestServer([.serve(answer("{}"))])
         let lookUp = ScriptedLookUp(.success(["127.0.0.1"]), .success(["127.0.0.99"]))
         try await withClient(lookUp: lookUp.addresses) { client in
@@ -84,7 +84,7 @@ final class ScriptedLookUp: Sendable {
         }
     }
 
-    @Test func `the next address is tried when one refuses`() async throws {
+    @Test func `when an address refuses, the next address is tried`() async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))])
         let lookUp = ScriptedLookUp(.success(["127.0.0.99", "::1", "127.0.0.1"]))
         try await withClient(lookUp: lookUp.addresses) { client in
@@ -93,7 +93,7 @@ final class ScriptedLookUp: Sendable {
         }
     }
 
-    @Test func `no address accepts`() async throws {
+    @Test func `an exchange fails when no address accepts a connection`() async throws {
         let lookUp = ScriptedLookUp(.success(["127.0.0.98", "127.0.0.99"]))
         try await withClient(lookUp: lookUp.addresses) { client in
             #expect(await client.failure("https://good.example.test:9999/") == .connectFailed)
@@ -105,7 +105,7 @@ final class ScriptedLookUp: Sendable {
             (.failure(.notFound), .nameNotFound), (.failure(.temporary), .nameResolutionFailed),
             (.success([]), .nameNotFound),
         ] as [(Result<[String], ResolutionError>, TransportError)])
-    func `a name without addresses is told from a resolver that fails`(
+    func `a name without addresses and a failing resolver give different errors`(
         result: Result<[String], ResolutionError>, expected: TransportError
     ) async throws {
         let lookUp = ScriptedLookUp(result)
@@ -120,7 +120,7 @@ final class ScriptedLookUp: Sendable {
             (["127.0.0.2"], "127.0.0.1", false), (["10.0.0.0/8", "127.0.0.0/31"], "127.0.0.1", true),
             (["10.0.0.0/8"], "127.0.0.1", false), (["::/0"], "127.0.0.1", false), ([], "127.0.0.1", false),
         ])
-    func `a network that is allowed is one over https only`(networks: [String], address: String, isAllowed: Bool)
+    func `an allowed network is allowed over https only`(networks: [String], address: String, isAllowed: Bool)
         async throws
     {
         let server = try await TLSTestServer([.serve(answer("{}"))])
@@ -142,7 +142,7 @@ final class ScriptedLookUp: Sendable {
         (["169.254.0.0/16"], "::ffff:169.254.169.254", false), (["10.0.0.0/8"], "::ffff:10.0.0.1", true),
         ([], "8.8.8.8", true), ([], "10.0.0.1", false),
     ])
-    func `what gives out a machine's credentials must be named by itself`(
+    func `a metadata service is allowed only as a single address`(
         networks: [String], address: String, isAllowed: Bool
     ) throws {
         let policy = TargetPolicy(networks: networks.compactMap(NetworkRange.init(parsing:)))
@@ -163,7 +163,7 @@ final class ScriptedLookUp: Sendable {
         ("168.63.129.16", false), ("192.0.0.192", false), ("192.0.0.191", true), ("fd00:ec2::254", false),
         ("fd00:ec2::253", true), ("::ffff:169.254.169.254", false), ("64:ff9b::a9fe:a9fe", false),
     ])
-    func `development opens neither link-local addresses nor what gives out credentials`(
+    func `development allows neither link-local addresses nor metadata services`(
         address: String, isAllowed: Bool
     ) throws {
         let address = try #require(SocketAddress(numericHost: address, port: 443))
@@ -176,7 +176,7 @@ final class ScriptedLookUp: Sendable {
         (["169.254.169.254"], "169.254.169.254", true), (["169.254.169.0/24"], "169.254.169.254", false),
         (["fe80::/10"], "fe80::1", true), (["fe80::1"], "fe80::2", false), (["fe80::1"], "10.0.0.1", true),
     ])
-    func `development opens such an address where it is listed`(
+    func `development allows such an address when it is listed`(
         networks: [String], address: String, isAllowed: Bool
     ) throws {
         var policy = TargetPolicy.development
@@ -184,7 +184,7 @@ final class ScriptedLookUp: Sendable {
         #expect(policy.allows(try #require(SocketAddress(numericHost: address, port: 443))) == isAllowed)
     }
 
-    @Test func `plain HTTP alone opens no way to private addresses`() async throws {
+    @Test func `allowing plain HTTP does not allow private addresses`() async throws {
         let server = try await TLSTestServer(tls: nil, [.serve(answer("{}"))])
         try await withClient([set(\.targets, TargetPolicy(allowsHTTP: true))]) { client in
             #expect(await client.failure("http://localhost:\(server.port)/") == .forbiddenAddress)

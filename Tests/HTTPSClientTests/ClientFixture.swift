@@ -4,7 +4,8 @@ import HTTPSClient
 import Reactor
 import Testing
 
-/// Runs `body` with a client that trusts the test root and finds every name at 127.0.0.1, on a loop of its own.
+/// Runs `body` with a client on a loop of its own. The client trusts the test root and resolves every name to
+/// 127.0.0.1.
 func withClient<R>(
     _ changes: [(inout HTTPSClientConfiguration) -> Void] = [],
     lookUp: @escaping NameResolver.LookUp = { _ in [.v4([127, 0, 0, 1])] },
@@ -13,7 +14,7 @@ func withClient<R>(
     var configuration = HTTPSClientConfiguration()
     configuration.trustedCAFile = TLSTestCertificates.shared.root
     configuration.targets = .everything
-    // Generous, so that a busy machine does not trip the limits that a test is not about.
+    // Long limits, so that a busy machine does not exceed limits that a test is not about.
     configuration.connectTimeout = .seconds(20)
     configuration.tlsHandshakeTimeout = .seconds(20)
     configuration.firstByteTimeout = .seconds(20)
@@ -33,7 +34,7 @@ func withClient<R>(
     return try result.get()
 }
 
-/// A change of one setting, for `withClient`.
+/// Changes one setting, for `withClient`.
 func set<Value>(
     _ setting: WritableKeyPath<HTTPSClientConfiguration, Value>, _ value: Value
 ) -> (inout HTTPSClientConfiguration) -> Void {
@@ -41,7 +42,7 @@ func set<Value>(
 }
 
 extension HTTPSClient {
-    /// A token request, as the broker sends them.
+    /// A token request like those of the broker.
     func post(
         _ url: String, _ body: String = "grant_type=refresh_token", pins: PinSet? = nil
     ) async throws(TransportError) -> ClientResponse {
@@ -52,7 +53,7 @@ extension HTTPSClient {
                 body: Array(body.utf8), pins: pins))
     }
 
-    /// The error of a request that has to fail.
+    /// The error of a request that must fail.
     func failure(_ url: String, pins: PinSet? = nil) async -> TransportError? {
         do {
             _ = try await post(url, pins: pins)
@@ -63,7 +64,7 @@ extension HTTPSClient {
     }
 }
 
-/// An answer with a length.
+/// A response with a Content-Length.
 func answer(_ body: String, status: String = "200 OK", fields: String = "") -> String {
     "HTTP/1.1 \(status)\r\nContent-Type: application/json\r\n\(fields)Content-Length: \(body.utf8.count)\r\n\r\n\(body)"
 }

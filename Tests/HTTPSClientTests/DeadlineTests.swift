@@ -17,7 +17,7 @@ import Testing
     }
 
     @Test func `a peer that does not accept`() async throws {
-        // The queue of a listener that nobody accepts from is full after a few connections; the kernel then drops
+        // The queue of a listener from which no process accepts is full after a few connections. The kernel then drops
         // further ones.
         let loop = try EventLoop(name: "test-backlog")
         defer { loop.shutDown() }
@@ -36,7 +36,7 @@ import Testing
     @Test(
         arguments: [
             [.withoutHandshake, .hold],
-            // A record of 2^14 bytes, one at a time.
+            // A record of 2^14 bytes, sent one byte at a time.
             [
                 .withoutHandshake,
                 .drip("\u{16}\u{3}\u{3}\u{40}\u{0}" + String(repeating: "\u{2}", count: 16384), milliseconds: 20),
@@ -51,7 +51,7 @@ import Testing
         }
     }
 
-    /// The client's limit and the request's, in milliseconds: the shorter one counts.
+    /// The client's limit and the request's limit, in milliseconds. The shorter limit applies.
     @Test(arguments: [(60_000, 200), (200, 60_000)])
     func `a limit of the request's own`(client limit: Int, request: Int) async throws {
         let server = try await TLSTestServer([.withoutHandshake, .hold])
@@ -63,8 +63,8 @@ import Testing
         }
     }
 
-    @Test func `a handshake that is kept busy and gets nowhere`() async throws {
-        // HelloRequest, which a client ignores while it is in a handshake (RFC 5246 §7.4.1.1).
+    @Test func `a handshake that the peer prolongs without end`() async throws {
+        // HelloRequest, which a client ignores during a handshake (RFC 5246 §7.4.1.1).
         let helloRequest = "\u{16}\u{3}\u{3}\u{0}\u{4}\u{0}\u{0}\u{0}\u{0}"
         let server = try await TLSTestServer([.withoutHandshake, .flood(String(repeating: helloRequest, count: 1000))])
         try await withClient { client in
@@ -78,7 +78,7 @@ import Testing
             let failure = await client.failure(server.url())
             #expect(failure == .timedOut(.firstByte, requestSent: true))
             #expect(failure?.requestMayHaveBeenProcessed == true)
-            // The connection is closed although the client goes on.
+            // The client keeps running, and this connection is closed.
             let report = try await server.report(afterEnds: 1)
             #expect(report.connections == 1)
         }
@@ -90,7 +90,7 @@ import Testing
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + String(repeating: "1\r\nx\r\n", count: 400),
         String(repeating: "HTTP/1.1 103 Early Hints\r\n\r\n", count: 6) + String(repeating: "H", count: 1),
     ])
-    func `an answer in drips`(text: String) async throws {
+    func `a response that arrives byte by byte`(text: String) async throws {
         let server = try await TLSTestServer([.read, .drip(text, milliseconds: 20), .hold])
         try await withClient([set(\.exchangeTimeout, .seconds(2))]) { client in
             let start = MonotonicInstant.now
@@ -128,14 +128,14 @@ import Testing
         #expect(report.connections == 1)
     }
 
-    @Test func `waiting for a free connection ends with the exchange's time`() async throws {
+    @Test func `waiting for a free connection ends at the exchange's deadline`() async throws {
         let server = try await TLSTestServer([.hold])
         try await withClient([set(\.maximumConnectionsPerOrigin, 1), set(\.exchangeTimeout, .seconds(2))]) { client in
             async let first = client.failure(server.url())
             async let second = client.failure(server.url())
             let failures = await [first, second]
             #expect(failures.contains(.timedOut(.firstByte, requestSent: true)))
-            // The slot may become free with the last microsecond of the second's time, which is then too short.
+            // The slot may become free in the last microsecond of the second request's time, which is then too short.
             #expect(
                 failures.contains { failure in
                     if case .timedOut(_, requestSent: false) = failure { true } else { false }
@@ -156,7 +156,7 @@ import Testing
         }
     }
 
-    @Test func `a task that is cancelled before sends nothing`() async throws {
+    @Test func `a task that was cancelled before sends nothing`() async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))])
         try await withClient { client in
             let (gate, opening) = AsyncStream.makeStream(of: Void.self)
@@ -172,7 +172,7 @@ import Testing
         #expect(try await server.report(afterRequests: 1).requests.count == 1)
     }
 
-    @Test func `a closed client refuses requests and has let those under way finish`() async throws {
+    @Test func `a closed client refuses requests and lets running exchanges finish`() async throws {
         let server = try await TLSTestServer([.read, .await, .send(answer("{}")), .hold])
         try await withClient { client in
             async let first = client.post(server.url())
@@ -202,7 +202,7 @@ private actor Filler {
 
     init(loop: EventLoop) { self.loop = loop }
 
-    /// Connects until the listener takes no more.
+    /// Opens connections until the listener's queue is full.
     func fill(_ address: SocketAddress) async {
         while let descriptor = try? await Socket.connect(to: address, on: loop, until: .after(.milliseconds(300))) {
             held.append(Held(descriptor))

@@ -5,9 +5,9 @@ import Testing
 
 @testable import HTTPSClient
 
-@Suite(.serialized) struct `Answers` {
+@Suite(.serialized) struct `Responses` {
     @Test(arguments: [301, 302, 303, 307, 308])
-    func `a redirect is an answer and is not followed`(status: Int) async throws {
+    func `a redirect is returned and not followed`(status: Int) async throws {
         let elsewhere = try await TLSTestServer([.serve(answer("elsewhere"))])
         let redirect = answer("", status: "\(status) Moved", fields: "Location: \(elsewhere.url())\r\n")
         let server = try await TLSTestServer([.serve(redirect)])
@@ -30,7 +30,7 @@ import Testing
         ("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody", false),
         ("HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nbody", false),
     ])
-    func `an answer is read whole and its connection kept where that is agreed`(text: String, isKept: Bool) async throws
+    func `a response is read whole, and its connection is kept when both sides allow it`(text: String, isKept: Bool) async throws
     {
         let script: [TLSTestServer.Step] = isKept ? [.serve(text)] : [.read, .send(text), .close]
         for isTLS in [true, false] {
@@ -50,7 +50,7 @@ import Testing
     }
 
     @Test(arguments: [true, false])
-    func `what was received does not stay in memory while the connection is idle`(isTLS: Bool) async throws {
+    func `received bytes do not stay in memory while the connection is idle`(isTLS: Bool) async throws {
         let server = try await TLSTestServer(tls: isTLS ? .init() : nil, [.serve(answer("a token"))])
         try await withClient { client in
             for _ in 0..<2 {
@@ -62,7 +62,7 @@ import Testing
         }
     }
 
-    @Test func `a body of exactly the limit is taken and one byte more is refused`() async throws {
+    @Test func `a body of the maximum size is accepted and one byte more is refused`() async throws {
         let server = try await TLSTestServer(
             [.read, .send(answer(String(repeating: "x", count: 1000))), .hold],
             [.read, .send(answer(String(repeating: "x", count: 1001))), .hold])
@@ -84,7 +84,7 @@ import Testing
             [.read, .send("HTTP/1.1 200 OK\r\n"), .flood("X-Filler: \(String(repeating: "x", count: 1000))\r\n")],
             [.read, .send("HTTP/1.1 200 OK\r\nX-Filler: "), .flood(String(repeating: "x", count: 4096))],
         ] as [[TLSTestServer.Step]])
-    func `an answer without end is cut at its limit`(script: [TLSTestServer.Step]) async throws {
+    func `a response without end is refused at its limit`(script: [TLSTestServer.Step]) async throws {
         let server = try await TLSTestServer(script)
         let failure = try await withClient { client in await client.failure(server.url()) }
         #expect(failure == .responseTooLarge)
@@ -105,7 +105,7 @@ import Testing
         "SSH-2.0-OpenSSH_9.6\r\n",
         String(repeating: "HTTP/1.1 103 Early Hints\r\n\r\n", count: 50),
     ])
-    func `an answer that can be read in two ways is refused and its connection dropped`(text: String) async throws {
+    func `an ambiguous response is refused and its connection closed`(text: String) async throws {
         let server = try await TLSTestServer([.read, .send(text), .hold], [.serve(answer("good"))])
         try await withClient { client in
             let failure = await client.failure(server.url())
@@ -131,13 +131,13 @@ import Testing
             ("", .cut),
             ("", .reset),
         ] as [(String, TLSTestServer.Step)])
-    func `an answer that was cut off is lost`(text: String, end: TLSTestServer.Step) async throws {
+    func `a response that was cut off is an error`(text: String, end: TLSTestServer.Step) async throws {
         let server = try await TLSTestServer([.read, .send(text), end])
         let failure = try await withClient { client in await client.failure(server.url()) }
         #expect(failure == .connectionLost(requestSent: true))
     }
 
-    @Test func `an answer that ends with the connection is whole after close_notify`() async throws {
+    @Test func `a response that ends with the connection is complete after close_notify`() async throws {
         let server = try await TLSTestServer([.read, .send("HTTP/1.1 200 OK\r\n\r\n{}"), .close])
         try await withClient { client in
             let response = try await client.post(server.url())
@@ -155,7 +155,7 @@ import Testing
         }
     }
 
-    @Test func `neither request nor answer shows its secrets when it is printed`() throws {
+    @Test func `the descriptions of request and response show no secrets`() throws {
         let url = try #require(URLTarget("https://localhost:9999/canary?canary"))
         let request = ClientRequest(
             method: .post, url: url, fields: ["Authorization": "canary"], body: Array("canary".utf8))
@@ -165,7 +165,7 @@ import Testing
         #expect("\(response) \(String(reflecting: response))" == "200, 6 bytes 200, 6 bytes")
     }
 
-    @Test func `a field value cannot smuggle a line`() async throws {
+    @Test func `a field value cannot inject a header line`() async throws {
         try await withClient { client in
             let url = try #require(URLTarget("https://localhost:9999/"))
             await #expect(throws: TransportError.invalidRequest) {
@@ -186,7 +186,7 @@ import Testing
     }
 
     @Test(arguments: [true, false])
-    func `a peer that resets while a request is sent ends the exchange and not the process`(isTLS: Bool) async throws {
+    func `a reset while a request is sent ends the exchange and not the process`(isTLS: Bool) async throws {
         let server = try await TLSTestServer(tls: isTLS ? .init() : nil, [.readSome, .reset])
         try await withClient { client in
             let url = isTLS ? server.url() : "http://localhost:\(server.port)/"
@@ -203,8 +203,8 @@ import Testing
     }
 }
 
-@Suite(.serialized) struct `Connections that are kept` {
-    @Test func `many callers get their own answers over few connections`() async throws {
+@Suite(.serialized) struct `Kept connections` {
+    @Test func `many callers get their own responses over few connections`() async throws {
         let server = try await TLSTestServer([.echo])
         try await withClient([set(\.maximumConnectionsPerOrigin, 3)]) { client in
             try await withThrowingTaskGroup(of: Bool.self) { group in
@@ -219,7 +219,7 @@ import Testing
         }
     }
 
-    @Test func `bytes after an answer end the connection`() async throws {
+    @Test func `bytes after a response end the connection`() async throws {
         let stolen = answer("stolen")
         let server = try await TLSTestServer(
             [.read, .send(answer("first") + stolen), .hold], [.serve(answer("own"))])
@@ -236,7 +236,7 @@ import Testing
         arguments: [
             [.send(answer("stolen"))], [.close], [.cut], [.reset],
         ] as [[TLSTestServer.Step]], [true, false])
-    func `what an idle connection says or that it ends is noticed before the next request`(
+    func `data on an idle connection, or its end, is detected before the next request`(
         event: [TLSTestServer.Step], isTLS: Bool
     ) async throws {
         var first: [TLSTestServer.Step] = [.read, .send(answer("first")), .await] + event
@@ -246,7 +246,7 @@ import Testing
         try await withClient { client in
             _ = try await client.post(url)
             try server.proceed()
-            // What the server has written, or its end, is at the client's socket now.
+            // The bytes that the server has written, or the end of its stream, have reached the client's socket by now.
             if case .send = event[0] {
                 _ = try await server.report(afterRequests: 2)
             } else {
@@ -260,7 +260,7 @@ import Testing
         #expect(report.requests.filter { $0.hasPrefix("POST") }.count == 2)
     }
 
-    @Test func `a request that was sent on a connection which then dies is not sent again`() async throws {
+    @Test func `a request that was sent on a connection that then ends is not sent again`() async throws {
         let server = try await TLSTestServer([.read, .send(answer("first")), .read, .cut], [.serve(answer("again"))])
         try await withClient { client in
             _ = try await client.post(server.url())
@@ -272,7 +272,7 @@ import Testing
         #expect(report.requests.count == 2)
     }
 
-    @Test func `an idle connection is closed after its time`() async throws {
+    @Test func `an idle connection is closed after the idle timeout`() async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))])
         try await withClient([set(\.idleTimeout, .milliseconds(50))]) { client in
             _ = try await client.post(server.url())
@@ -283,7 +283,7 @@ import Testing
         }
     }
 
-    @Test func `the connection that is idle longest gives way`() async throws {
+    @Test func `the connection that has been idle longest is closed at the limit`() async throws {
         let (first, second) = (
             try await TLSTestServer([.serve(answer("1"))]), try await TLSTestServer([.serve(answer("2"))])
         )

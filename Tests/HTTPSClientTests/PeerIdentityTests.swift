@@ -63,7 +63,7 @@ import Testing
             (.missingIntermediate, "localhost", .chain),
             (.weakKey, "localhost", .chain),
         ] as [(TLSTestCertificates.Name, String, TransportError.UntrustedReason)])
-    func `a certificate that proves nothing gets no byte of the request`(
+    func `a server with an unsuitable certificate gets no byte of the request`(
         certificate: TLSTestCertificates.Name, host: String, reason: TransportError.UntrustedReason
     ) async throws {
         let server = try await TLSTestServer(tls: .init(certificate), [.hold])
@@ -92,16 +92,16 @@ import Testing
         #expect(try await server.report(afterEnds: 1).bytes == 0)
     }
 
-    @Test func `the system's roots are read before the first handshake, and not by a start`() async throws {
+    @Test func `the system's roots are read before the first handshake and not at the start`() async throws {
         let server = try await TLSTestServer([.serve(answer("{}")), .serve(answer("{}"))])
         let (address, root) = (server.url(), TLSTestCertificates.shared.root)
-        // OpenSSL takes the places from the environment, which no other thread may be reading.
+        // OpenSSL reads the paths from the environment, which no other thread may read meanwhile.
         await #expect(processExitsWith: .success) { [address = address as String, root = root as String] in
             let file = "/tmp/token-broker-roots.\(getpid())"
             unsafe setenv("SSL_CERT_FILE", file, 1)
             unsafe setenv("SSL_CERT_DIR", "/nonexistent", 1)
             try await withClient([set(\.trustedCAFile, String?.none)]) { client in
-                // Only now is there anything to read.
+                // The file of roots exists only from now on.
                 #expect(unsafe symlink(root, file) == 0)
                 defer { unsafe unlink(file) }
                 async let other = client.post(address)
@@ -112,7 +112,7 @@ import Testing
         #expect(try await server.report(afterEnds: 2).requests.count == 2)
     }
 
-    @Test func `a file of roots that cannot be read makes no client`() throws {
+    @Test func `a file of roots that cannot be read is a configuration error`() throws {
         let loop = try EventLoop(name: "test-client")
         defer { loop.shutDown() }
         var configuration = HTTPSClientConfiguration()
@@ -143,7 +143,7 @@ import Testing
             .init(.rsa, onlyVersion: "TLSv1_2", ciphers: "ECDHE-RSA-AES256-GCM-SHA384"),
             .init(applicationProtocols: ["h2", "http/1.1"]),
         ] as [TLSTestServer.TLS])
-    func `what gives forward secrecy and authenticated encryption is spoken`(tls: TLSTestServer.TLS) async throws {
+    func `suites with forward secrecy and authenticated encryption are accepted`(tls: TLSTestServer.TLS) async throws {
         let server = try await TLSTestServer(tls: tls, [.serve(answer("{}"))])
         try await withClient { client in
             let response = try await client.post(server.url())
@@ -159,7 +159,7 @@ import Testing
             .init(.rsa, onlyVersion: "TLSv1_2", ciphers: "AES128-GCM-SHA256:AES256-GCM-SHA384"),
             .init(.rsa, onlyVersion: "TLSv1_2", ciphers: "ECDHE-RSA-AES128-SHA"),
         ] as [TLSTestServer.TLS])
-    func `what does not is refused in the handshake`(tls: TLSTestServer.TLS) async throws {
+    func `other suites and versions are refused in the handshake`(tls: TLSTestServer.TLS) async throws {
         let server = try await TLSTestServer(tls: tls, [.hold])
         let failure = try await withClient { client in await client.failure(server.url()) }
         #expect(failure == .untrusted(.noCommonProtocol))
@@ -171,10 +171,10 @@ import Testing
             // handshake_failure, protocol_version, insufficient_security, no_application_protocol
             (40, .untrusted(.noCommonProtocol)), (70, .untrusted(.noCommonProtocol)),
             (71, .untrusted(.noCommonProtocol)), (120, .untrusted(.noCommonProtocol)),
-            // unexpected_message, internal_error, user_canceled: nothing that another time could not bring
+            // unexpected_message, internal_error, user_canceled: a later attempt may succeed after these alerts.
             (10, .tlsFailed), (80, .tlsFailed), (90, .tlsFailed),
         ] as [(UInt8, TransportError)])
-    func `an alert about the offer is told from one about the moment`(alert: UInt8, expected: TransportError)
+    func `an alert about the client's offer and a transient alert give different errors`(alert: UInt8, expected: TransportError)
         async throws
     {
         let server = try await TLSTestServer([

@@ -15,7 +15,7 @@ import Testing
         }
     }
 
-    @Test func `a backup key takes over without a change of pins`() async throws {
+    @Test func `a pinned backup key is accepted without a change of pins`() async throws {
         let pins = try PinSet(parsing: [
             try await TLSTestCertificates.pin(of: "good"), try await TLSTestCertificates.pin(of: "backup"),
         ])
@@ -43,7 +43,7 @@ import Testing
         arguments: [
             (.unknownRoot, .chain), (.selfSigned, .chain), (.wrongHost, .hostName), (.expired, .expired),
         ] as [(TLSTestCertificates.Name, TransportError.UntrustedReason)])
-    func `a pinned key does not make up for a bad certificate`(
+    func `a pinned key does not make a bad certificate acceptable`(
         certificate: TLSTestCertificates.Name, reason: TransportError.UntrustedReason
     ) async throws {
         let server = try await TLSTestServer(tls: .init(certificate), [.hold])
@@ -53,13 +53,13 @@ import Testing
         #expect(try await server.report(afterEnds: 1).bytes == 0)
     }
 
-    @Test func `a connection made without the pins is not used for a request with them`() async throws {
+    @Test func `a connection that was opened without pins is not used for a request with pins`() async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))], [.hold])
         let others = try PinSet(parsing: [try await TLSTestCertificates.pin(of: "backup")])
         try await withClient { client in
             _ = try await client.post(server.url(), "first")
             #expect(await client.failure(server.url(), pins: others) == .untrusted(.pin))
-            // Nor is the TLS session that the first connection brought, which would skip the certificates.
+            // The TLS session of the first connection is not used either, since it would skip the certificates.
             #expect(await client.counters == .init(connectionsOpened: 1, connectionsReused: 0, sessionsResumed: 0))
         }
         let report = try await server.report(afterEnds: 2)
@@ -78,7 +78,7 @@ import Testing
         }
     }
 
-    @Test func `pins on a plain connection are not ignored`() async throws {
+    @Test func `pins are refused on a plain connection`() async throws {
         let server = try await TLSTestServer(tls: nil, [.hold])
         let pins = try PinSet(parsing: [try await TLSTestCertificates.pin(of: "good")])
         try await withClient { client in
@@ -99,16 +99,16 @@ import Testing
         "", "sha256/", "sha1/AAAAAAAAAAAAAAAAAAAAAAAAAAA=", "++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI=",
         "SHA256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI=", "sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI",
         "sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI==", " sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI=",
-        // Not canonical: bits are left over.
+        // Not canonical: the last character has bits that encode no byte.
         "sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aJ=",
-        // A combining acute accent, which is one character with the slash.
+        // A combining acute accent, which forms one character with the slash.
         "sha256/\u{301}++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI=",
         // The URL alphabet.
         "sha256/--MBgDH5WGvL9Bcn5Be30cRcL0f5O-NyoXuWtQdX1aI=",
         // 31 and 33 bytes.
         "sha256/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==", "sha256/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
     ])
-    func `anything else is refused with its place in the list`(text: String) {
+    func `any other text is refused with its index in the list`(text: String) {
         let good = "sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI="
         #expect(throws: PinSetError.malformed(index: 1)) { try PinSet(parsing: [good, text]) }
     }

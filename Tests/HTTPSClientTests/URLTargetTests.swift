@@ -77,7 +77,7 @@ import Testing
         "127.1", "127.0.1", "2130706433", "0", "0x7f.1", "0x7f000001", "0x7F.0.0.1", "0177.0.0.1", "127.0.0.01",
         "127.0.0.1.1", "256.0.0.1", "1.2.3", "a.1", "example.0x1", "example.0x", "00000000000000000177.1",
     ])
-    func `has no odd spelling of an address for a host`(host: String) {
+    func `has no shortened or octal address as its host`(host: String) {
         #expect(URLTarget("https://\(host)/") == nil)
     }
 
@@ -87,7 +87,7 @@ import Testing
         ("65536", false), ("", false), ("+443", false), ("0443", false), ("443x", false), ("-1", false),
         ("99999999999999999999", false),
     ])
-    func `has a port that no other well-known protocol owns`(port: String, isAllowed: Bool) {
+    func `has no port of another well-known protocol`(port: String, isAllowed: Bool) {
         #expect((URLTarget("https://a.example:\(port)/") != nil) == isAllowed)
     }
 
@@ -118,7 +118,7 @@ extension `URL target` {
             ("https://a.example:1024/", nil), ("https://a.example:80/", nil), ("https://a.example:0/", nil),
             ("https://a.example:65536/", nil), ("https://u@a.example:22/", nil), ("ftp://a.example:21/", nil),
         ] as [(String, UInt16?)])
-    func `a port that is no provider's is told apart from other faults`(text: String, port: UInt16?) {
+    func `a refused port is distinguished from other faults`(text: String, port: UInt16?) {
         #expect(URLTarget.refusedPort(of: text) == port)
     }
 }

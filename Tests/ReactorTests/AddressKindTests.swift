@@ -6,7 +6,7 @@ import Testing
         ("127.0.0.1", true), ("127.255.255.254", true), ("126.255.255.255", false), ("128.0.0.0", false), ("::1", true),
         ("::", false), ("::2", false), ("::ffff:127.0.0.1", true), ("::ffff:10.0.0.1", false), ("fe80::1", false),
     ])
-    func `knows loopback`(address: String, isLoopback: Bool) throws {
+    func `recognises loopback addresses`(address: String, isLoopback: Bool) throws {
         #expect(try #require(SocketAddress(numericHost: address, port: 0)).ip.isLoopback == isLoopback)
     }
 
@@ -18,7 +18,7 @@ import Testing
         ("64:ff9b:1:0:a9:fea9:fe00:0", true), ("2002:a9fe:a9fe::1", true),
         ("64:ff9b::a9fe:a9fd", false),
     ])
-    func `knows where clouds give out credentials`(address: String, isMetadataService: Bool) throws {
+    func `recognises the metadata services of clouds`(address: String, isMetadataService: Bool) throws {
         #expect(try #require(SocketAddress(numericHost: address, port: 0)).ip.isMetadataService == isMetadataService)
     }
 
@@ -37,7 +37,7 @@ import Testing
         ("10.0.0.1", true), ("10.0.0.1/32", true), ("10.0.0.0/31", false), ("0.0.0.0/0", false), ("fd00::1", true),
         ("fd00::1/128", true), ("fd00::/127", false), ("fd00::/32", false),
     ])
-    func `a range of one address is known`(range: String, isSingle: Bool) throws {
+    func `recognises a range of one address`(range: String, isSingle: Bool) throws {
         #expect(try #require(NetworkRange(parsing: range)).isSingleAddress == isSingle)
     }
 }

@@ -13,9 +13,9 @@ import Testing
 
         func add(_ number: Int) { order.append(number) }
         var identity: UInt { UInt(pthread_self()) }
-        var isAtHome: Bool { thread.isIsolatingCurrentContext() == true }
+        var isOnItsThread: Bool { thread.isIsolatingCurrentContext() == true }
 
-        /// Blocks until the other side has counted to one.
+        /// Blocks the thread of this actor until `gate` is no longer zero.
         func block(on gate: borrowing Atomic<Int>) {
             while gate.load(ordering: .acquiring) == 0 { sched_yield() }
         }
@@ -27,12 +27,12 @@ import Testing
         let first = await resident.identity
         let second = await resident.identity
         #expect(first == second)
-        #expect(await resident.isAtHome)
+        #expect(await resident.isOnItsThread)
         #expect(thread.isIsolatingCurrentContext() == false)
         thread.shutDown()
     }
 
-    @Test func `takes every job that many tasks bring`() async throws {
+    @Test func `runs every job that many tasks enqueue`() async throws {
         let thread = try BlockingThread(name: "test-blocking")
         let resident = Resident(thread)
         await withTaskGroup(of: Void.self) { group in

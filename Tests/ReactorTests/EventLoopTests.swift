@@ -3,7 +3,7 @@ import Reactor
 import Synchronization
 import Testing
 
-/// What happened, in order, from any thread.
+/// Records events from any thread in their order.
 private final class Record<Event: Sendable>: Sendable {
     private let events = Mutex<[Event]>([])
 
@@ -11,53 +11,53 @@ private final class Record<Event: Sendable>: Sendable {
     var all: [Event] { events.withLock { $0 } }
 }
 
-/// A handler that runs a closure. The loop's thread only.
+/// A handler that runs a closure. Only the loop's thread uses it.
 private final class Handler: ReadinessHandler {
     private let body: (Readiness) -> Void
     init(_ body: @escaping (Readiness) -> Void) { self.body = body }
     func becameReady(_ readiness: Readiness, tag: Int) { body(readiness) }
 }
 
-/// Wants so many turns more. The loop's thread only.
+/// Requests the given number of turns. Only the loop's thread uses it.
 private final class Observer: TurnObserver {
     private let loop: EventLoop
     private var left: Int
-    private let told: (Int) -> Void
+    private let record: (Int) -> Void
     private(set) var began = 0
 
-    init(_ loop: EventLoop, wants: Int, told: @escaping (Int) -> Void) {
-        (self.loop, left, self.told) = (loop, wants, told)
+    init(_ loop: EventLoop, wants: Int, record: @escaping (Int) -> Void) {
+        (self.loop, left, self.record) = (loop, wants, record)
     }
 
     func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant, readyCount: Int) { began += 1 }
 
-    func readinessTold() {
-        told(began)
+    func readinessHandled() {
+        record(began)
         left -= 1
-        if left > 0 { loop.wantTurn() }
+        if left > 0 { loop.requestTurn() }
     }
 }
 
 @Suite struct `Event loop: turns` {
-    /// Nothing else wakes the loop up.
-    @Test func `who wants another turn has it at once, and no more than that`() async throws {
+    /// No descriptor, deadline or job wakes the loop in this test.
+    @Test func `a requested turn begins at once, and no further turn follows`() async throws {
         let record = Record<Int>()
         try await withLoop { actor in
             let loop = actor.loop
             await actor.runAtOnce { _ in
                 loop.observe(Observer(loop, wants: 3) { record.add($0) })
-                loop.wantTurn()
+                loop.requestTurn()
             }
             let deadline = MonotonicInstant.after(.seconds(10))
             while record.all.count < 3, MonotonicInstant.now < deadline { await Task.yield() }
-            // Each in a turn of its own.
+            // Each of the three was in a turn of its own.
             #expect(record.all.count == 3 && Set(record.all).count == 3)
         }
     }
 }
 
 @Suite struct `Event loop: jobs` {
-    @Test func `actions run in the order they were given`() async throws {
+    @Test func `actions run in the order in which they were queued`() async throws {
         let record = Record<Int>()
         try await withLoop { actor in
             for index in 0..<1000 { actor.loop.execute { record.add(index) } }
@@ -66,7 +66,7 @@ private final class Observer: TurnObserver {
         #expect(record.all == Array(0..<1000))
     }
 
-    @Test func `what an action adds runs after what was there`() async throws {
+    @Test func `an action that an action queues runs after those that were queued before`() async throws {
         let record = Record<String>()
         try await withLoop { actor in
             let loop = actor.loop
@@ -95,12 +95,12 @@ private final class Observer: TurnObserver {
         }
     }
 
-    /// It would run behind what was queued before the call.
+    /// Queueing again would put the task behind the job that was queued before the call.
     @Test(arguments: [false, true])
     func `a task that prefers the loop goes from actor to actor without queueing up`(wasSuspended: Bool) async throws {
         let record = Record<String>()
         try await withLoop { actor in
-            let (tasks, other) = (LoopTasks(actor.loop), LoopActor(actor.loop))
+            let (tasks, other) = (EventLoopTaskExecutor(actor.loop), LoopActor(actor.loop))
             await Task(executorPreference: tasks) {
                 await actor.run { loop in
                     if wasSuspended { try? await loop.sleep(until: .after(.milliseconds(1))) }
@@ -126,7 +126,7 @@ private final class Observer: TurnObserver {
         #expect(record.all.sorted() == Array(0..<500))
     }
 
-    @Test func `work that adds work does not keep timers from running`() async throws {
+    @Test func `jobs that enqueue jobs do not keep deadlines from running`() async throws {
         final class Churn: Sendable {
             let isOver = Atomic<Bool>(false)
             func turn(_ loop: EventLoop) {
@@ -145,7 +145,7 @@ private final class Observer: TurnObserver {
         }
     }
 
-    @Test func `shutting down runs what is queued first`() async throws {
+    @Test func `shutting down runs the queued actions first`() async throws {
         let record = Record<Int>()
         let loop = try EventLoop(name: "test-loop")
         for index in 0..<100 { loop.execute { record.add(index) } }
@@ -153,7 +153,7 @@ private final class Observer: TurnObserver {
         #expect(record.all == Array(0..<100))
     }
 
-    @Test func `shutting down may be asked for twice and from the loop itself`() async throws {
+    @Test func `shutDown may be called twice and from the loop itself`() async throws {
         let loop = try EventLoop(name: "test-loop")
         let (ended, end) = AsyncStream.makeStream(of: Void.self)
         loop.execute {
@@ -184,7 +184,7 @@ private final class Observer: TurnObserver {
         #expect(record.all.allSatisfy { $0.ran >= $0.due })
     }
 
-    @Test func `a time in the past is now`() async throws {
+    @Test func `a deadline in the past is due at once`() async throws {
         let record = Record<Int>()
         try await withLoop { actor in
             await actor.runAtOnce { loop in
@@ -232,7 +232,7 @@ private final class Observer: TurnObserver {
         #expect(record.all == Array(stride(from: 0, to: 1000, by: 10)))
     }
 
-    @Test func `a sleep ends with its time or with its task`() async throws {
+    @Test func `a sleep ends at its deadline or when its task is cancelled`() async throws {
         try await withLoop { actor in
             let start = MonotonicInstant.now
             let due = start.advanced(by: .milliseconds(5))
@@ -247,18 +247,18 @@ private final class Observer: TurnObserver {
 }
 
 @Suite struct `Event loop: readiness` {
-    /// Each of them takes longer than all may in a turn.
-    @Test func `a crowd of jobs does not keep descriptors waiting, and all run in order`() async throws {
+    /// Each job takes longer than all jobs together may take in one turn.
+    @Test func `many jobs do not keep descriptors waiting, and all run in order`() async throws {
         let pair = try SocketPair()
         let record = Record<Int>()
         let count = 100
         try await withLoop { actor in
             try await actor.runAtOnce { loop in
                 _ = try loop.register(
-                    pair.near, Handler { if $0.contains(.readable) { record.add(-1) } })
+                    pair.near, handler: Handler { if $0.contains(.readable) { record.add(-1) } })
                 for index in 0..<count {
                     loop.execute {
-                        if index == 0 { pair.say() }
+                        if index == 0 { pair.sendByte() }
                         usleep(1000)
                         record.add(index)
                     }
@@ -275,11 +275,11 @@ private final class Observer: TurnObserver {
         try await withLoop { actor in
             try await actor.run { loop in
                 for _ in 0..<3 {
-                    loop.schedule(at: .after(.milliseconds(1))) { pair.say() }
-                    let readiness = try await loop.ready(pair.near, .readable, until: .after(.seconds(20)))
+                    loop.schedule(at: .after(.milliseconds(1))) { pair.sendByte() }
+                    let readiness = try await loop.ready(pair.near, for: .readable, until: .after(.seconds(20)))
                     #expect(readiness == .readable)
                     #expect(loop.isCurrent)
-                    pair.hear()
+                    pair.drain()
                 }
             }
         }
@@ -287,7 +287,7 @@ private final class Observer: TurnObserver {
 
     @Test func `a wait stays on the loop's thread when an unisolated function makes it`() async throws {
         func wait(_ loop: EventLoop, _ descriptor: CInt) async throws -> Readiness {
-            try await loop.ready(descriptor, .writable, until: .after(.seconds(20)))
+            try await loop.ready(descriptor, for: .writable, until: .after(.seconds(20)))
         }
         let pair = try SocketPair()
         try await withLoop { actor in
@@ -299,29 +299,29 @@ private final class Observer: TurnObserver {
         }
     }
 
-    @Test func `the end of the peer's stream is readiness`() async throws {
+    @Test func `the end of the peer's stream makes a descriptor ready`() async throws {
         let pair = try SocketPair()
         try await withLoop { actor in
             try await actor.run { loop in
                 shutdown(pair.far, CInt(SHUT_WR))
-                let readiness = try await loop.ready(pair.near, .readable, until: .after(.seconds(20)))
+                let readiness = try await loop.ready(pair.near, for: .readable, until: .after(.seconds(20)))
                 #expect(readiness == [.readable, .peerFinished])
             }
         }
     }
 
-    @Test func `a wait ends at its deadline and the next one is not troubled by it`() async throws {
+    @Test func `a wait ends at its deadline and the next wait still succeeds`() async throws {
         let pair = try SocketPair()
         try await withLoop { actor in
             let due = MonotonicInstant.after(.milliseconds(5))
             let failure = await actor.failure { loop in
-                _ = try await loop.ready(pair.near, .readable, until: due)
+                _ = try await loop.ready(pair.near, for: .readable, until: due)
             }
             #expect(failure as? WaitInterrupted == .deadlineExceeded)
             #expect(MonotonicInstant.now >= due)
-            pair.say()
+            pair.sendByte()
             let readiness = try await actor.run { loop in
-                try await loop.ready(pair.near, .readable, until: .after(.seconds(20)))
+                try await loop.ready(pair.near, for: .readable, until: .after(.seconds(20)))
             }
             #expect(readiness == .readable)
         }
@@ -337,7 +337,7 @@ private final class Observer: TurnObserver {
                 if isBefore { for await _ in gate {} }
                 return await actor.failure { loop in
                     loop.execute { begin.finish() }
-                    _ = try await loop.ready(pair.near, .readable, until: .distantFuture)
+                    _ = try await loop.ready(pair.near, for: .readable, until: .distantFuture)
                 }
             }
             if !isBefore { for await _ in began {} }
@@ -350,46 +350,46 @@ private final class Observer: TurnObserver {
     @Test func `a descriptor that is not open cannot be waited for`() async throws {
         try await withLoop { actor in
             let failure = await actor.failure { loop in
-                _ = try await loop.ready(1 << 20, .readable, until: .after(.seconds(20)))
+                _ = try await loop.ready(1 << 20, for: .readable, until: .after(.seconds(20)))
             }
             #expect(failure as? WaitInterrupted == .system(SystemError("epoll_ctl", number: EBADF)))
         }
     }
 
     @Test func `many descriptors become ready at once and each is reported once`() async throws {
-        // More than one batch of epoll_wait holds.
+        // This is more than one call of epoll_wait returns.
         let pairs = try (0..<400).map { _ in try SocketPair() }
         try await withLoop { actor in
             try await withThrowingTaskGroup(of: Void.self) { group in
                 for pair in pairs {
                     group.addTask {
                         try await actor.run { loop in
-                            let readiness = try await loop.ready(pair.near, .readable, until: .after(.seconds(20)))
+                            let readiness = try await loop.ready(pair.near, for: .readable, until: .after(.seconds(20)))
                             #expect(readiness == .readable)
                         }
                     }
                 }
-                // The tasks above were enqueued before this one says anything.
-                group.addTask { await actor.runAtOnce { _ in for pair in pairs { pair.say() } } }
+                // The loop runs the tasks above first, because they were enqueued before this write.
+                group.addTask { await actor.runAtOnce { _ in for pair in pairs { pair.sendByte() } } }
                 try await group.waitForAll()
             }
         }
     }
 
-    @Test func `a registration reports edges until it is dropped`() async throws {
+    @Test func `a registration reports edges until it is deregistered`() async throws {
         let pair = try SocketPair()
         let record = Record<Readiness>()
         try await withLoop { actor in
             let registration = try await actor.runAtOnce { loop in
-                try loop.register(pair.near, Handler { record.add($0) })
+                try loop.register(pair.near, handler: Handler { record.add($0) })
             }
             await actor.run { loop in try? await loop.sleep(until: .now) }
             #expect(record.all == [.writable])
-            await actor.runAtOnce { _ in pair.say() }
+            await actor.runAtOnce { _ in pair.sendByte() }
             await actor.run { loop in try? await loop.sleep(until: .now) }
             #expect(record.all == [.writable, [.readable, .writable]])
             await actor.runAtOnce { loop in
-                pair.say()
+                pair.sendByte()
                 loop.deregister(registration)
                 loop.deregister(registration)
             }
@@ -398,7 +398,7 @@ private final class Observer: TurnObserver {
         }
     }
 
-    @Test func `a listener is reported as long as someone waits at it`() async throws {
+    @Test func `a listener is reported as long as a connection waits to be accepted`() async throws {
         let listener = try Socket.listen(on: SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0))
         let address = try Socket.localAddress(of: listener.rawValue)
         let number = listener.rawValue
@@ -419,13 +419,13 @@ private final class Observer: TurnObserver {
         withExtendedLifetime(listener.rawValue) {}
     }
 
-    @Test func `an event that was fetched for a dropped registration reaches nobody`() async throws {
+    @Test func `an event that was fetched for an ended registration reaches no handler`() async throws {
         let (one, two, three) = (try SocketPair(), try SocketPair(), try SocketPair())
         let record = Record<String>()
         try await withLoop { actor in
             try await actor.runAtOnce { loop in
-                // Both become readable in one batch. Whichever handler runs first drops both registrations and gives
-                // the freed slots to a third descriptor, for which nothing has happened.
+                // Both descriptors become readable in one call of epoll_wait. The handler that runs first ends both
+                // registrations and gives the freed slots to a third descriptor, which is not readable.
                 final class Both { var registrations: [Registration] = [] }
                 let both = Both()
                 func drop(_ name: String) -> Handler {
@@ -441,22 +441,22 @@ private final class Observer: TurnObserver {
                     try loop.registerListener(one.near, drop("first")),
                     try loop.registerListener(two.near, drop("first")),
                 ]
-                one.say()
-                two.say()
+                one.sendByte()
+                two.sendByte()
             }
             for _ in 0..<3 { await actor.run { loop in try? await loop.sleep(until: .now) } }
         }
         #expect(record.all == ["first"])
     }
 
-    @Test func `an earlier registration of the same descriptor number reaches nobody`() async throws {
+    @Test func `an event of an earlier registration of the same descriptor number reaches no handler`() async throws {
         let record = Record<String>()
         try await withLoop { actor in
             try await actor.runAtOnce { loop in
                 let old = try SocketPair()
                 let number = old.near
-                // Closed without a word to the loop, as libraries do that own their sockets.
-                let registration = try loop.register(number, Handler { _ in record.add("old") })
+                // Closes the descriptor without deregistering it, as libraries do that own their sockets.
+                let registration = try loop.register(number, handler: Handler { _ in record.add("old") })
                 withExtendedLifetime(old) {}
                 loop.deregister(registration)
             }
@@ -464,7 +464,7 @@ private final class Observer: TurnObserver {
             let registration = try await actor.runAtOnce { loop in
                 try loop.registerListener(new.near, Handler { _ in record.add("new") })
             }
-            new.say()
+            new.sendByte()
             await actor.run { loop in
                 _ = try? await loop.sleep(until: .now)
                 _ = try? await loop.sleep(until: .now)
@@ -475,7 +475,7 @@ private final class Observer: TurnObserver {
     }
 }
 
-/// Keeps a descriptor where closures need something that can be copied.
+/// Retains a descriptor for closures, which can capture only copyable values.
 final class Holder: Sendable {
     let descriptor: OwnedDescriptor
     init(_ descriptor: consuming OwnedDescriptor) { self.descriptor = descriptor }

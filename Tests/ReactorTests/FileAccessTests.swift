@@ -3,7 +3,7 @@ import Testing
 
 @testable import Reactor
 
-@Suite struct `What other users may do with a file` {
+@Suite struct `File access of other users` {
     struct Case: Sendable {
         var owner: uid_t = 7
         var group: gid_t = 7
@@ -21,7 +21,7 @@ import Testing
         Case(mode: 0o666, isWritable: true, isReadable: true), Case(owner: 8, mode: 0o600, isAnothers: true),
         Case(owner: 8, mode: 0o600, user: 0, isAnothers: true), Case(owner: 0, mode: 0o600),
         Case(owner: 0, mode: 0o600, user: 0),
-        // As Kubernetes mounts a secret for a group of the process.
+        // Kubernetes mounts a secret with this mode for a group of the process.
         Case(owner: 0, mode: 0o440), Case(owner: 0, group: 9, mode: 0o440),
         Case(owner: 0, mode: 0o444, isReadable: true),
         Case(owner: 0, group: 8, mode: 0o440, isReadable: true), Case(owner: 0, mode: 0o460, isWritable: true),

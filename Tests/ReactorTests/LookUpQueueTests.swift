@@ -14,7 +14,7 @@ import Testing
         return limits
     }
 
-    /// A queue that has looked these names up before.
+    /// A queue with the history of these earlier look-ups.
     private static func queue(
         _ limits: NameResolver.Limits = limits(), slow: [String] = [], prompt: [String] = []
     ) -> LookUpQueue {
@@ -30,10 +30,10 @@ import Testing
     ) {
         _ = queue.append(host)
         _ = queue.takeNext()
-        queue.finish(host, answer, took: duration, now: start)
+        queue.finish(host, answer: answer, duration: duration, now: start)
     }
 
-    /// The names that are looked up at once, of those that are asked for in this order.
+    /// The names that are looked up at the same time when these names are requested in this order.
     private static func taken(_ hosts: [String], from queue: LookUpQueue) -> [String] {
         var queue = queue
         for host in hosts { _ = queue.append(host) }
@@ -42,13 +42,13 @@ import Testing
         return taken
     }
 
-    @Test func `names that were found promptly have all threads, others fewer, slow ones the fewest`() {
+    @Test func `prompt names may use all threads, unproven names fewer, slow names the fewest`() {
         #expect(Self.taken(["a", "b", "c", "d", "e"], from: Self.queue(prompt: ["a", "b", "c", "d", "e"])).count == 4)
         #expect(Self.taken(["a", "b", "c", "d", "e"], from: Self.queue()) == ["a", "b", "c"])
         #expect(Self.taken(["a", "b", "c", "d", "e"], from: Self.queue(slow: ["a", "b", "c", "d", "e"])) == ["a"])
     }
 
-    @Test func `a name that may go goes past those that may not, and each kind keeps its order`() {
+    @Test func `a name that has a thread overtakes names that have none, and each class keeps its order`() {
         let queue = Self.queue(slow: ["s1", "s2", "s3"], prompt: ["p1", "p2"])
         #expect(Self.taken(["s1", "s2", "u1", "s3", "p1", "u2", "u3", "p2"], from: queue) == ["s1", "u1", "p1", "u2"])
         #expect(Self.taken(["s1", "u1", "u2", "u3", "s2", "p1"], from: queue) == ["s1", "u1", "u2", "p1"])
@@ -56,14 +56,14 @@ import Testing
 
     @Test(
         arguments: [
-            // A look-up that takes longer than a second makes a name slow, whatever it brings; see the boundary.
+            // A look-up of more than a second makes a name slow, whatever its outcome; this table has the boundary.
             ([(true, 1001)], false), ([(true, 1000)], true), ([(true, 999)], true),
             ([(false, 1001)], false), ([(false, 1000)], true),
-            // One that is prompt again makes it not slow.
+            // A prompt look-up ends the slowness.
             ([(true, 5000), (true, 10)], true), ([(true, 5000), (false, 10)], true),
             ([(true, 10), (true, 5000)], false),
         ] as [([(Bool, Int)], Bool)])
-    func `a name is slow as its last look-up was`(lookUps: [(Bool, Int)], goes: Bool) {
+    func `a name is slow when its last look-up was slow`(lookUps: [(Bool, Int)], goes: Bool) {
         var queue = Self.queue(Self.limits(slow: 1), slow: ["other"])
         for (isFound, milliseconds) in lookUps {
             Self.look("x", up: &queue, isFound ? .success([]) : .failure(.temporary), took: .milliseconds(milliseconds))
@@ -71,13 +71,13 @@ import Testing
         #expect(Self.taken(["other", "x"], from: queue) == (goes ? ["other", "x"] : ["other"]))
     }
 
-    @Test func `an end of one lets the next begin`() {
+    @Test func `the end of a look-up lets the next begin`() {
         var queue = Self.queue(slow: ["s1", "s2"])
         for host in ["s1", "s2"] { _ = queue.append(host) }
         let first = queue.takeNext()
         #expect(first == "s1")
         #expect(!queue.hasNext)
-        queue.finish("s1", .failure(.temporary), took: .seconds(10), now: Self.start)
+        queue.finish("s1", answer: .failure(.temporary), duration: .seconds(10), now: Self.start)
         let second = queue.takeNext()
         #expect(second == "s2")
     }

@@ -1,7 +1,7 @@
 import Glibc
 import Reactor
 
-/// An actor that lives on a loop, as the users of `ready` do.
+/// An actor on a loop, like the callers of `ready`.
 actor LoopActor {
     let loop: EventLoop
     nonisolated var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
@@ -12,7 +12,8 @@ actor LoopActor {
     @discardableResult
     func run<R: Sendable>(_ body: (EventLoop) async throws -> R) async rethrows -> R { try await body(loop) }
 
-    /// Why `body` failed on the loop's thread. The macros of Swift Testing would run it elsewhere.
+    /// The error that `body` throws on the loop's thread. The macros of Swift Testing would run `body` on another
+    /// thread.
     func failure(_ body: (EventLoop) async throws -> Void) async -> (any Error)? {
         do {
             try await body(loop)
@@ -22,11 +23,11 @@ actor LoopActor {
         }
     }
 
-    /// Runs `body` on the loop's thread in one piece.
+    /// Runs `body` on the loop's thread without a suspension.
     func runAtOnce<R: Sendable>(_ body: @Sendable (EventLoop) throws -> R) rethrows -> R { try body(loop) }
 }
 
-/// Runs `body` with a loop that ends afterwards.
+/// Runs `body` with a loop and shuts the loop down afterwards.
 @discardableResult
 func withLoop<R: Sendable>(_ body: (LoopActor) async throws -> R) async throws -> R {
     let loop = try EventLoop(name: "test-loop")
@@ -41,7 +42,7 @@ func withLoop<R: Sendable>(_ body: (LoopActor) async throws -> R) async throws -
     return try result.get()
 }
 
-/// Two connected stream sockets that do not block.
+/// Two connected non-blocking stream sockets.
 final class SocketPair: Sendable {
     let near: CInt
     let far: CInt
@@ -59,13 +60,13 @@ final class SocketPair: Sendable {
     }
 
     /// Makes `near` readable.
-    func say() {
+    func sendByte() {
         var byte: UInt8 = 1
         _ = unsafe send(far, &byte, 1, CInt(MSG_NOSIGNAL))
     }
 
-    /// Takes in what was said.
-    func hear() {
+    /// Reads and discards what was written to `near`.
+    func drain() {
         var bytes = [UInt8](repeating: 0, count: 64)
         _ = unsafe recv(near, &bytes, bytes.count, 0)
     }

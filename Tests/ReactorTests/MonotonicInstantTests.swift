@@ -15,14 +15,14 @@ import Testing
             (.max - 1, .nanoseconds(1), .max), (.max, .nanoseconds(1), .max), (1, .seconds(Int64.max), .max),
             (.min + 1, .nanoseconds(-1), .min), (.min, .nanoseconds(-1), .min), (-1, .seconds(Int64.min), .min),
         ] as [(Int64, Duration, Int64)])
-    func `is advanced up to the ends of time and not beyond`(start: Int64, duration: Duration, end: Int64) {
+    func `advancing saturates at the ends of the range`(start: Int64, duration: Duration, end: Int64) {
         #expect(MonotonicInstant(nanoseconds: start).advanced(by: duration) == MonotonicInstant(nanoseconds: end))
     }
 
     @Test(
         arguments: [(0, 5, 5), (5, 0, -5), (0, .max, .max), (-1, .max, .max), (1, .min, .min), (0, .min, .min)]
             as [(Int64, Int64, Int64)])
-    func `measures the way to another as far as it can be told`(start: Int64, end: Int64, nanoseconds: Int64) {
+    func `the duration to another instant saturates`(start: Int64, end: Int64, nanoseconds: Int64) {
         let way = MonotonicInstant(nanoseconds: start).duration(to: MonotonicInstant(nanoseconds: end))
         #expect(way == .nanoseconds(nanoseconds))
     }

@@ -4,7 +4,7 @@ import Synchronization
 import Testing
 
 @Suite struct `Name resolver` {
-    /// What a resolver finds, on a loop of its own.
+    /// Resolves a name on a loop of its own.
     private static func find(
         _ host: String, port: UInt16 = 443, by resolver: NameResolver
     ) async throws -> Result<[SocketAddress], ResolutionError> {
@@ -15,7 +15,7 @@ import Testing
         }
     }
 
-    @Test func `finds localhost on the loopback`() async throws {
+    @Test func `finds localhost at a loopback address`() async throws {
         let addresses = try await Self.find("localhost", port: 8080, by: NameResolver()).get()
         #expect(!addresses.isEmpty)
         #expect(addresses.allSatisfy { !$0.isGloballyRoutable && $0.port == 8080 })
@@ -30,12 +30,12 @@ import Testing
     }
 
     @Test(arguments: ["", "a b", "a..b", String(repeating: "a", count: 64) + ".example"])
-    func `knows that what cannot be a name does not exist`(host: String) async throws {
+    func `a text that cannot be a name is not found`(host: String) async throws {
         #expect(try await Self.find(host, by: NameResolver()) == .failure(.notFound))
     }
 
     @Test func `finds nothing under a name that never exists`() async throws {
-        // RFC 6761 §6.4. Without a name server to ask, the failure is a temporary one.
+        // RFC 6761 §6.4. Without a reachable name server the failure is a temporary one.
         let answer = try await Self.find("token-broker.invalid", by: NameResolver())
         #expect(throws: ResolutionError.self) { try answer.get() }
     }
@@ -78,13 +78,13 @@ import Testing
                         }
                     }
                 }
-                // The loop runs what was queued on it before.
+                // The loop has run the earlier queued tasks by now.
                 while lookUp.begun.isEmpty { await Task.yield() }
                 lookUp.release()
                 for await answer in group { #expect(answer == .failure(.temporary)) }
             }
         }
-        // Those who came late were told from memory.
+        // The callers that came after the look-up got the remembered failure.
         #expect(lookUp.begun == ["one.example"])
     }
 
@@ -104,7 +104,7 @@ import Testing
         #expect(lookUp.begun == ["dead.example"])
     }
 
-    @Test func `a caller that is cancelled waits no longer`() async throws {
+    @Test func `cancelling a caller ends its wait`() async throws {
         let lookUp = HangingLookUp()
         defer { lookUp.release() }
         let resolver = try NameResolver(lookUp: lookUp.addresses)
@@ -120,7 +120,7 @@ import Testing
         }
     }
 
-    @Test func `a name that everybody gave up before its turn is not looked up`() async throws {
+    @Test func `a name whose callers all stopped waiting before its turn is not looked up`() async throws {
         var limits = NameResolver.Limits()
         (limits.threads, limits.unprovenThreads, limits.slowThreads) = (1, 1, 1)
         let lookUp = HangingLookUp { $0 != "dead.example" }
@@ -146,7 +146,7 @@ import Testing
         #expect(lookUp.begun == ["dead.example", "last.example"])
     }
 
-    @Test func `a failure is told again for three seconds, and what was found is asked for each time`() async throws {
+    @Test func `a failure is remembered for three seconds, and an address is looked up each time`() async throws {
         let now = Mutex(MonotonicInstant.now)
         let answers = Mutex<[String]>([])
         let lookUp: NameResolver.LookUp = { (host) throws(ResolutionError) in

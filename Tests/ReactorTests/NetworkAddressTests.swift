@@ -20,7 +20,7 @@ internal import Testing
         "1:2:3:4:5:6:7:8:9", "localhost", "192.0.2.1\0", "1111:2222:3333:4444:5555:6666:123.123.123.1234",
         String(repeating: "0", count: 1_000_000),
     ])
-    func `are nothing else`(text: String) {
+    func `are not read from other texts`(text: String) {
         #expect(address(text) == nil)
     }
 
@@ -29,19 +29,19 @@ internal import Testing
         ("2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", true), ("2001:db8::1", "2001:db8:0:1::1", false),
         ("::1", "0.0.0.1", false),
     ])
-    func `are one source by IPv4 address or IPv6 prefix of 64 bits`(one: String, other: String, isSame: Bool) throws {
+    func `have the same source when the IPv4 address or the /64 prefix is the same`(one: String, other: String, isSame: Bool) throws {
         let one = NetworkSource(try #require(address(one)))
         let other = NetworkSource(try #require(address(other)))
         #expect((one == other) == isSame)
         #expect(Set([one, other]).count == (isSame ? 1 : 2))
     }
 
-    @Test func `are written as the source that they belong to`() throws {
+    @Test func `have a source with a description`() throws {
         #expect(NetworkSource(try #require(address("192.0.2.1"))).description == "192.0.2.1")
         #expect(NetworkSource(try #require(address("2001:db8::1"))).description == "2001:db8::/64")
     }
 
-    @Test func `of this host are known sources`() throws {
+    @Test func `of this host have known sources`() throws {
         let loopback = NetworkSource(try #require(address("::1")))
         #expect(loopback != .unknown && loopback.description == "::/64")
         #expect(NetworkSource(.unspecified) == .unknown)
@@ -55,7 +55,7 @@ internal import Testing
         ("::/0", "2001:db8::1", true), ("::/0", "192.0.2.1", false), ("2001:db8::/32", "2001:db8:ffff::1", true),
         ("2001:db8::/32", "2001:db9::", false), ("10.0.0.0/8", "::ffff:10.1.2.3", true),
     ])
-    func `are in a range of their family`(range: String, other: String, isInside: Bool) throws {
+    func `are in ranges of their own family only`(range: String, other: String, isInside: Bool) throws {
         let range = try #require(NetworkRange(parsing: range))
         #expect(range.contains(try #require(address(other))) == isInside)
     }
@@ -65,7 +65,7 @@ internal import Testing
         "::1/127",
         "10.0.0.0/0008", "proxy",
     ])
-    func `are no range where the text is none`(text: String) {
+    func `have no range from a malformed text`(text: String) {
         #expect(NetworkRange(parsing: text) == nil)
     }
 }

@@ -3,8 +3,8 @@ import Reactor
 import Testing
 
 @Suite struct `Process environment` {
-    @Test func `each variable is found by its name, with all that stands behind the first sign`() async {
-        // No other thread may be reading an environment that changes.
+    @Test func `each variable has the text after the first equals sign as its value`() async {
+        // No other thread may read the environment while it changes.
         await #expect(processExitsWith: .success) {
             for (name, value) in [("TB_EMPTY", ""), ("TB_SIGNS", "a=b=c"), ("TB_UMLAUT", "ü")] {
                 unsafe setenv(name, value, 1)
@@ -20,7 +20,7 @@ import Testing
         }
     }
 
-    @Test func `no environment at all is an empty one`() async {
+    @Test func `a missing environment counts as an empty one`() async {
         await #expect(processExitsWith: .success) {
             clearenv()
             #expect(ProcessEnvironment.variables.isEmpty)

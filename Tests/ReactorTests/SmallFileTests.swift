@@ -3,7 +3,7 @@ import Reactor
 import Testing
 
 @Suite struct `Small file` {
-    /// A pipe that holds `count` bytes and has no writer any more, by its path.
+    /// The path of a pipe that holds `count` bytes and whose writer has closed.
     private static func withPipe<R>(_ count: Int, _ body: (String) throws -> R) throws -> R {
         var ends: [CInt] = [-1, -1]
         let isMade = unsafe pipe(&ends) == 0
@@ -18,20 +18,20 @@ import Testing
     }
 
     @Test(arguments: [(0, 0), (0, 1), (9, 10), (10, 10), (4096, 65_536)])
-    func `what fits is read whole, from a pipe as well`(count: Int, limit: Int) throws {
+    func `content within the limit is read whole, from a pipe as well`(count: Int, limit: Int) throws {
         let bytes = try Self.withPipe(count) { path in try SmallFile.read(path, limit: limit) }
         #expect(bytes == [UInt8](repeating: 0x61, count: count))
     }
 
     @Test(arguments: [(1, 0), (11, 10), (4096, 10)])
-    func `what is longer than the limit is refused`(count: Int, limit: Int) throws {
+    func `content longer than the limit is refused`(count: Int, limit: Int) throws {
         #expect(throws: SystemError("read", number: EFBIG)) {
             try Self.withPipe(count) { path in try SmallFile.read(path, limit: limit) }
         }
     }
 
     @Test(arguments: [("/nonexistent", "open", ENOENT), ("/", "read", EISDIR)])
-    func `what is no file is refused`(path: String, call: String, number: CInt) {
+    func `a path without a readable file is refused`(path: String, call: String, number: CInt) {
         #expect(throws: SystemError(call, number: number)) { try SmallFile.read(path, limit: 1) }
     }
 
@@ -47,7 +47,7 @@ import Testing
         return try body(path)
     }
 
-    @Test func `a file that is made is whole, its owner's alone, and replaces nothing`() throws {
+    @Test func `a created file is complete, private to its owner, and replaces no file`() throws {
         try Self.withDirectory { directory in
             let path = directory + "/a"
             #expect(!SmallFile.exists(path))
@@ -57,19 +57,19 @@ import Testing
             #expect(!access.belongsToAnother && !access.isWritableByOthers && !access.isReadableByOthers)
             #expect(throws: SystemError("link", number: EEXIST)) { try SmallFile.create(path, Array("two".utf8)) }
             #expect(try SmallFile.read(path, limit: 9) == Array("one".utf8))
-            // No draft is left: the directory can be removed when these two are gone.
+            // No draft file is left: the directory can be removed once these two files are gone.
             _ = unsafe unlink(path)
             let isEmpty = unsafe rmdir(directory) == 0
             #expect(isEmpty)
         }
     }
 
-    @Test func `it is the mode of a link's target that counts`() throws {
+    @Test func `the mode of a link's target counts`() throws {
         try Self.withDirectory { directory in
             let (path, link) = (directory + "/a", directory + "/link")
             let isLinked = unsafe symlink(path, link) == 0
             try #require(isLinked)
-            // A link that leads nowhere stands there all the same.
+            // A link without a target exists all the same.
             #expect(SmallFile.exists(link) && !SmallFile.isReadable(link))
             #expect(throws: SystemError("link", number: EEXIST)) { try SmallFile.create(link, []) }
             try SmallFile.create(path, [1])
@@ -82,7 +82,7 @@ import Testing
     }
 
     @Test(arguments: [("/proc/self/status", true), ("/nonexistent", false)])
-    func `what can be read is told apart from what cannot`(path: String, isReadable: Bool) {
+    func `isReadable is true for files that the process may read`(path: String, isReadable: Bool) {
         #expect(SmallFile.isReadable(path) == isReadable)
     }
 }

@@ -3,7 +3,7 @@ import Testing
 
 @Suite struct `Socket address` {
     @Test(arguments: [
-        // Each range of the registry with its neighbours.
+        // Each range of the registry and the addresses next to it.
         ("0.0.0.0", false), ("0.255.255.255", false), ("1.0.0.0", true),
         ("9.255.255.255", true), ("10.0.0.0", false), ("10.255.255.255", false), ("11.0.0.0", true),
         ("100.63.255.255", true), ("100.64.0.0", false), ("100.127.255.255", false), ("100.128.0.0", true),
@@ -22,9 +22,9 @@ import Testing
         ("223.255.255.255", true), ("224.0.0.0", false), ("239.255.255.255", false), ("240.0.0.0", false),
         ("255.255.255.255", false), ("8.8.8.8", true),
     ])
-    func `tells public IPv4 addresses from others`(host: String, isGlobal: Bool) throws {
+    func `distinguishes public IPv4 addresses from others`(host: String, isGlobal: Bool) throws {
         #expect(try #require(SocketAddress(numericHost: host, port: 443)).isGloballyRoutable == isGlobal)
-        // The same address in IPv6's clothes.
+        // The same address as an IPv4-mapped IPv6 address.
         #expect(try #require(SocketAddress(numericHost: "::ffff:" + host, port: 443)).isGloballyRoutable == isGlobal)
         #expect(try #require(SocketAddress(numericHost: "64:ff9b::" + host, port: 443)).isGloballyRoutable == isGlobal)
         #expect(try !#require(SocketAddress(numericHost: "::" + host, port: 443)).isGloballyRoutable)
@@ -40,7 +40,7 @@ import Testing
         ("2001:db7:ffff:ffff:ffff:ffff:ffff:ffff", true), ("2001:db8::", false),
         ("2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", false), ("2001:db9::", true),
         ("2002:7f00:1::", false), ("2002:a9fe:a9fe::", false), ("2002:808:808::", true),
-        // Addresses of this kind inside IPv6: NAT64 (RFC 6052, RFC 8215), 6to4, Teredo, ORCHID.
+        // Addresses of such ranges inside IPv6 addresses: NAT64 (RFC 6052, RFC 8215), 6to4, Teredo, ORCHID.
         ("64:ff9b::a83f:8110", false), ("64:ff9b::a83f:8111", true), ("64:ff9b::a9fe:a9fe", false),
         ("64:ff9b:0:0:1::808:808", false), ("64:ff9b:1::808:808", false), ("64:ff9b:1:ffff:808:8:800::", false),
         ("::ffff:a83f:8110", false), ("2002:a83f:8110::", false), ("2002:c0a8:101::1", false),
@@ -51,7 +51,7 @@ import Testing
         ("fbff::", false), ("fc00::", false), ("fdff::", false), ("fe80::1", false), ("febf::", false),
         ("fec0::", false), ("ff02::1", false), ("ff0e::1", false),
     ])
-    func `tells public IPv6 addresses from others`(host: String, isGlobal: Bool) throws {
+    func `distinguishes public IPv6 addresses from others`(host: String, isGlobal: Bool) throws {
         #expect(try #require(SocketAddress(numericHost: host, port: 443)).isGloballyRoutable == isGlobal)
     }
 
@@ -59,7 +59,7 @@ import Testing
         "", " ", "localhost", "127.1", "127.0.0.01", "0177.0.0.1", "0x7f.0.0.1", "2130706433", "256.0.0.1", "1.2.3",
         "1.2.3.4.5", "127.0.0.1 ", "[::1]", "::1%lo", ":::", "1::2::3", "12345::",
     ])
-    func `reads no odd spelling`(host: String) {
+    func `does not read shortened or octal spellings`(host: String) {
         #expect(SocketAddress(numericHost: host, port: 0) == nil)
     }
 

@@ -5,7 +5,7 @@ import Testing
 @Suite struct `Stream sockets` {
     private static let loopback = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0)
 
-    @Test func `connects to a listener, and both sides know each other`() async throws {
+    @Test func `connects to a listener, and both sides know each other's address`() async throws {
         let listener = try Socket.listen(on: Self.loopback)
         let address = try Socket.localAddress(of: listener.rawValue)
         #expect(address.port != 0)
@@ -22,20 +22,20 @@ import Testing
             Socket.finishSending(near.descriptor.rawValue)
             let far = Holder(accepted.takeDescriptor())
             let readiness = try await actor.run { loop in
-                try await loop.ready(far.descriptor.rawValue, .readable, until: .after(.seconds(20)))
+                try await loop.ready(far.descriptor.rawValue, for: .readable, until: .after(.seconds(20)))
             }
             #expect(readiness.contains(.peerFinished))
         }
     }
 
-    @Test func `has nothing to accept when nobody connects`() throws {
+    @Test func `accept throws EAGAIN when no client connects`() throws {
         let listener = try Socket.listen(on: Self.loopback)
         let number = listener.rawValue
         #expect(throws: SystemError("accept4", number: EAGAIN)) { _ = try Socket.accept(number).peer }
     }
 
-    @Test func `says when a connection is refused`() async throws {
-        // Bound and not listening: nobody else gets the port meanwhile.
+    @Test func `a refused connection is an error`() async throws {
+        // This socket is bound and does not listen, so no other process gets the port meanwhile.
         let bound = try Socket.listen(on: Self.loopback)
         let address = try Socket.localAddress(of: bound.rawValue)
         _ = consume bound
@@ -48,7 +48,7 @@ import Testing
     }
 
     @Test func `gives up connecting at the deadline and when its task is cancelled`() async throws {
-        // A listener whose queue is full: the kernel drops what comes after.
+        // The queue of this listener is full, so the kernel drops further connections.
         let listener = try Socket.listen(on: Self.loopback, backlog: 0)
         let address = try Socket.localAddress(of: listener.rawValue)
         try await withLoop { actor in
@@ -87,7 +87,7 @@ import Testing
             Socket.abortOnClose(accepted.descriptor.rawValue)
             _ = consume accepted
             let readiness = try await actor.run { loop in
-                try await loop.ready(near.descriptor.rawValue, .readable, until: .after(.seconds(20)))
+                try await loop.ready(near.descriptor.rawValue, for: .readable, until: .after(.seconds(20)))
             }
             #expect(readiness.contains(.hangup))
             var byte: UInt8 = 0
@@ -98,7 +98,7 @@ import Testing
         }
     }
 
-    @Test func `shares a port only where that is asked for`() throws {
+    @Test func `shares a port only when sharesPort is set`() throws {
         let first = try Socket.listen(on: Self.loopback, sharesPort: true)
         let address = try Socket.localAddress(of: first.rawValue)
         #expect(throws: Never.self) { _ = try Socket.listen(on: address, sharesPort: true).rawValue }

@@ -91,7 +91,7 @@ package actor PostgresRelay {
     private func accept() async {
         do {
             while true {
-                _ = try await loop.ready(listener.rawValue, .readable, until: .distantFuture)
+                _ = try await loop.ready(listener.rawValue, for: .readable, until: .distantFuture)
                 let client = try Socket.accept(listener.rawValue).takeDescriptor()
                 accepted += 1
                 // Where the server is away, the client learns of it by the end of its connection.
@@ -152,7 +152,7 @@ package actor PostgresRelay {
     private func receive(_ descriptor: CInt) async throws -> [UInt8]? {
         var buffer = [UInt8](repeating: 0, count: 65_536)
         while true {
-            _ = try await loop.ready(descriptor, .readable, until: .distantFuture)
+            _ = try await loop.ready(descriptor, for: .readable, until: .distantFuture)
             let count = unsafe read(descriptor, &buffer, buffer.count)
             let number = errno
             if count > 0 { return Array(buffer[..<count]) }
@@ -172,7 +172,7 @@ package actor PostgresRelay {
             if count > 0 {
                 sent += count
             } else if number == EAGAIN {
-                _ = try await loop.ready(descriptor, .writable, until: .distantFuture)
+                _ = try await loop.ready(descriptor, for: .writable, until: .distantFuture)
             } else if number != EINTR {
                 throw SystemError("send", number: number)
             }

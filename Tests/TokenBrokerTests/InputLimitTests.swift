@@ -123,7 +123,7 @@ import TokenBroker
     func `large input is not read on the loop that a task prefers`(count: Int, isOnLoop: Bool) async throws {
         let loop = try EventLoop(name: "reading")
         defer { loop.shutDown() }
-        let wasOnLoop = await Task(executorPreference: LoopTasks(loop)) {
+        let wasOnLoop = await Task(executorPreference: EventLoopTaskExecutor(loop)) {
             await InputReading.run(bytes: count) { loop.isCurrent }
         }.value
         #expect(wasOnLoop == isOnLoop)

@@ -1,9 +1,10 @@
 internal import Synchronization
 
-/// A value that one task on a loop waits for and any thread delivers, with a deadline and cancellation.
+/// A value that one task on a loop waits for and that any thread delivers. The wait also ends at a deadline and when
+/// the task is cancelled.
 ///
-/// Settled once: what comes second finds it settled and is told so.
-package final class Expectation<Value: Sendable>: Sendable {
+/// The first outcome wins: a value, the deadline or the cancellation.
+package final class Promise<Value: Sendable>: Sendable {
     private struct State {
         var outcome: Result<Value, WaitInterrupted>?
         var continuation: CheckedContinuation<Result<Value, WaitInterrupted>, Never>?
@@ -13,18 +14,19 @@ package final class Expectation<Value: Sendable>: Sendable {
 
     package init() {}
 
-    /// Delivers the value. False when the wait is over already, so that what was to be given away can be kept.
+    /// Delivers the value. Returns false when the wait has already ended, so that the caller can keep the value or pass
+    /// it on.
     @discardableResult
-    package func fulfil(_ value: Value) -> Bool { settle(.success(value)) }
+    package func fulfill(_ value: Value) -> Bool { settle(.success(value)) }
 
-    /// Suspends until the value is there.
-    /// - Precondition: the caller runs on `loop`, and nobody else waits.
+    /// Suspends until the value has been delivered.
+    /// - Precondition: the caller runs on `loop`, and no other task waits for this value.
     package func wait(
         on loop: EventLoop, until deadline: MonotonicInstant, isolation: isolated (any Actor)? = #isolation
     ) async throws(WaitInterrupted) -> Value {
         let timer = loop.schedule(at: deadline) { _ = self.settle(.failure(.deadlineExceeded)) }
         let outcome = await withTaskCancellationHandler {
-            // The standard library takes a closure that would leave the loop's thread. Capturing the actor keeps it.
+            // The closure would run outside the loop's thread if it did not capture the isolating actor.
             _ = isolation
             return await withCheckedContinuation { continuation in
                 let settled = state.withLock { state in
