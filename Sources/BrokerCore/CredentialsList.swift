@@ -223,7 +223,7 @@ extension CredentialsProvider {
         _ storageKey: StorageKey, _ record: CredentialRecord, version: Int64, _ aside: QuarantinedCredentials?,
         _ trouble: RenewalTrouble?
     ) -> ListedCredentials {
-        let state = record.state(version: version, trouble: trouble, isAside: aside != nil)
+        let state = record.state(version: version, trouble: trouble, isQuarantined: aside != nil)
         // A user's credentials are told before what is kept aside of an earlier session, and that before the client's.
         if state == .quarantined, let aside {
             return ListedCredentials(

@@ -240,7 +240,7 @@ package final class ExpiryJob: Sendable {
         // A mark that was moved on when they were told lies behind that time.
         if mark <= schedule.noticeTime(of: held) { return false }
         let trouble = try await credentials.records.trouble(id)?.content
-        return trouble?.version == due.version && trouble?.isExpiryTold == true
+        return trouble?.version == due.version && trouble?.isExpiryAnnounced == true
     }
 
     /// Tells of a token that is to be renewed further on.
@@ -250,7 +250,7 @@ package final class ExpiryJob: Sendable {
         let (records, now) = (credentials.records, time.now)
         let standing = try await records.trouble(id)
         var trouble = RenewalTrouble(version: due.version, after: standing?.content)
-        trouble.isExpiryTold = true
+        trouble.isExpiryAnnounced = true
         try await tell(
             id, held, due, from: mark, next: schedule.laterMark(of: held, now: now),
             with: [records.change(of: trouble, id, over: standing?.version)])

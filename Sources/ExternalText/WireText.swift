@@ -1,13 +1,13 @@
-/// Text that came from outside: from callers, browsers, providers, the database, files.
+/// Text from outside the process: from callers, browsers, providers, the database, files.
 ///
-/// Equality, order and hashing of `String` are Unicode's: they normalise, which takes quadratic time over combining marks
-/// made for it, and two spellings of one text are equal. A `WireText` compares its UTF-8 bytes, in linear time. It cannot
-/// be compared with a `String`, so the compiler refuses the slow comparison.
+/// Equality, order and hashing of `String` follow Unicode: they normalise, which takes quadratic time for maliciously
+/// chosen combining marks, and different spellings of a text are equal. A `WireText` compares its UTF-8 bytes, in
+/// linear time. It cannot be compared with a `String`, so that the compiler rejects the slow comparison.
 package struct WireText: Sendable, ExpressibleByStringLiteral, CustomStringConvertible {
-    /// The same as a `String`: for what is sent, stored or shown, and for readers that look at its bytes alone.
+    /// The text as a `String`, for sending, storing or showing it, and for readers that use only its bytes.
     package let text: String
 
-    /// Takes linear time where `text` is not in Swift's own encoding, else constant time.
+    /// Takes constant time if `text` is in Swift's native encoding, otherwise linear time.
     package init(_ text: String) {
         var text = text
         text.makeContiguousUTF8()
@@ -18,12 +18,12 @@ package struct WireText: Sendable, ExpressibleByStringLiteral, CustomStringConve
         self.init(text)
     }
 
-    /// A part of a text, between two characters of ASCII or the text's ends.
+    /// A part of a text. Both of its ends must be next to an ASCII character or at an end of the text.
     package init(_ part: Substring.UTF8View) {
         self.init(String(Substring(part)))
     }
 
-    /// Bytes of UTF-8; what is none is repaired.
+    /// Decodes UTF-8. Invalid sequences are replaced by U+FFFD.
     package init(_ bytes: [UInt8]) {
         text = String(decoding: bytes, as: UTF8.self)
     }
@@ -43,13 +43,13 @@ package struct WireText: Sendable, ExpressibleByStringLiteral, CustomStringConve
 
     package var isEmpty: Bool { text.utf8.isEmpty }
 
-    /// In bytes of UTF-8.
+    /// The length in bytes of UTF-8.
     package var count: Int { text.utf8.count }
 }
 
 extension WireText: Hashable, Comparable {
     package static func == (left: WireText, right: WireText) -> Bool {
-        left.count == right.count && Self.haveEqualBytes(left.utf8.span, right.utf8.span, at: 0)
+        left.count == right.count && Self.haveEqualBytes(left.utf8.span, in: right.utf8.span, at: 0)
     }
 
     package static func < (left: WireText, right: WireText) -> Bool {
@@ -74,8 +74,8 @@ extension WireText: Hashable, Comparable {
         if bytes.count & 7 != 0 { hasher.combine(word) }
     }
 
-    /// Whether `part` stands in `whole` at an offset from which there is room for it.
-    private static func haveEqualBytes(_ part: Span<UInt8>, _ whole: Span<UInt8>, at start: Int) -> Bool {
+    /// Whether `whole` contains `part` at the offset `start`. There must be room for `part` from that offset on.
+    private static func haveEqualBytes(_ part: Span<UInt8>, in whole: Span<UInt8>, at start: Int) -> Bool {
         for index in part.indices where part[index] != whole[start + index] { return false }
         return true
     }
@@ -85,19 +85,19 @@ extension WireText: Hashable, Comparable {
 
 extension WireText {
     package func starts(with other: WireText) -> Bool {
-        other.count <= count && Self.haveEqualBytes(other.utf8.span, utf8.span, at: 0)
+        other.count <= count && Self.haveEqualBytes(other.utf8.span, in: utf8.span, at: 0)
     }
 
     package func ends(with other: WireText) -> Bool {
-        other.count <= count && Self.haveEqualBytes(other.utf8.span, utf8.span, at: count - other.count)
+        other.count <= count && Self.haveEqualBytes(other.utf8.span, in: utf8.span, at: count - other.count)
     }
 
-    /// - Parameter character: one of ASCII.
+    /// - Parameter character: an ASCII character.
     package func contains(_ character: Unicode.Scalar) -> Bool {
         utf8.contains(UInt8(ascii: character))
     }
 
-    /// Whether the two are the same but for the case of letters of ASCII.
+    /// Whether the two texts are equal apart from the case of ASCII letters.
     package func equalsIgnoringCase(_ other: WireText) -> Bool {
         let (left, right) = (utf8.span, other.utf8.span)
         guard left.count == right.count else { return false }
@@ -113,13 +113,13 @@ extension WireText {
 // MARK: Parts
 
 extension WireText {
-    /// The same with the letters of ASCII in lower case.
+    /// The text with its ASCII letters in lower case.
     package var lowercased: WireText {
         if utf8.allSatisfy({ $0 < UInt8(ascii: "A") || $0 > UInt8(ascii: "Z") }) { return self }
         return WireText(utf8.map(Self.lowercased))
     }
 
-    /// Without the spaces and tabs at both ends.
+    /// The text without the spaces and tabs at both ends.
     package var trimmed: WireText {
         let isSpace = { (byte: UInt8) in byte == UInt8(ascii: " ") || byte == UInt8(ascii: "\t") }
         guard let first = utf8.firstIndex(where: { !isSpace($0) }), let last = utf8.lastIndex(where: { !isSpace($0) })
@@ -127,25 +127,25 @@ extension WireText {
         return WireText(utf8[first...last])
     }
 
-    /// Without its first bytes.
-    /// - Parameter count: no more than it has; no character may begin before that and end behind it.
+    /// The text without its first bytes.
+    /// - Parameter count: at most the length of the text. It must not end within a character.
     package func dropping(_ count: Int) -> WireText {
         WireText(utf8.dropFirst(count))
     }
 
-    /// The longest beginning of whole Unicode scalars that has no more than `count` bytes.
+    /// The longest prefix of whole Unicode scalars that has at most `count` bytes.
     package func prefix(_ count: Int) -> WireText {
         if self.count <= count { return self }
         var end = utf8.index(utf8.startIndex, offsetBy: count)
-        // A byte of the form 10xxxxxx goes on with the scalar before it.
+        // A byte of the form 10xxxxxx continues the scalar before it.
         while utf8[end] & 0xc0 == 0x80 { utf8.formIndex(before: &end) }
         return WireText(utf8[..<end])
     }
 
-    /// The parts between the separators, empty ones included.
+    /// The parts between the separators, including empty parts.
     /// - Parameters:
-    ///   - separator: a character of ASCII.
-    ///   - limit: how many parts there are at most; the last one has the rest.
+    ///   - separator: an ASCII character.
+    ///   - limit: the most parts; the last part contains the rest of the text.
     package func split(at separator: Unicode.Scalar, limit: Int = .max) -> [WireText] {
         utf8.split(separator: UInt8(ascii: separator), maxSplits: limit - 1, omittingEmptySubsequences: false)
             .map { WireText($0) }
@@ -153,7 +153,7 @@ extension WireText {
 }
 
 extension RawRepresentable where Self: CaseIterable, RawValue == String {
-    /// The case with this raw value.
+    /// The case with this raw value; nil when there is none.
     package init?(_ text: WireText) {
         guard let value = Self.allCases.first(where: { WireText($0.rawValue) == text }) else { return nil }
         self = value

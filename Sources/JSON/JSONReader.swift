@@ -2,15 +2,15 @@ internal import ExternalText
 
 /// Reads JSON text (RFC 8259 §2 to §8) in one pass, strictly.
 ///
-/// Of what the RFC leaves to readers: a byte order mark before the text is ignored (§8.1), repeated members are refused
-/// (§4), and so are nesting beyond `JSONValue.maximumDepth`, numbers beyond a double (§6) and escapes that are half of a
-/// surrogate pair (§8.2).
+/// Where the RFC leaves a choice: a byte order mark before the text is ignored (§8.1). Repeated members (§4), nesting
+/// beyond `JSONValue.maximumDepth`, numbers beyond the range of a double (§6) and escapes of half a surrogate pair
+/// (§8.2) are refused.
 struct JSONReader {
     private let bytes: [UInt8]
     private let longestName: Int
     private var position = 0
 
-    /// A longer number is refused: it is no nearer to any double than its beginning.
+    /// Longer numbers are refused: their further digits do not change the double.
     private static let longestNumber = 1024
 
     init(_ bytes: [UInt8], longestName: Int) {
@@ -19,7 +19,7 @@ struct JSONReader {
         if bytes.starts(with: [0xef, 0xbb, 0xbf]) { position = 3 }
     }
 
-    /// Reads the one value that the text is.
+    /// Reads the text, which must be exactly one value.
     mutating func document() throws(JSONValue.Fault) -> JSONValue {
         let value = try value(depth: 0)
         skipSpace()
@@ -119,7 +119,7 @@ struct JSONReader {
         let text = String(decoding: bytes[start..<position], as: UTF8.self)
         if isInteger, let value = Int64(text) { return .integer(value) }
         guard let value = Double(text), value.isFinite else { throw .malformed }
-        // 1.0 and 1e3 are integers in another spelling. Beyond 2^53 a double no longer tells two integers apart.
+        // 1.0 and 1e3 are integers in another spelling. Above 2^53 a double can no longer represent every integer.
         if !isInteger, value.magnitude < 0x1p53, let integer = Int64(exactly: value) { return .integer(integer) }
         return .number(value)
     }
@@ -156,14 +156,14 @@ struct JSONReader {
         throw .malformed
     }
 
-    /// The rest of a string without escapes, which nearly every one is; nil, and nothing taken, for any other.
+    /// The rest of a string without escapes, which is the common case. Nil, without reading on, for other strings.
     private mutating func plainString() throws(JSONValue.Fault) -> WireText? {
         guard let end = Self.endOfPlain(bytes.span, from: position) else { return nil }
         defer { position = end + 1 }
         return try Self.text(bytes.span.extracting(position..<end))
     }
 
-    /// Where the quotation mark stands that ends a string, if no escape and nothing unfit comes before it.
+    /// The index of the closing quotation mark; nil if an escape or an invalid byte comes first.
     private static func endOfPlain(_ bytes: Span<UInt8>, from start: Int) -> Int? {
         for index in start..<bytes.count {
             let byte = bytes[index]
@@ -191,7 +191,7 @@ struct JSONReader {
         case UInt8(ascii: "u"):
             let unit = try codeUnit()
             if let scalar = Unicode.Scalar(unit) { return scalar }
-            // The first half of a pair; the second one must follow.
+            // The first half of a surrogate pair; the second half must follow.
             guard UTF16.isLeadSurrogate(unit), take(UInt8(ascii: "\\")), take(UInt8(ascii: "u")) else {
                 throw .malformed
             }
@@ -202,7 +202,7 @@ struct JSONReader {
         }
     }
 
-    /// Four hexadecimal digits.
+    /// Reads four hexadecimal digits.
     private mutating func codeUnit() throws(JSONValue.Fault) -> UInt16 {
         var unit: UInt16 = 0
         for _ in 0..<4 {
@@ -240,7 +240,7 @@ struct JSONReader {
 }
 
 extension JSONValue.Fault {
-    /// The same, met inside the member or element `token`.
+    /// The same fault with the path extended by the enclosing member or element `token`.
     fileprivate func within(_ token: String) -> JSONValue.Fault {
         switch self {
         case .repeatedMember(let pointer): .repeatedMember(pointer: "/" + token + pointer)

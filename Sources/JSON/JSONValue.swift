@@ -5,21 +5,21 @@ package enum JSONValue: Sendable, Equatable {
     case null
     case bool(Bool)
     case integer(Int64)
-    /// A number that is no 64-bit integer.
+    /// A number that is not a 64-bit integer.
     case number(Double)
     case string(WireText)
     case array([JSONValue])
     case object([WireText: JSONValue])
 
-    /// What is wrong with a text that should have been one JSON value. `description` may be shown to anyone.
+    /// Why a text is not one JSON value. `description` may be shown to callers.
     package enum Fault: Error, Equatable, CustomStringConvertible {
-        /// Not one well-formed JSON value in UTF-8, or something follows it.
+        /// The text is not one well-formed JSON value in UTF-8, or more text follows it.
         case malformed
-        /// Nested deeper than `JSONValue.maximumDepth`.
+        /// The value is nested deeper than `JSONValue.maximumDepth`.
         case tooDeep
-        /// An object names a member twice. Readers disagree which one counts, so none does.
+        /// An object names a member twice. Readers disagree about which one counts, so the text is refused.
         case repeatedMember(pointer: String)
-        /// The name of a member is longer than the reader was told to take.
+        /// The name of a member is longer than `longestName`.
         case nameTooLong(pointer: String, limit: Int)
 
         package var description: String {
@@ -33,11 +33,11 @@ package enum JSONValue: Sendable, Equatable {
         }
     }
 
-    /// Far beyond any document of this service, far below what would exhaust a stack.
+    /// More than any document of this service needs, and far less than would exhaust a stack.
     package static let maximumDepth = 32
 
-    /// Reads exactly one value, in UTF-8. Takes time in proportion to the text's length, whatever the text is.
-    /// - Parameter longestName: bytes that the name of a member may have.
+    /// Reads exactly one value in UTF-8. The time is proportional to the text's length for every text.
+    /// - Parameter longestName: the most bytes that the name of a member may have.
     package init(parsing bytes: [UInt8], longestName: Int = .max) throws(Fault) {
         var reader = JSONReader(bytes, longestName: longestName)
         self = try reader.document()
@@ -51,13 +51,13 @@ extension JSONValue {
     package var array: [JSONValue]? { if case .array(let value) = self { value } else { nil } }
     package var object: [WireText: JSONValue]? { if case .object(let value) = self { value } else { nil } }
 
-    /// The member of an object; nil for a missing one and for what is no object.
+    /// The member of an object; nil when it is missing or the value is not an object.
     package subscript(_ member: WireText) -> JSONValue? { object?[member] }
 
-    /// How much of a name stands in a pointer, in bytes. Names can be long, and a pointer is for people.
+    /// The most bytes of a name in a pointer. Names can be long, and pointers are read by people.
     private static let longestToken = 64
 
-    /// The first 64 bytes of a member's name as a piece of a JSON pointer (RFC 6901 §3).
+    /// The first 64 bytes of a member's name as a reference token of a JSON pointer (RFC 6901 §3).
     package static func pointerToken(_ name: WireText) -> String {
         var token: [UInt8] = []
         for byte in name.prefix(longestToken).utf8 {

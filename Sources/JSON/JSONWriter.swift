@@ -1,15 +1,15 @@
 internal import ExternalText
 
-/// Writes JSON text, members in the order given, commas by itself.
+/// Writes JSON text. Members keep the given order, and commas are added automatically.
 ///
-/// For answers and log lines, where the order of members is for people and an encoder's detour through dictionaries
-/// is not. Control characters, quotes and line separators are escaped, so a value can never forge a line.
+/// It serves for responses and log lines, where the order of members helps people. Control characters, quotation marks
+/// and line separators are escaped, so that a value cannot forge a line.
 package struct JSONWriter {
     package private(set) var bytes: [UInt8] = []
     private var needsComma = false
 
     package init() {
-        // Few texts are shorter, and one that grows is copied each time.
+        // Few texts are shorter, and a buffer that grows is copied each time.
         bytes.reserveCapacity(256)
     }
 
@@ -62,7 +62,7 @@ package struct JSONWriter {
 
     // MARK: Members of an object
 
-    /// Writes a name; exactly one value must follow.
+    /// Writes a name. Exactly one value must follow.
     package mutating func name(_ name: String) {
         separate()
         quote(name)
@@ -97,13 +97,13 @@ package struct JSONWriter {
         array { writer in for value in values { writer.string(value) } }
     }
 
-    /// Writes `null` where there is no value.
+    /// Writes `null` when the value is nil.
     package mutating func memberOrNull(_ name: String, _ value: String?) {
         self.name(name)
         if let value { string(value) } else { null() }
     }
 
-    /// Leaves the member out where there is no value.
+    /// Omits the member when the value is nil.
     package mutating func memberIfPresent(_ name: String, _ value: String?) {
         if let value { member(name, value) }
     }
@@ -135,8 +135,8 @@ package struct JSONWriter {
         bytes.append(contentsOf: text.utf8)
     }
 
-    /// Nearly every text is one that needs no escape, and is copied byte by byte. Stops at what may need one: the leads of
-    /// all that does.
+    /// Copies a text that needs no escape, which is the common case. Returns false at a byte that may need one, which
+    /// includes the first bytes of multi-byte characters that are escaped.
     private mutating func quotePlain(_ text: Span<UInt8>) -> Bool {
         var isPlain = true
         let start = bytes.count

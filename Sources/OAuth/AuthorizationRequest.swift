@@ -1,7 +1,8 @@
 package import ExternalText
 internal import HTTPCodec
 
-/// The request that a browser takes to the login service (RFC 6749 §4.1.1; TIDAL's Auth design, "Standard Login").
+/// The request that the user's browser sends to the login service (RFC 6749 §4.1.1; TIDAL's Auth design, "Standard
+/// Login").
 package struct AuthorizationRequest: Sendable {
     package var redirectURI: String
     package var state: String
@@ -22,9 +23,10 @@ package struct AuthorizationRequest: Sendable {
         self.customParameters = customParameters
     }
 
-    /// The names that a custom parameter may not bear. With two of a name, the server and we could read different ones;
-    /// the names that are never sent could widen what is asked for (`claims`, OpenID Connect Core §5.5;
-    /// `authorization_details`, RFC 9396) or tie the code to a key that nobody here has (`dpop_jkt`, RFC 9449 §10).
+    /// Names that a custom parameter must not have. If a name occurred twice, the server and the broker could read
+    /// different values. The names that the broker never sends are reserved because they could extend what is requested
+    /// (`claims`, OpenID Connect Core §5.5; `authorization_details`, RFC 9396) or bind the code to a key that the
+    /// broker does not have (`dpop_jkt`, RFC 9449 §10).
     package static let reservedNames: Set<WireText> = [
         "response_type", "redirect_uri", "client_id", "scope", "code_challenge_method", "code_challenge", "state",
         "client_unique_key", "lang", "language", "ui_locales", "email", "login_hint", "response_mode", "request",
@@ -33,10 +35,10 @@ package struct AuthorizationRequest: Sendable {
         "dpop_jkt",
     ]
 
-    /// How long the names and values of all custom parameters may be together, in bytes.
+    /// The longest sum of the names and values of all custom parameters, in bytes.
     package static let customParametersLimit = 4096
 
-    /// Whether a custom parameter may have this name, as far as its characters go: `[A-Za-z0-9_-]{1,64}`.
+    /// Whether the name has the form of a custom parameter's name: `[A-Za-z0-9_-]{1,64}`.
     package static func isCustomParameterName(_ name: WireText) -> Bool {
         (1...64).contains(name.count)
             && name.utf8.allSatisfy {
@@ -45,8 +47,8 @@ package struct AuthorizationRequest: Sendable {
             }
     }
 
-    /// The URI to present to the user: the design's parameters in the design's order, then `state`, then the login
-    /// configuration, custom parameters in the order of their names.
+    /// The URI to open in the user's browser: the design's parameters in the design's order, then `state`, then the
+    /// login configuration, then the custom parameters in the order of their names.
     package func uri(for client: ClientConfiguration, at server: AuthorizationServer) -> String {
         var parameters: [FormEncoding.Pair] = [
             .init("response_type", "code"),
@@ -56,7 +58,7 @@ package struct AuthorizationRequest: Sendable {
             .init("code_challenge", codeChallenge),
             .init("state", state),
         ]
-        // RFC 6749 §3.3: a scope has one name at least.
+        // RFC 6749 §3.3: a scope has at least one name, so an empty scope must not be sent.
         if !client.scopes.isEmpty { parameters.insert(.init("scope", client.scopes.description), at: 3) }
         if server.preset.sendsClientUniqueKey, let key = client.clientUniqueKey {
             parameters.append(.init("client_unique_key", key))
@@ -66,14 +68,15 @@ package struct AuthorizationRequest: Sendable {
         for (name, value) in customParameters.sorted(by: { $0.key < $1.key }) {
             parameters.append(.init(name, value))
         }
-        // RFC 6749 §3.1: an endpoint's own query is kept.
+        // RFC 6749 §3.1: a query that the endpoint has already is kept.
         let endpoint = server.authorizationEndpoint
         let separator = WireText(endpoint).contains("?") ? "&" : "?"
         return endpoint + separator + FormEncoding.encode(parameters)
     }
 }
 
-/// What prints a request goes by this. The state is a secret until it is used, and whose address it is concerns nobody.
+/// Printing a request uses this mirror. It omits the state, which is a secret until it is used, and the user's email
+/// address.
 extension AuthorizationRequest: CustomReflectable {
     package var customMirror: Mirror {
         Mirror(self, children: ["redirectURI": redirectURI, "codeChallenge": codeChallenge], displayStyle: .struct)

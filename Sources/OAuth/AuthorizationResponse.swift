@@ -1,14 +1,14 @@
 package import ExternalText
 package import HTTPCodec
 
-/// What the login service sent back through the browser (RFC 6749 §4.1.2, RFC 9207 §2).
+/// The response that the login service sends through the user's browser (RFC 6749 §4.1.2, RFC 9207 §2).
 package struct AuthorizationResponse: Sendable, Equatable {
     package enum Outcome: Sendable, Equatable {
         case code(WireText)
-        /// An error, also where a code stands beside it. The text is fit to be shown, or nil where it is not; `withheld`
-        /// stands for one that repeats the state or the code.
+        /// The response has an error, possibly besides a code. The text may be shown; nil when it may not. A text that
+        /// repeats the state or the code is replaced by `withheld`.
         case error(code: String?)
-        /// Neither of the two.
+        /// The response has neither a code nor an error.
         case incomplete
     }
 
@@ -18,16 +18,16 @@ package struct AuthorizationResponse: Sendable, Equatable {
 
     package enum Fault: Error, Equatable {
         case malformed
-        /// More pairs than a form may have.
+        /// There are more pairs than a form may have.
         case tooManyParameters(limit: Int)
-        /// A name of more bytes than it may have.
+        /// A name is longer than a name may be.
         case nameTooLong(limit: Int)
         /// RFC 6749 §3.1: parameters are not included more than once.
         case repeatedParameter(String)
     }
 
     /// Reads the query of the redirect, with or without its `?`, or the body of a form_post. Parameters that the
-    /// protocol does not name are let pass: login services add their own.
+    /// protocol does not define are ignored, because login services add their own.
     package init(query: WireText) throws(Fault) {
         let pairs: [FormEncoding.Pair]
         do throws(FormEncoding.Fault) {
@@ -42,7 +42,7 @@ package struct AuthorizationResponse: Sendable, Equatable {
         try self.init(pairs)
     }
 
-    /// Reads the pairs of such a query or form.
+    /// Reads the decoded pairs of such a query or body.
     package init(_ pairs: [FormEncoding.Pair]) throws(Fault) {
         func single(_ name: WireText) throws(Fault) -> WireText? {
             let values = pairs.filter { $0.name == name }
@@ -63,7 +63,7 @@ package struct AuthorizationResponse: Sendable, Equatable {
     }
 }
 
-// What prints a value goes by its mirror. A code and a state are secrets until they are used, so neither is in it.
+// Printing a value uses its mirror. The mirrors omit code and state, which are secrets until they are used.
 
 extension AuthorizationResponse: CustomReflectable {
     package var customMirror: Mirror {
@@ -80,10 +80,10 @@ extension AuthorizationResponse.Outcome: CustomReflectable {
     }
 }
 
-/// A provider's error code as it may be repeated to a caller.
+/// A provider's error code in a form that may be shown to a caller.
 package enum ErrorText {
-    /// The text, when it is 1 to 64 characters of `[A-Za-z0-9._:-]`. Anything else could carry what must not be
-    /// repeated, so it is dropped.
+    /// The text, if it consists of 1 to 64 characters of `[A-Za-z0-9._:-]`; otherwise nil, because other text could
+    /// hold content that must not be shown.
     package static func presentable(_ text: WireText) -> String? {
         guard (1...64).contains(text.count) else { return nil }
         let allowed = text.utf8.allSatisfy {
@@ -92,13 +92,14 @@ package enum ErrorText {
         return allowed ? text.text : nil
     }
 
-    /// The text, or `withheld` where it repeats a secret of the request that it answers.
+    /// The text, or `withheld` if it repeats a secret of the request.
     package static func shown(_ text: String, answering sent: SentSecrets) -> String {
         let wire = WireText(text)
         return !protocolNames.contains(wire) && sent.areRepeated(in: wire) ? "withheld" : text
     }
 
-    /// Names that are known beforehand, so that one of them tells nothing about a secret that looks like it.
+    /// The names that the specifications define. They are always shown, because they reveal nothing about a secret that
+    /// happens to contain the same text.
     private static let protocolNames: Set<WireText> = [
         // RFC 6749 §4.1.2.1, §5.2.
         "invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type",

@@ -1,29 +1,30 @@
-/// A provider as one tenant uses it: where its endpoints are and how it wants to be spoken to.
+/// A provider as one tenant uses it: its endpoints, and how requests to it are formed.
 package struct AuthorizationServer: Sendable, Equatable {
     package var preset: ProviderPreset
     package var authorizationEndpoint: String
     package var tokenEndpoint: String
     package var revocationEndpoint: String?
-    /// Nil where the provider has no device login (RFC 8628 §4).
+    /// Nil when the provider has no device login (RFC 8628 §4).
     package var deviceAuthorizationEndpoint: String?
-    /// The issuer to compare `iss` with (RFC 9207); nil where none is known.
+    /// The issuer that `iss` must equal (RFC 9207); nil when the issuer is not known.
     package var issuer: String?
-    /// Whether the provider announces `iss` in its authorization responses, so that a missing one is refused.
+    /// Whether the provider announces that its authorization responses contain `iss`. A response without `iss` is then
+    /// refused.
     package var announcesIssuerInResponses: Bool
     package var clientAuthentication: ProviderPreset.ClientAuthentication
-    /// The same at the revocation endpoint.
+    /// The client authentication at the revocation endpoint.
     package var revocationAuthentication: ProviderPreset.ClientAuthentication
-    /// Empty when certificates are not pinned.
+    /// Empty when the tenant does not pin certificates.
     package var pinnedCertificates: [String]
-    /// The answers to a refresh that end the session: the preset's and the tenant's.
+    /// The responses to a refresh that end the session: those of the preset and those of the tenant.
     package var sessionEndingAnswers: [RefusalPattern]
-    /// The lifetime of a token whose answer names none and which is no JWT.
+    /// The lifetime of a token whose response has no lifetime and which is not a JWT.
     package var defaultLifetime: TokenLifetime
 
     /// - Parameters:
-    ///   - sessionEndingAnswers: nil for the preset's.
-    ///   - defaultLifetime: nil for the preset's.
-    ///   - revocationAuthentication: nil for that of the token endpoint.
+    ///   - sessionEndingAnswers: nil means those of the preset.
+    ///   - defaultLifetime: nil means that of the preset.
+    ///   - revocationAuthentication: nil means that of the token endpoint.
     package init(
         preset: ProviderPreset, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
         deviceAuthorizationEndpoint: String? = nil, issuer: String?, announcesIssuerInResponses: Bool,

@@ -1,17 +1,17 @@
 package import Cryptography
 package import ExternalText
 
-/// One client registration: what the design's `init` is given, without the addresses.
+/// One client registration: the parameters of the design's `init` without the addresses.
 package struct ClientConfiguration: Sendable, Equatable {
     package let clientID: WireText
     package let clientSecret: SecretBytes?
     /// Never empty.
     package let clientUniqueKey: WireText?
     package let scopes: ScopeSet
-    /// Made once: each query compares it with what is held.
+    /// Computed once, because every query compares it with the stored credentials.
     package let fingerprint: ClientFingerprint
 
-    /// An empty `clientUniqueKey` is taken for none: TIDAL's clients leave it out too.
+    /// An empty `clientUniqueKey` counts as none; TIDAL's clients also omit an empty key.
     package init(clientID: WireText, clientSecret: SecretBytes?, clientUniqueKey: WireText?, scopes: ScopeSet) {
         self.clientID = clientID
         self.clientSecret = clientSecret
@@ -23,8 +23,8 @@ package struct ClientConfiguration: Sendable, Equatable {
     }
 }
 
-/// What credentials were obtained with. It is kept beside them, so that a later difference is seen; the secret only
-/// as its digest, inside the sealed record.
+/// The client parameters with which credentials were obtained. They are stored with the credentials so that a later
+/// change of the configuration is detected. The secret is stored only as a digest, inside the sealed record.
 package struct ClientFingerprint: Sendable, Equatable {
     package let clientID: WireText
     package let scopes: ScopeSet
@@ -40,16 +40,16 @@ package struct ClientFingerprint: Sendable, Equatable {
 }
 
 extension ClientFingerprint {
-    /// What credentials are tied to that were obtained with this and that `client` has refreshed. A refresh shows the
-    /// client's identifier and secret and goes on with the session as it was granted (RFC 6749 §6): scopes that are
-    /// configured since were not asked for, and the session is still the first installation's.
+    /// The fingerprint of credentials that were obtained with `self` and then refreshed by `client`. A refresh
+    /// authenticates with the client's identifier and secret and continues the session as it was granted (RFC 6749 §6).
+    /// It does not request scopes that were configured later, and the session keeps the unique key of its login.
     package func refreshed(by client: ClientFingerprint) -> ClientFingerprint {
         ClientFingerprint(
             clientID: client.clientID, scopes: scopes, clientUniqueKey: clientUniqueKey,
             clientSecretDigest: client.clientSecretDigest)
     }
 
-    /// One of the four parameters that credentials are tied to.
+    /// One of the four parameters that a fingerprint compares.
     package enum Member: String, Sendable, CaseIterable {
         case clientID = "client_id"
         case clientSecret = "client_secret"
@@ -57,7 +57,7 @@ extension ClientFingerprint {
         case scopes
     }
 
-    /// In which of the four the two differ, in the order of `Member.allCases`.
+    /// The parameters that differ, in the order of `Member.allCases`.
     package func differences(from other: ClientFingerprint) -> [Member] {
         Member.allCases.filter { member in
             switch member {
@@ -70,7 +70,7 @@ extension ClientFingerprint {
     }
 }
 
-/// What prints a fingerprint goes by this. A short secret can be guessed from its digest, so that is not in it.
+/// Printing a fingerprint uses this mirror. It omits the digest, from which a short secret could be guessed.
 extension ClientFingerprint: CustomReflectable {
     package var customMirror: Mirror {
         Mirror(

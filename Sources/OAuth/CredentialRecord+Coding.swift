@@ -2,8 +2,8 @@ internal import Cryptography
 internal import ExternalText
 internal import JSON
 
-/// The sealed content of a credentials record, as JSON. Readers take what older writers left; a member that is added
-/// later must have a meaning when it is absent.
+/// The sealed content of a credentials record, as JSON. A reader accepts the records of earlier builds, so a member
+/// that is added later must have a meaning when it is absent.
 extension CredentialRecord {
     package var encoded: [UInt8] {
         JSONWriter.object { json in
@@ -18,10 +18,10 @@ extension CredentialRecord {
         }
     }
 
-    /// Nil when `bytes` are no such record.
+    /// Nil when `bytes` are not such a record.
     ///
-    /// Earlier writers kept what a refusal ended in the record itself, as `quarantined`. Of that, the digest of its
-    /// refresh token is taken for `ended`.
+    /// Earlier builds kept quarantined credentials in this record, as `quarantined`. Only the digest of their refresh
+    /// token is read, as `ended`.
     package init?(decoding bytes: [UInt8]) {
         guard let json = try? JSONValue(parsing: bytes), json.object != nil else { return nil }
         self.init(held: nil)
@@ -47,7 +47,7 @@ extension CredentialRecord {
 }
 
 extension EndedSession {
-    /// This build has no name for a cause of a newer one.
+    /// Nil for a cause that only a newer build knows.
     fileprivate init?(in json: JSONValue) {
         guard let time = json["session_ended"]?.integer, let cause = json["session_end"]?.string.flatMap(Cause.init)
         else { return nil }
@@ -55,7 +55,7 @@ extension EndedSession {
     }
 }
 
-/// The sealed content of a record of credentials that are kept aside, as JSON.
+/// The sealed content of a record of quarantined credentials, as JSON.
 extension QuarantinedCredentials {
     package var encoded: [UInt8] {
         JSONWriter.object { json in
@@ -67,7 +67,7 @@ extension QuarantinedCredentials {
         }
     }
 
-    /// Nil when `bytes` are no such record.
+    /// Nil when `bytes` are not such a record.
     package init?(decoding bytes: [UInt8]) {
         guard let json = try? JSONValue(parsing: bytes), let until = json["until"]?.integer,
             let credentials = json["credentials"].flatMap(HeldCredentials.init(json:))
@@ -83,7 +83,7 @@ extension HeldCredentials {
             json.member("level", level.rawValue)
             json.member("access_token", accessToken.revealedText)
             json.memberIfPresent("refresh_token", refreshToken?.revealedText)
-            // Earlier builds read the time alone, and have no other word for a token without an end.
+            // Earlier builds read only this time, so a token without an expiry gets the latest time.
             json.member("expires", min(expires, .latest).milliseconds)
             if expires == .never { json.member("never_expires", true) }
             json.member("granted_scopes", grantedScopes.values)
@@ -108,8 +108,8 @@ extension HeldCredentials {
             let clientID = json["client_id"]?.string,
             let requested = Self.scopes(json["requested_scopes"])
         else { return nil }
-        // Present but of another type is no older writer's record: to read on would lose a refresh token in silence, or
-        // what provider it is for.
+        // A member of another type was not written by an earlier build. Ignoring it could silently lose a refresh token
+        // or the provider that granted it.
         let optional: [WireText] = [
             "refresh_token", "user_id", "told_user_id", "told_subject", "client_unique_key", "client_secret_digest",
             "issuer", "token_endpoint",

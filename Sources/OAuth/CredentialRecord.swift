@@ -1,13 +1,13 @@
-/// What is kept under a storage key. With nothing held it is a tombstone: it keeps the version rising.
+/// The record under a storage key. A record without credentials is a tombstone: it keeps the version increasing.
 package struct CredentialRecord: Sendable, Equatable {
     package var held: HeldCredentials?
-    /// SHA-256 of the refresh token whose refusal ended the session before; nil after a login and after an explicit
-    /// logout. Whoever has exchanged that very token meanwhile knows by it that the session goes on.
+    /// SHA-256 of the refresh token whose refusal ended the previous session; nil after a login and after a logout. A
+    /// replica that has exchanged this token meanwhile learns from it that the session continues.
     package var ended: [UInt8]?
-    /// The user's session that is over; nil while one lasts, where there was none, after a logout, and where an earlier build
-    /// ended it.
+    /// The user's session that has ended. Nil while a session exists, when there was none, after a logout, and when an
+    /// earlier build ended the session.
     package var session: EndedSession?
-    /// When a renewal granted what is held; nil where a login did, and where an earlier build wrote the record.
+    /// When a renewal granted `held`; nil when a login granted it or an earlier build wrote the record.
     package var renewed: Timestamp?
 
     package init(

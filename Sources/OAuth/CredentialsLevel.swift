@@ -1,10 +1,10 @@
 /// The levels of credentials, lowest first (TIDAL's Auth design, "Credentials levels").
 package enum CredentialsLevel: String, Sendable, CaseIterable, Comparable {
-    /// The client identifier alone: no token.
+    /// Only the client identifier, without a token.
     case basic
-    /// A token that speaks for the client.
+    /// A token for the client.
     case client
-    /// A token that speaks for a user.
+    /// A token for a user.
     case user
 
     package static func < (left: CredentialsLevel, right: CredentialsLevel) -> Bool {

@@ -1,29 +1,29 @@
-/// What a caller asks for with `GET /credentials`.
+/// The parameters of `GET /credentials`.
 package struct CredentialsQuery: Sendable, Equatable {
     package enum Policy: String, Sendable, CaseIterable {
-        /// As stored, without the network.
+        /// The stored credentials, without a request to the provider.
         case local
-        /// Valid, renewed when it must be.
+        /// Valid credentials, renewed if necessary.
         case localValid = "local_valid"
-        /// Renewed whatever its age.
+        /// Renewed credentials, whatever the age of the stored ones.
         case localForceRefresh = "local_force_refresh"
-        /// Valid, created when there is none.
+        /// Valid credentials, created if none are stored.
         case createIfNeeded = "create_if_needed"
     }
 
     /// 60 seconds (TIDAL's Auth design, "Providing credentials").
     package static let defaultMinimumLifetime: Duration = .seconds(60)
-    /// What a caller may ask for, in seconds.
+    /// The range of `minimumLifetime` that a caller may request, in seconds.
     package static let minimumLifetimeSeconds: ClosedRange<Int64> = 0...86_400
 
     package var policy: Policy
     package var minimumLifetime: Duration
-    /// The lowest level that the caller takes.
+    /// The lowest level that the caller accepts.
     package var lowestLevel: CredentialsLevel
-    /// Set when the API refused a token for one of the reasons that force a refresh.
+    /// Whether an API refused the token for a reason that forces a refresh.
     package var refusedByAPI: Bool
-    /// The version that the caller complains about or wants renewed. Once a newer one is stored, the complaint is
-    /// settled.
+    /// The version that the caller wants replaced. If a newer version is stored, it has been replaced already. Nil
+    /// means the stored version.
     package var renewedPast: Int64?
 
     package init(
@@ -37,55 +37,56 @@ package struct CredentialsQuery: Sendable, Equatable {
         self.renewedPast = renewedPast
     }
 
-    /// Whether a new set is wanted in place of the given version.
+    /// Whether the query asks to replace the given version.
     func wantsRenewal(of version: Int64) -> Bool {
         guard refusedByAPI || policy == .localForceRefresh else { return false }
         return renewedPast.map { version <= $0 } ?? true
     }
 }
 
-/// What to do about a query.
+/// What the broker does about a query.
 package enum CredentialsDecision: Sendable, Equatable {
-    /// The held credentials are the answer.
+    /// Serve the held credentials.
     case serve
-    /// The client identifier is the answer.
+    /// Serve the client identifier.
     case serveBasic
-    /// Use the refresh token. An early one may fail: what is held satisfies the query and is served all the same.
+    /// Use the refresh token. An early refresh may fail: the held credentials satisfy the query and are then served.
     case refresh(isEarly: Bool)
-    /// Move the session to the tenant's registration. However it fails, what is held stays and the caller tries again
+    /// Move the session to the tenant's registration. If that fails, the held credentials stay and the caller retries
     /// later.
     case upgrade
-    /// Ask for client credentials. As an upgrade it fails as one, too.
+    /// Request client credentials. With `isUpgrade`, a failure is handled like that of `upgrade`.
     case obtainClientCredentials(isUpgrade: Bool)
-    /// The credentials are over: expired or refused, and nothing to renew them with. Put them away and decide again.
+    /// The credentials are expired or refused and cannot be renewed. Remove them and decide again.
     case retire
-    /// The user's credentials are over for as long as another provider is configured than the one that granted them.
-    /// They are kept for that one, and the client's could be stored only in their place.
+    /// The user's credentials cannot be renewed while a different provider is configured than the one that granted
+    /// them. They stay stored for the time when their provider is configured again, so client credentials cannot be
+    /// stored in their place.
     case keptForOtherProvider
-    /// What the provider has just granted is over already.
+    /// The provider has just granted credentials that are expired already.
     case expiredOnArrival
-    /// `policy=local…` with nothing stored, or a refresh that is forced without a refresh token.
+    /// No credentials: `policy=local…` without stored credentials, or a forced refresh without a refresh token.
     case missing
-    /// The caller takes no level as low as the best there is.
+    /// The caller does not accept the highest level that is available.
     case levelNotAvailable
 }
 
-/// The heart of the service: from what is held, what is configured and what is asked for to what is done. No clock, no
-/// store, no network.
+/// The central rules of the service: they derive what to do from the held credentials, the configuration and the query.
+/// They use no clock, store or network.
 ///
 /// - Source: TIDAL's Auth design, "Providing credentials" and what follows it.
 package struct CredentialsPolicy: Sendable {
-    /// What a tenant's configuration and its provider allow.
+    /// What a tenant's configuration and its provider permit.
     package struct Terms: Sendable, Equatable {
-        /// The registration that credentials are to be obtained with.
+        /// The registration with which credentials are to be obtained.
         package var client: ClientFingerprint
-        /// Whether the tenant has a client secret, and it is for more than refreshes.
+        /// Whether the tenant has a client secret that may be used for client credentials and not only for refreshes.
         package var canObtainClientCredentials: Bool
-        /// Whether the provider has a grant that moves a session to another registration.
+        /// Whether the provider supports a grant that moves a session to another registration.
         package var canUpgrade: Bool
-        /// How long before its expiry a user's token is to be refreshed already. Not negative.
+        /// How long before its expiry a user's token is refreshed early. Not negative.
         package var leadTime: Duration
-        /// Whose refresh tokens may be sent to the provider.
+        /// The providers whose refresh tokens may be sent to the configured provider.
         package var providers: AcceptedProviders
 
         package init(
@@ -103,8 +104,8 @@ package struct CredentialsPolicy: Sendable {
     package init() {}
 
     /// - Parameters:
-    ///   - held: what is stored, nil after a logout or before a login.
-    ///   - version: the stored record's version, 0 where there is none.
+    /// - held: the stored credentials; nil after a logout or before a login.
+    ///   - version: the version of the stored record, 0 without a record.
     package func decide(
         _ held: HeldCredentials?, version: Int64, terms: Terms, query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {
@@ -117,32 +118,33 @@ package struct CredentialsPolicy: Sendable {
 
         let isAnotherRegistration = held.obtainedWith != terms.client
         let isSatisfied = isSatisfied(query, by: held, version: version, now: now)
-        // Forcing cannot make a refresh token. A refusal by the API says that the token is dead all the same. A caller
-        // who wants more time than is left gets what there is: nobody loses a live token for that.
+        // A caller that requires more lifetime than is left gets the held token rather than losing the session, unless
+        // the API refused the token.
         var least = query
         least.minimumLifetime = min(query.minimumLifetime, CredentialsQuery.defaultMinimumLifetime)
-        let servesWithoutRenewal = isSatisfied || isValid(held, least, now) && !query.refusedByAPI
+        let servesWithoutRenewal = isSatisfied || isValid(held, for: least, now: now) && !query.refusedByAPI
         switch held.level {
         case .user:
-            // Nothing can be forced without a refresh token. A token that an API refused is dead all the same.
+            // A refresh cannot be forced without a refresh token. A token that an API refused must go all the same.
             if held.refreshToken == nil, query.policy == .localForceRefresh, query.wantsRenewal(of: version),
                 !query.refusedByAPI
             {
                 return .missing
             }
-            // A refresh token is for the provider that granted it. It is kept for when that one is configured again.
+            // A refresh token may be sent only to the provider that granted it. It stays stored until that provider is
+            // configured again.
             if held.refreshToken != nil, terms.providers.difference(from: held.grantedBy) != nil {
                 return servesWithoutRenewal ? .serve : nextLevelBesideUser(terms, query)
             }
             if isAnotherRegistration, held.refreshToken != nil, terms.canUpgrade { return .upgrade }
-            // A refresh token is bound to the client that it was issued to (RFC 6749 §6). For that client a refresh
-            // stays one when its secret, its scopes or its unique key change: that logs nobody out.
+            // A refresh token is bound to the client that it was issued to (RFC 6749 §6). If the secret, the scopes or
+            // the unique key of that client change, a refresh is still possible, so the user stays logged in.
             if held.refreshToken != nil, held.obtainedWith.clientID == terms.client.clientID {
                 if !isSatisfied { return .refresh(isEarly: false) }
                 return now.advanced(by: terms.leadTime) >= held.expires ? .refresh(isEarly: true) : .serve
             }
         case .client, .basic:
-            // The client's own level lasts for as long as the tenant has it.
+            // Client credentials are valid only while the tenant may obtain them.
             guard terms.canObtainClientCredentials else { return .retire }
             if isAnotherRegistration || !isSatisfied {
                 return .obtainClientCredentials(isUpgrade: isAnotherRegistration)
@@ -151,16 +153,16 @@ package struct CredentialsPolicy: Sendable {
         return servesWithoutRenewal ? .serve : .retire
     }
 
-    /// Whether what is held may be the answer without being renewed first: of the level asked for, alive for long
-    /// enough, and not complained about.
+    /// Whether the held credentials satisfy the query without a renewal: their level is high enough, they live long
+    /// enough, and the query does not ask to replace them.
     private func isSatisfied(
         _ query: CredentialsQuery, by held: HeldCredentials, version: Int64, now: Timestamp
     ) -> Bool {
-        query.lowestLevel <= held.level && isValid(held, query, now) && !query.wantsRenewal(of: version)
+        query.lowestLevel <= held.level && isValid(held, for: query, now: now) && !query.wantsRenewal(of: version)
     }
 
-    /// Whether what a renewal has just brought is the answer. It is however short it lives, since asking again would
-    /// bring the same; but nothing is served past its expiry.
+    /// What to do after a renewal has brought `held`. A short lifetime does not matter, since another renewal would
+    /// bring the same, but expired credentials are never served.
     package func serves(
         renewed held: HeldCredentials?, terms: Terms, query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {
@@ -169,8 +171,8 @@ package struct CredentialsPolicy: Sendable {
         return held.expires > now ? .serve : .expiredOnArrival
     }
 
-    /// Whether a token that a renewal was decided for may be given all the same while that renewal brings nothing: it
-    /// lives, and neither the caller nor the API has refused it.
+    /// Whether the held token may be served while the renewal that was decided for it fails. True for a token that has
+    /// not expired and that neither the caller nor the API refused.
     package func serves(
         whileRenewing held: HeldCredentials?, version: Int64, decision: CredentialsDecision, query: CredentialsQuery,
         now: Timestamp
@@ -184,8 +186,9 @@ package struct CredentialsPolicy: Sendable {
         }
     }
 
-    /// Whether what was held some time ago is the answer as it is, while nobody can say what is held now. Only a user's
-    /// token is that is good for all that is asked: in place of anything else there may be a user's session by now.
+    /// Whether credentials that were read some time ago may be served while the store cannot be read. True only for a
+    /// user's token that satisfies the query in every respect: in place of other credentials, a user's session may have
+    /// been stored by now.
     package func serves(
         outdated held: HeldCredentials?, version: Int64, terms: Terms, query: CredentialsQuery, now: Timestamp
     ) -> Bool {
@@ -193,13 +196,13 @@ package struct CredentialsPolicy: Sendable {
             return false
         }
         var terms = terms
-        // Nothing is renewed before its time, either.
+        // An early refresh must not happen in this situation.
         terms.leadTime = .zero
         return decide(held, version: version, terms: terms, query: query, now: now) == .serve
     }
 
-    /// At the instant of its expiry a token is over, even for a caller who is content with nought seconds.
-    private func isValid(_ held: HeldCredentials, _ query: CredentialsQuery, _ now: Timestamp) -> Bool {
+    /// A token is expired at the instant of its expiry, even for a query with a minimum lifetime of zero.
+    private func isValid(_ held: HeldCredentials, for query: CredentialsQuery, now: Timestamp) -> Bool {
         held.expires > now && held.expires >= now.advanced(by: query.minimumLifetime)
     }
 
@@ -209,7 +212,7 @@ package struct CredentialsPolicy: Sendable {
         return best == .client ? .obtainClientCredentials(isUpgrade: false) : .serveBasic
     }
 
-    /// The same while the user's credentials stay stored.
+    /// Like `nextLevelBelowUser`, while the user's credentials stay stored.
     private func nextLevelBesideUser(_ terms: Terms, _ query: CredentialsQuery) -> CredentialsDecision {
         let next = nextLevelBelowUser(terms, query)
         return next == .obtainClientCredentials(isUpgrade: false) ? .keptForOtherProvider : next
@@ -217,8 +220,9 @@ package struct CredentialsPolicy: Sendable {
 }
 
 extension HeldCredentials {
-    /// Whether a renewal by these terms could have brought these credentials. A refresh leaves the scopes and the unique
-    /// key of the login as they were; where a session can be moved, it is moved for these, too.
+    /// Whether these credentials match the configuration, so that renewing them again would bring no better ones. A
+    /// refresh keeps the scopes and the unique key of the login. If the provider can move sessions, a change of these
+    /// also requires an upgrade.
     package func isRenewed(by terms: CredentialsPolicy.Terms) -> Bool {
         obtainedWith == terms.client
             || level == .user && !terms.canUpgrade && obtainedWith == obtainedWith.refreshed(by: terms.client)

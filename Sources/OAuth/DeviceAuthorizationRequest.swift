@@ -2,8 +2,8 @@ package import HTTPCodec
 
 /// The request that begins a device login (RFC 8628 §3.1).
 package enum DeviceAuthorizationRequest {
-    /// The form to POST and the value of `Authorization`, if the client authenticates by it. A client authenticates
-    /// here as it does at the token endpoint.
+    /// The form to send, and the value of `Authorization` if the client authenticates with that header. The client
+    /// authenticates in the same way as at the token endpoint.
     package static func form(
         for client: ClientConfiguration, at server: AuthorizationServer
     ) -> (pairs: [FormEncoding.Pair], authorization: String?) {

@@ -2,20 +2,20 @@ package import Cryptography
 internal import ExternalText
 internal import JSON
 
-/// What a provider answers to a device authorization request (RFC 8628 §3.2), in the RFC's spelling or in TIDAL's
-/// camelCase.
+/// A provider's response to a device authorization request (RFC 8628 §3.2), with the RFC's member names or TIDAL's
+/// camelCase names.
 package struct DeviceAuthorizationResponse: Sendable, Equatable {
-    /// 1...4096 characters of visible ASCII. The provider's own: a secret until it is used.
+    /// 1 to 4096 characters of visible ASCII. It is a secret until it is used.
     package let deviceCode: SecretBytes
-    /// What the user types: 1...256 bytes of UTF-8 without control characters.
+    /// The code that the user types: 1 to 256 bytes of UTF-8 without control characters.
     package let userCode: String
     /// An absolute http or https URI.
     package let verificationURI: String
-    /// The same with the code in it; nil when the answer has none that can be used.
+    /// The verification URI that contains the user code; nil when the response has no usable one.
     package let verificationURIComplete: String?
-    /// 1...86400 s; 300 s when the answer does not tell.
+    /// 1 to 86400 s; 300 s when the response has no lifetime.
     package let expiresIn: Duration
-    /// What to wait between polls: 1...600 s; 5 s when the answer does not tell (RFC 8628 §3.2).
+    /// The time between polls: 1 to 600 s; 5 s when the response has no interval (RFC 8628 §3.2).
     package let interval: Duration
 
     private static let defaultLifetimeSeconds: Int64 = 300
@@ -30,7 +30,7 @@ package struct DeviceAuthorizationResponse: Sendable, Equatable {
         guard let deviceCode = first("device_code", "deviceCode")?.string, deviceCode.count <= 4096,
             TokenText.isSendable(deviceCode),
             let userCode = first("user_code", "userCode")?.string, Self.isPresentable(userCode),
-            // Google's name came before the RFC's.
+            // Google used this name before the RFC defined its own.
             let uri = first("verification_uri", "verificationUri", "verification_url")?.string
                 .flatMap(VerificationURI.absolute)
         else { return nil }
@@ -41,12 +41,12 @@ package struct DeviceAuthorizationResponse: Sendable, Equatable {
             .flatMap(VerificationURI.absolute)
         let lifetime = first("expires_in", "expiresIn")?.wholeSeconds(.down) ?? Self.defaultLifetimeSeconds
         expiresIn = .seconds(min(max(lifetime, 1), 86_400))
-        // Upwards: to poll earlier than asked would earn a slow_down.
+        // Rounded up: polling earlier than the provider asks would earn a `slow_down`.
         let interval = first("interval")?.wholeSeconds(.up) ?? Self.defaultIntervalSeconds
         self.interval = .seconds(min(max(interval, 1), 600))
     }
 
-    /// Whether a user could read the code and type it.
+    /// Whether a user can read and type the code.
     private static func isPresentable(_ text: WireText) -> Bool {
         guard text.count <= 256 else { return false }
         let isBlank = text.text.unicodeScalars.allSatisfy { $0.properties.isWhitespace }
@@ -60,7 +60,8 @@ package struct DeviceAuthorizationResponse: Sendable, Equatable {
     }
 }
 
-/// What prints an answer goes by this. Whoever has the user code can take the login over until it is finished.
+/// Printing a response uses this mirror. It omits the codes: with the user code, another person could complete the
+/// login.
 extension DeviceAuthorizationResponse: CustomReflectable {
     package var customMirror: Mirror {
         Mirror(
@@ -70,11 +71,11 @@ extension DeviceAuthorizationResponse: CustomReflectable {
     }
 }
 
-/// A provider's address for the user to open.
+/// A provider's address that the user opens.
 enum VerificationURI {
-    /// `text` as an absolute http or https URI. `https://` is put before one that has no scheme, as TIDAL sends it.
-    /// Nil for another scheme, for more than 2048 characters, for a character that no URI has (RFC 3986 §2), and for an
-    /// authority that is empty or names a user: a person is to open this.
+    /// Returns `text` as an absolute http or https URI, with `https://` in front if it has no scheme, as TIDAL sends
+    /// it. Nil for another scheme, for more than 2048 characters, for a character that no URI contains (RFC 3986 §2),
+    /// and for an authority that is empty or contains user information, which could mislead the user.
     static func absolute(_ text: WireText) -> String? {
         guard text.count <= 2048, text.utf8.allSatisfy(isURICharacter) else { return nil }
         let scheme = ["https://", "http://"].first { (scheme: WireText) in
@@ -88,7 +89,7 @@ enum VerificationURI {
         return scheme == nil ? "https://" + text.text : text.text
     }
 
-    /// Whether a scheme stands at the beginning (RFC 3986 §3.1). In `host:8443/path` it is a host and its port.
+    /// Whether the text begins with a scheme (RFC 3986 §3.1). `host:8443/path` begins with a host and its port.
     private static func hasScheme(_ text: WireText) -> Bool {
         let rest = text.utf8.drop { !":/?#".utf8.contains($0) }
         guard rest.first == UInt8(ascii: ":") else { return false }

@@ -1,47 +1,47 @@
-/// When a device login asks next, and when it is over (RFC 8628 §3.5). No clock: the caller says how long the code
-/// still lives, and keeps the two numbers of the state between polls.
+/// Decides when a device login polls next and when it ends (RFC 8628 §3.5). It has no clock: the caller passes the
+/// remaining lifetime of the code, and keeps the two numbers of this state between polls.
 package struct DevicePolling: Sendable, Equatable {
-    /// What came of one poll.
+    /// The outcome of one poll.
     package enum Outcome: Sendable, Equatable {
-        /// A usable token.
+        /// The provider granted a usable token.
         case granted
-        /// An HTTP answer without a usable token, whatever its status.
+        /// An HTTP response without a usable token, whatever its status.
         /// - retryAfter: its `Retry-After`, if it has a readable one.
         case answered(status: Int, TokenErrorResponse, retryAfter: Duration?)
-        /// No answer: the connection could not be made, was lost, or timed out.
+        /// No response: the connection failed, was lost, or timed out.
         case unreachable
     }
 
     package enum Step: Sendable, Equatable {
-        /// Poll again after this; always less than the code still lives.
+        /// Poll again after this time, which is always shorter than the remaining lifetime of the code.
         case wait(Duration)
         case granted
-        /// The code is over after this: at once when the provider says so, else when its life ends, because no poll
-        /// is due before that.
+        /// The code expires after this time: at once when the provider says so, otherwise at the end of its lifetime,
+        /// because no poll is due before that.
         case expired(after: Duration)
         case failed(Failure)
     }
 
-    /// Why there will be no token. Only a new login helps.
+    /// Why no token will be granted. Only a new login helps.
     package enum Failure: Sendable, Equatable {
-        /// The user said no.
+        /// The user refused.
         case authorizationError
-        /// The provider answered with what ends the polling for another reason.
+        /// The provider's response ends the login for another reason.
         case tokenResponseError
     }
 
-    /// What to wait between polls, in seconds: 1...1000000. It only grows.
+    /// Seconds between polls: 1...1000000. The number never decreases.
     package private(set) var intervalSeconds: Int64
-    /// How many polls in a row have failed for a reason that may pass: 0...`BackoffSchedule.retries`.
+    /// The number of consecutive polls that failed for a transient reason: 0...`BackoffSchedule.retries`.
     package private(set) var retries: Int
 
-    /// What one `slow_down` adds, for good (RFC 8628 §3.5).
+    /// One `slow_down` adds this to the interval permanently (RFC 8628 §3.5).
     package static let slowDownSeconds: Int64 = 5
 
     private static let bounds: ClosedRange<Int64> = 1...1_000_000
 
-    /// A login's first state.
-    /// - Parameter interval: what the provider asked for, in whole seconds.
+    /// The initial state of a login.
+    /// - Parameter interval: the interval that the provider asks for, in whole seconds.
     package init(interval: Duration) {
         intervalSeconds = Self.bounded(interval.components.seconds)
         retries = 0
@@ -49,7 +49,7 @@ package struct DevicePolling: Sendable, Equatable {
 
     private static func bounded(_ seconds: Int64) -> Int64 { min(max(seconds, bounds.lowerBound), bounds.upperBound) }
 
-    /// A state that was kept. Nil for numbers that no state has.
+    /// Restores a saved state. Nil for numbers that are out of range.
     package init?(intervalSeconds: Int64, retries: Int) {
         guard Self.bounds.contains(intervalSeconds), (0...BackoffSchedule.retries).contains(retries) else {
             return nil
@@ -60,8 +60,8 @@ package struct DevicePolling: Sendable, Equatable {
 
     package var interval: Duration { .seconds(intervalSeconds) }
 
-    /// What follows a poll.
-    /// - Parameter remaining: how long the code still lives.
+    /// Decides what follows a poll.
+    /// - Parameter remaining: the remaining lifetime of the code.
     package mutating func next(after outcome: Outcome, remaining: Duration) -> Step {
         switch outcome {
         case .granted:
@@ -71,10 +71,10 @@ package struct DevicePolling: Sendable, Equatable {
             return waitForRecovery(nil, remaining)
         case .answered(429, _, let retryAfter):
             retries = 0
-            // A limit on the rate is about the moment; `slow_down` is about this login.
+            // A rate limit applies at the moment; `slow_down` applies to this login.
             return wait(max(retryAfter ?? .zero, interval + .seconds(Self.slowDownSeconds)), remaining)
         case .answered(500..., _, let retryAfter):
-            // Whatever error its body names: a server that fails has decided nothing.
+            // The error in the body does not matter: a failing server has decided nothing.
             return waitForRecovery(retryAfter, remaining)
         case .answered(400...499, let answer, _) where answer.error == "authorization_pending":
             retries = 0
@@ -88,14 +88,14 @@ package struct DevicePolling: Sendable, Equatable {
         case .answered(400...499, let answer, _) where answer.error == "access_denied":
             return .failed(.authorizationError)
         case .answered(400...401, let answer, _) where answer.subStatus == "11003":
-            // TIDAL's way to say that the device code has expired.
+            // TIDAL's way of saying that the device code has expired.
             return .expired(after: .zero)
         case .answered:
             return .failed(.tokenResponseError)
         }
     }
 
-    /// The schedule of retries; once it is used up one interval, and then the schedule anew, until the code expires.
+    /// The waits of the retry schedule, then one interval, then the schedule again, until the code expires.
     private mutating func waitForRecovery(_ retryAfter: Duration?, _ remaining: Duration) -> Step {
         let scheduled: Duration
         if let backoff = BackoffSchedule.standard.wait(before: retries + 1, retryAfter: nil) {
@@ -105,12 +105,12 @@ package struct DevicePolling: Sendable, Equatable {
             retries = 0
             scheduled = interval
         }
-        // Nobody is kept waiting meanwhile, so that the schedule's bound on a provider's wish does not count here.
+        // No caller waits for this poll, so the schedule's limit on `Retry-After` does not apply.
         return wait(max(retryAfter ?? .zero, scheduled), remaining)
     }
 
     private func wait(_ duration: Duration, _ remaining: Duration) -> Step {
-        // At the instant of its expiry the code is over.
+        // The code is expired at the instant of its expiry.
         duration < remaining ? .wait(duration) : .expired(after: max(.zero, remaining))
     }
 }

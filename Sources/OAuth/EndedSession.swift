@@ -1,13 +1,13 @@
-/// That a user's session under a storage key has ended without a logout, and why: told to callers until a user logs in
-/// again or is logged out.
+/// A user's session that ended without a logout, and why. Callers are told this until a user logs in again or logs out.
 package struct EndedSession: Sendable, Equatable {
-    /// Why credentials are gone. The raw values are the causes of `credentials.deauthorized`, and stand in records.
+    /// Why credentials were removed. The raw values are the causes of `credentials.deauthorized` and are stored in
+    /// records.
     package enum Cause: String, Sendable, CaseIterable {
-        /// A caller asked for it.
+        /// A caller asked for a logout.
         case logout
         /// The provider ended the session.
         case revoked
-        /// The token is over and nothing can renew it.
+        /// The token has expired and cannot be renewed.
         case expired
     }
 

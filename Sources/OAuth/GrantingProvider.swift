@@ -1,15 +1,16 @@
 package import ExternalText
 
-/// The provider that granted credentials, as it was known then. It is kept beside them, because a refresh token is sent
-/// to nobody else (RFC 6749 §10.4): another provider could use it at the first one, and its refusal says nothing about
-/// the session.
+/// The provider that granted credentials, as it was configured then. It is stored with the credentials because a
+/// refresh token must not be sent to another provider (RFC 6749 §10.4): the other provider could use the token at the
+/// first one, and its refusal says nothing about the session.
 package struct GrantingProvider: Sendable, Equatable {
-    /// Nil where none was known.
+    /// Nil when the issuer was not known.
     package let issuer: WireText?
-    /// Where the token was asked for. Nil for imported credentials of an issuer whose metadata was not known then.
+    /// The token endpoint that granted the token. Nil for imported credentials of an issuer whose metadata had not been
+    /// fetched.
     package let tokenEndpoint: WireText?
 
-    /// Nil where neither is known.
+    /// Nil when neither is known.
     package init?(issuer: WireText?, tokenEndpoint: WireText?) {
         if issuer == nil, tokenEndpoint == nil { return nil }
         self.issuer = issuer
@@ -22,12 +23,12 @@ package struct GrantingProvider: Sendable, Equatable {
     }
 }
 
-/// Whose refresh tokens a tenant's provider is sent: its own, and those of the addresses that an operator has declared
-/// to be earlier ones of the same provider.
+/// The providers whose refresh tokens may be sent to a tenant's provider: the provider itself, and the addresses that
+/// an operator has declared to be earlier addresses of the same provider.
 package struct AcceptedProviders: Sendable, Equatable {
-    /// The present provider's.
+    /// The issuer of the configured provider.
     package var issuer: WireText?
-    /// The present provider's; nil while only metadata tells it that has not been fetched.
+    /// The token endpoint of the configured provider; nil while only metadata names it that has not been fetched.
     package var tokenEndpoint: WireText?
     package var previousIssuers: [WireText]
     package var previousTokenEndpoints: [WireText]
@@ -42,20 +43,21 @@ package struct AcceptedProviders: Sendable, Equatable {
         self.previousTokenEndpoints = previousTokenEndpoints
     }
 
-    /// What credentials belong to that are taken for the present provider's; nil where it has no address.
+    /// The provider that is recorded for credentials which are taken to be from the configured provider; nil when it
+    /// has no address.
     package var present: GrantingProvider? { GrantingProvider(issuer: issuer, tokenEndpoint: tokenEndpoint) }
 
-    /// What tells two providers apart.
+    /// The attribute by which two providers differ.
     package enum Difference: String, Sendable, CaseIterable {
         case issuer
         case tokenEndpoint = "token_endpoint"
     }
 
-    /// In what the provider that granted credentials is another one; nil where it is accepted.
+    /// The attribute by which the provider that granted credentials differs; nil when its refresh tokens are accepted.
     ///
-    /// A provider that moves its token endpoint under one issuer stays the same, so that the endpoints are compared only
-    /// where one of the two issuers is not known. Texts are compared by their bytes.
-    /// - Parameter granted: nil for credentials that an earlier build stored: they belong to what is configured.
+    /// A provider that moves its token endpoint and keeps its issuer is the same provider. Therefore endpoints are
+    /// compared only when one of the two issuers is not known. Texts are compared by their bytes.
+    /// - Parameter granted: nil for credentials that an earlier build stored; these are accepted.
     package func difference(from granted: GrantingProvider?) -> Difference? {
         guard let granted else { return nil }
         let difference: Difference
@@ -63,7 +65,7 @@ package struct AcceptedProviders: Sendable, Equatable {
             if issuer == theirs { return nil }
             difference = .issuer
         } else if let theirs = granted.tokenEndpoint {
-            // An endpoint that is not known yet is compared before anything is sent to it.
+            // An endpoint that is not known yet will be compared before any token is sent to it.
             guard let tokenEndpoint, tokenEndpoint != theirs else { return nil }
             difference = .tokenEndpoint
         } else {

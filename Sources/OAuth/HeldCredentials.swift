@@ -1,30 +1,30 @@
 package import Cryptography
 package import ExternalText
 
-/// A set of credentials with a token: what a login, a refresh or the client credentials grant left.
+/// Stored credentials with a token: the result of a login, a refresh or the client credentials grant.
 package struct HeldCredentials: Sendable, Equatable {
     /// `user` or `client`.
     package var level: CredentialsLevel
     package var accessToken: SecretBytes
     package var refreshToken: SecretBytes?
-    /// `never` for a token that lives until it is refused.
+    /// `never` for a token that is valid until an API refuses it.
     package var expires: Timestamp
     package var grantedScopes: ScopeSet
     package var userID: WireText?
-    /// What the provider has told of the user, which a refresh is held against.
+    /// The identifiers of the user that the provider has sent. The response to a refresh must not contradict them.
     package var identity = UserIdentity()
     package var obtainedWith: ClientFingerprint
-    /// Nil for credentials that an earlier build stored: they belong to the provider that is configured.
+    /// Nil for credentials that an earlier build stored; they count as granted by the configured provider.
     package var grantedBy: GrantingProvider?
-    /// Before when the refresh token is not to be used, because the provider may still come to a call with its
-    /// predecessor; nil for at once.
+    /// The time before which the refresh token must not be used, because the provider may still process a request with
+    /// the previous refresh token. Nil when it may be used at once.
     package var refreshableFrom: Timestamp?
 
-    /// When the token ends; nil where it does not.
+    /// The expiry of the token; nil when it does not expire.
     package var expiry: Timestamp? { expires == .never ? nil : expires }
 
-    /// Whether a user is logged in by these, as far as is known without asking the provider: without a refresh token
-    /// for as long as the token lives.
+    /// Whether these credentials mean that a user is logged in, as far as this is known without asking the provider.
+    /// Without a refresh token this is true until the token expires.
     package func isLoggedIn(at now: Timestamp) -> Bool {
         level == .user && (refreshToken != nil || expires > now)
     }
@@ -46,14 +46,15 @@ package struct HeldCredentials: Sendable, Equatable {
         self.refreshableFrom = refreshableFrom
     }
 
-    /// Makes credentials of a new grant: a login, a refresh, an upgrade, or the client's.
+    /// Creates credentials from a grant: a login, a refresh, an upgrade, or the client credentials grant.
     ///
-    /// What the answer leaves out is taken from what it replaces: the refresh token stays good (RFC 6749 §6), the
-    /// user is the same, the scopes are those granted before. Scopes that nobody ever named are the requested ones
-    /// (RFC 6749 §5.1: absent means identical). Nothing passes between a user's credentials and the client's.
+    /// Values that the response omits are taken from the replaced credentials: the refresh token stays valid (RFC 6749
+    /// §6), the user is the same, and the scopes are those granted before. If no response has named the scopes, they
+    /// are the requested ones (RFC 6749 §5.1: absent means identical). A user's credentials and the client's take
+    /// nothing from each other.
     /// - Parameters:
-    ///   - server: where they were granted.
-    ///   - requested: the scopes that the request named; nil for the client's.
+    ///   - server: the provider that granted them.
+    ///   - requested: the scopes that the request named; nil means the client's scopes.
     package init(
         granted response: TokenResponse, level: CredentialsLevel, to client: ClientConfiguration,
         by server: AuthorizationServer, requested: ScopeSet? = nil, replacing previous: HeldCredentials? = nil,
@@ -74,22 +75,22 @@ package struct HeldCredentials: Sendable, Equatable {
 }
 
 extension HeldCredentials {
-    /// Whether a refusal that ends a session (`TokenFailure.endsSession`) ended this one, when it was `client` that
-    /// asked for the refresh. What is said to another client than the one that logged the user in is about that
-    /// client. With another secret only `invalid_grant` is about the session: the provider looks at the refresh token
-    /// once it has authenticated the client (RFC 6749 §6), while the other answers may be about the new secret.
+    /// Whether a refusal of a kind that ends sessions (`TokenFailure.endsSession`) ended this session, if `client`
+    /// requested the refresh. A refusal of another client than the one that logged the user in is about that client. If
+    /// the client's secret has changed, only `invalid_grant` is about the session, because the provider examines the
+    /// refresh token after it has authenticated the client (RFC 6749 §6); other refusals may be about the new secret.
     package func isEnded(by answer: TokenErrorResponse, refreshedBy client: ClientFingerprint) -> Bool {
         guard obtainedWith.clientID == client.clientID else { return false }
         return obtainedWith.clientSecretDigest == client.clientSecretDigest || answer.isInvalidGrant
     }
 
-    /// SHA-256 of the refresh token; nil without one.
+    /// SHA-256 of the refresh token; nil without a refresh token.
     package var refreshTokenDigest: [UInt8]? {
         refreshToken.map { $0.withRevealed { SHA256.digest($0) } }
     }
 }
 
 extension TokenErrorResponse {
-    /// Whether the server says that the grant itself is not good, and not the client (RFC 6749 §5.2).
+    /// Whether the server refused the grant itself and not the client (RFC 6749 §5.2).
     package var isInvalidGrant: Bool { error == "invalid_grant" }
 }

@@ -18,7 +18,8 @@ package struct TenantName: Hashable, Sendable, Comparable, CustomStringConvertib
 
     private init(unchecked text: String) { description = text }
 
-    /// The broker's own records stand here. No caller can name it: a tenant name does not begin with a hyphen.
+    /// The tenant of the broker's own records. A request cannot name it, because a tenant name does not begin with a
+    /// hyphen.
     package static let broker = TenantName(unchecked: "-")
 
     package static func < (left: TenantName, right: TenantName) -> Bool {
@@ -26,11 +27,11 @@ package struct TenantName: Hashable, Sendable, Comparable, CustomStringConvertib
     }
 }
 
-/// Names one set of credentials under a tenant: the design's `credentialsStorageKey`. `[A-Za-z0-9._~:@-]{1,200}`.
+/// Identifies one set of credentials of a tenant: the design's `credentialsStorageKey`. `[A-Za-z0-9._~:@-]{1,200}`.
 package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertible {
     package let description: String
 
-    /// What a request means that names none.
+    /// The storage key of a request that names none.
     package static let `default` = StorageKey(unchecked: "default")
 
     /// Nil when `text` is not a storage key.
@@ -42,16 +43,16 @@ package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertib
 
     package init?(_ text: WireText) { self.init(text.text) }
 
-    /// In bytes.
+    /// The longest storage key, in bytes.
     package static let longest = 200
 
-    /// The first index from `start` on whose byte no storage key has; `bytes.count` where there is none.
+    /// The first index, from `start` on, of a byte that a storage key cannot contain; `bytes.count` when there is none.
     package static func end(_ bytes: Span<UInt8>, from start: Int) -> Int {
-        // `-`, `.`, digits and `:`; `@`, letters, `_` and `~`.
+        // The two masks mean `-`, `.`, digits and `:`, and `@`, letters, `_` and `~`.
         ByteRun.end(of: (0x07ff_6000_0000_0000, 0x47ff_fffe_87ff_ffff), bytes, from: start)
     }
 
-    /// Whether this is the storage key with that text.
+    /// Whether the storage key has this text.
     package func isNamed(_ text: Span<UInt8>) -> Bool {
         ByteRun.equal(description.utf8.span, text)
     }
@@ -63,7 +64,7 @@ package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertib
     }
 }
 
-/// One set of credentials in the whole service: every cache, lock and record is keyed by both halves.
+/// Identifies one set of credentials in the whole service. Every cache, lock and record uses both parts as its key.
 package struct CredentialsID: Hashable, Sendable {
     package let tenant: TenantName
     package let storageKey: StorageKey
@@ -73,8 +74,8 @@ package struct CredentialsID: Hashable, Sendable {
         self.storageKey = storageKey
     }
 
-    /// Hashes of sets of credentials of one tenant, also of those that texts name, for look-ups that make no `StorageKey` of
-    /// them. The same within one process, and nobody outside of it can tell which have one hash.
+    /// Hash values of the credentials of one tenant. They can be computed from bytes, so that a look-up need not create
+    /// a `StorageKey`. The seed is random for each process, so that a client cannot choose keys that collide.
     package struct Hashing: Sendable {
         private static let seed = UInt64.random(in: .min ... .max)
         private let ofTenant: UInt64

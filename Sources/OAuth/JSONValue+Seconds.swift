@@ -2,8 +2,8 @@ internal import ExternalText
 internal import JSON
 
 extension JSONValue {
-    /// A number of seconds, or a text of one in decimal digits with or without a fraction, 40 characters at most; nil for
-    /// anything else. A fraction is rounded by the rule, a number beyond a thousand million million taken for that many.
+    /// A number of seconds, or a text of at most 40 characters with a decimal number; nil for other values. A fraction is
+    /// rounded by `rule`. Numbers above 10^15 count as 10^15.
     package func wholeSeconds(_ rule: FloatingPointRoundingRule) -> Int64? {
         switch self {
         case .integer(let seconds): seconds

@@ -1,6 +1,6 @@
 package import Cryptography
 
-/// Proof Key for Code Exchange (RFC 7636), method S256 and no other.
+/// Proof Key for Code Exchange (RFC 7636), only with the method S256.
 package struct PKCE: Sendable, Equatable {
     /// `code_verifier`: 43 characters, 256 bits from the system's random source (§4.1, §7.1).
     package let codeVerifier: SecretBytes

@@ -1,56 +1,60 @@
 package import ExternalText
 
-/// How a kind of provider differs from the next: data, so that no code asks which provider it talks to.
+/// How a kind of provider differs from others. The differences are data, so that code need not compare provider names.
 package struct ProviderPreset: Sendable, Equatable {
-    /// How a client shows who it is at the token endpoint (RFC 7591 §2).
+    /// How a client authenticates at the token endpoint (RFC 7591 §2).
     package enum ClientAuthentication: String, Sendable, CaseIterable {
         case clientSecretBasic = "client_secret_basic"
         case clientSecretPost = "client_secret_post"
-        /// A public client: its identifier alone, in the form.
+        /// A public client, which sends only its identifier, in the form.
         case none
     }
 
-    /// The value of a tenant's `provider`.
+    /// The value of `provider` in a tenant's configuration.
     package let name: String
-    /// What people call the provider; nil where a tenant's addresses tell which one it is.
+    /// The name of the provider for people; nil when a tenant's addresses decide which provider it is.
     package let title: String?
     package let loginServiceBaseURI: String?
     package let authServiceBaseURI: String?
-    /// Where the provider's addresses are the same for everyone and do not stand under such bases.
+    /// The endpoints of a provider whose addresses are the same for all tenants and not below the base URIs.
     package let authorizationEndpoint: String?
     package let tokenEndpoint: String?
-    /// Under the auth service's base URI; nil where the tenant or the provider's metadata has to name the endpoint.
+    /// The path below the auth service's base URI; nil when the tenant or the provider's metadata must name the
+    /// endpoint.
     package let deviceAuthorizationPath: String?
-    /// `sha256/…` digests of which one must be in the verified chain; empty where the provider publishes none.
+    /// `sha256/…` digests, of which the verified chain must contain at least one; empty when the provider publishes
+    /// none.
     package let pinnedCertificates: [String]
-    /// What the method is when neither the tenant nor the provider's metadata names one.
+    /// The method when neither the tenant nor the provider's metadata names one.
     package let clientAuthentication: ClientAuthentication
-    /// The query parameter that carries the login page's language; nil where there is none, and then it is not sent.
+    /// The query parameter for the language of the login page; nil when the provider has none, and the language is then
+    /// not sent.
     package let languageParameter: String?
-    /// The query parameter that carries the address to fill in; nil likewise.
+    /// The query parameter for the email address to fill in; nil when the provider has none, and the address is then
+    /// not sent.
     package let emailParameter: String?
-    /// Whether `client_unique_key` goes out with the authorization request, the code exchange, the device poll and the
-    /// upgrade.
+    /// Whether the authorization request, the code exchange, the device poll and the upgrade contain
+    /// `client_unique_key`.
     package let sendsClientUniqueKey: Bool
-    /// Whether the code exchange, the refresh and the device poll repeat the scopes. RFC 6749 has none in the exchange
-    /// and reads an absent one in a refresh as "the same as granted".
+    /// Whether the code exchange, the refresh and the device poll repeat the scopes. RFC 6749 defines no scope in the
+    /// exchange, and an absent scope in a refresh means the granted scopes.
     package let repeatsScopes: Bool
-    /// Whether client credentials are asked for with the configured scopes.
+    /// Whether a request for client credentials contains the configured scopes.
     package let scopesClientCredentials: Bool
-    /// The lifetime of a token whose answer names none and which is no JWT.
+    /// The lifetime of a token whose response has no lifetime and which is not a JWT.
     package let defaultLifetime: TokenLifetime
-    /// The `grant_type` that moves a session to another client registration; nil where the provider has none.
+    /// The `grant_type` that moves a session to another client registration; nil when the provider has none.
     package let upgradeGrant: String?
-    /// The answers to a refresh that end the session.
+    /// The responses to a refresh that end the session.
     package let sessionEndingAnswers: [RefusalPattern]
-    /// The `error` of a refused refresh that is about the client's registration, and so about all its users at once. Empty
-    /// where the provider's rules have such an answer end the session.
+    /// The `error` values of a refused refresh that are about the client's registration and therefore affect all its
+    /// users at once. Empty when such a response ends the session by the provider's rules.
     package let configurationErrors: [String]
-    /// How long before the access token's expiry a refresh is due already: more than nothing where the refresh token
-    /// dies with the access token.
+    /// How long before the access token's expiry a refresh is due. Positive when the refresh token expires together
+    /// with the access token.
     package let refreshLeadTime: Duration
-    /// For how long after its first use the provider takes a refresh token again, and answers with tokens; nil where that
-    /// is not known.
+    /// For how long after its first use the provider accepts a refresh token again and grants tokens for it; nil when
+    /// that is not known.
     package let reuseGrace: Duration?
 
     private init(
@@ -84,10 +88,10 @@ package struct ProviderPreset: Sendable, Equatable {
         self.reuseGrace = reuseGrace
     }
 
-    /// By which a provider says that this grant is dead (RFC 6749 §5.2). Some send it with 401.
+    /// The responses with which a provider says that the grant is invalid (RFC 6749 §5.2). Some providers send 401.
     private static let deadGrants = refusals([(400, "invalid_grant"), (401, "invalid_grant")])
 
-    /// What RFC 6749 §5.2 calls faults of the client or of its registration.
+    /// The errors that RFC 6749 §5.2 defines for faults of the client or its registration.
     private static let faultsOfClients = ["invalid_client", "unauthorized_client", "unsupported_grant_type"]
 
     private static func refusals(_ pairs: [(status: Int, error: String)]) -> [RefusalPattern] {
@@ -100,7 +104,7 @@ package struct ProviderPreset: Sendable, Equatable {
         loginServiceBaseURI: "https://login.tidal.com",
         authServiceBaseURI: "https://auth.tidal.com/v1",
         deviceAuthorizationPath: "oauth2/device_authorization",
-        // Amazon Root CA 1 to 4: what auth.tidal.com's chain ends in, three of them as backups.
+        // Amazon Root CA 1 to 4: the roots of the chain of auth.tidal.com, of which three are backups.
         pinnedCertificates: [
             "sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI=",
             "sha256/f0KW/FtqTjs108NpYj42SrGvOB2PpxIVM8nWxjPqJGE=",
@@ -114,8 +118,8 @@ package struct ProviderPreset: Sendable, Equatable {
         repeatsScopes: true,
         scopesClientCredentials: false,
         upgradeGrant: "update_client",
-        // TIDAL's Auth design, "Refreshing credentials". 401 invalid_grant is not on its list; TIDAL answers a revoked
-        // refresh token with it.
+        // TIDAL's Auth design, "Refreshing credentials". The design does not list 401 invalid_grant, but TIDAL sends it
+        // for a revoked refresh token.
         sessionEndingAnswers: refusals([
             (400, "unauthorized_client"), (400, "invalid_grant"), (400, "invalid_request"), (401, "access_denied"),
             (401, "invalid_client"), (401, "invalid_grant"),
@@ -124,14 +128,14 @@ package struct ProviderPreset: Sendable, Equatable {
 
     package static let oidc = ProviderPreset(
         name: "oidc",
-        // RFC 6749 §2.3.1: every server must take HTTP Basic.
+        // RFC 6749 §2.3.1: every server must support HTTP Basic.
         clientAuthentication: .clientSecretBasic,
         // OpenID Connect Core §3.1.2.1.
         languageParameter: "ui_locales",
         emailParameter: "login_hint",
         scopesClientCredentials: true)
 
-    /// Spotify's accounts service: one for everybody, and not an OpenID provider.
+    /// Spotify's accounts service, which has one address for all clients and is not an OpenID provider.
     package static let spotify = ProviderPreset(
         name: "spotify",
         title: "Spotify",
@@ -142,8 +146,8 @@ package struct ProviderPreset: Sendable, Equatable {
         emailParameter: nil,
         scopesClientCredentials: false)
 
-    /// Authgear: an OpenID provider under each customer's own issuer. It grants a refresh token only for the scope
-    /// `offline_access`, and takes a client's identifier and secret from the form before it looks at the header.
+    /// Authgear: an OpenID provider with a separate issuer for each customer. It grants a refresh token only for the
+    /// scope `offline_access`, and it reads a client's identifier and secret from the form before the header.
     package static let authgear = ProviderPreset(
         name: "authgear",
         clientAuthentication: .clientSecretPost,

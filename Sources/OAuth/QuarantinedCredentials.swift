@@ -1,9 +1,10 @@
-/// What the provider ended, kept aside so that an operator can put it back: the content of a record of its own.
+/// Credentials of a session that the provider ended, kept in a record of their own so that an operator can restore
+/// them.
 package struct QuarantinedCredentials: Sendable, Equatable {
     package var credentials: HeldCredentials
-    /// When they are thrown away.
+    /// When they are deleted.
     package var until: Timestamp
-    /// When the session ended, and why; nil where an earlier build wrote the record.
+    /// When and why the session ended; nil when an earlier build wrote the record.
     package var session: EndedSession?
 
     package init(credentials: HeldCredentials, until: Timestamp, session: EndedSession? = nil) {

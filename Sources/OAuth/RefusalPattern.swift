@@ -1,14 +1,14 @@
 internal import ExternalText
 
-/// An answer to a refresh by which a provider says that the session is over: data of a preset or of a tenant's
-/// configuration.
+/// A response to a refresh with which a provider says that the session has ended. Presets and tenants configure these.
 package struct RefusalPattern: Sendable, Hashable {
-    /// The HTTP status: one that `isAllowed(status:)` takes.
+    /// The HTTP status, which `isAllowed(status:)` permits.
     package let status: Int
-    /// The answer's `error`; nil for an answer that names none: an empty body, or a JSON object without the member.
+    /// The `error` of the response; nil for a response without one: an empty body, or a JSON object without this
+    /// member.
     package let error: String?
 
-    /// Nil when the status may not end a session, or when `error` is none that an answer could be found to have.
+    /// Nil when a response with this status must not end a session, or when a response cannot have this `error`.
     package init?(status: Int, error: String?) {
         guard Self.isAllowed(status: status), error.map({ ErrorText.presentable(WireText($0)) != nil }) ?? true else {
             return nil
@@ -17,13 +17,14 @@ package struct RefusalPattern: Sendable, Hashable {
         self.error = error
     }
 
-    /// 400...499 without 408 and 429, which are about the moment: the same request may succeed later (RFC 9110
-    /// §15.5.9, RFC 6585 §4).
+    /// 400 to 499 except 408 and 429. These two are transient: the same request may succeed later (RFC 9110 §15.5.9,
+    /// RFC 6585 §4).
     package static func isAllowed(status: Int) -> Bool {
         (400...499).contains(status) && status != 408 && status != 429
     }
 
-    /// A body that cannot be read names no error, and yet it is none without one: a proxy's page ends no session.
+    /// A body that cannot be read does not count as a body without an error, so that an error page of a proxy ends no
+    /// session.
     package func matches(status: Int, _ answer: TokenErrorResponse) -> Bool {
         status == self.status && !answer.isMalformed && answer.error == error
     }

@@ -1,19 +1,19 @@
 internal import ExternalText
 internal import JSON
 
-/// What renewals of one set of credentials have failed with: the content of a record of its own, so that the credentials'
-/// version does not change with it. Of another version of the credentials it says nothing.
+/// The failures of the renewals of one set of credentials. They have a record of their own, so that a failure does not
+/// change the version of the credentials. The record applies to one version of the credentials only.
 package struct RenewalTrouble: Sendable, Equatable {
     /// The failures so far.
     package struct Failure: Sendable, Equatable {
         package var first: Timestamp
         package var last: Timestamp
-        /// The last one's, as callers are told (`BrokerError.Code`).
+        /// The error code of the last failure, as callers get it (`BrokerError.Code`).
         package var code: String
-        /// What the provider called the last one; nil where it gave no name.
+        /// The provider's error code of the last failure; nil when it sent none.
         package var errorCode: String?
-        /// The refusals of the refresh token without a cause, each time that the provider answered; nil where its last
-        /// answer was another.
+        /// The consecutive refusals of the refresh token without a cause; nil when the provider's last response was
+        /// another one.
         package var unexplained: Unexplained?
 
         package init(
@@ -27,11 +27,11 @@ package struct RenewalTrouble: Sendable, Equatable {
         }
     }
 
-    /// Refusals that name no cause.
+    /// Consecutive refusals without a cause.
     package struct Unexplained: Sendable, Equatable {
         package var first: Timestamp
         package var last: Timestamp
-        /// The last one's HTTP status.
+        /// The HTTP status of the last refusal.
         package var status: Int
 
         package init(first: Timestamp, last: Timestamp, status: Int) {
@@ -41,27 +41,27 @@ package struct RenewalTrouble: Sendable, Equatable {
         }
     }
 
-    /// For how long a provider must refuse a refresh token without a cause before the session counts as degraded.
+    /// A session counts as degraded when the provider has refused its refresh token without a cause for this long.
     package static let unexplainedLimit: Duration = .seconds(3600)
 
-    /// Of the credentials.
+    /// The version of the credentials.
     package var version: Int64
     package var failure: Failure?
-    /// Whether listeners were told that the token is about to expire.
-    package var isExpiryTold: Bool
+    /// Whether the event that the token is about to expire has been published.
+    package var isExpiryAnnounced: Bool
 
-    package init(version: Int64, failure: Failure? = nil, isExpiryTold: Bool = false) {
+    package init(version: Int64, failure: Failure? = nil, isExpiryAnnounced: Bool = false) {
         self.version = version
         self.failure = failure
-        self.isExpiryTold = isExpiryTold
+        self.isExpiryAnnounced = isExpiryAnnounced
     }
 
-    /// What goes on from a record as it stands, which says nothing of another version.
-    package init(version: Int64, after standing: RenewalTrouble?) {
-        self = standing.flatMap { $0.version == version ? $0 : nil } ?? RenewalTrouble(version: version)
+    /// Continues from a stored record; a record of another version is ignored.
+    package init(version: Int64, after earlier: RenewalTrouble?) {
+        self = earlier.flatMap { $0.version == version ? $0 : nil } ?? RenewalTrouble(version: version)
     }
 
-    /// Whether the provider has refused the refresh token for an hour in a way that names no cause.
+    /// Whether the provider has refused the refresh token without a cause for at least `unexplainedLimit`.
     package var isDegraded: Bool {
         guard let unexplained = failure?.unexplained else { return false }
         return unexplained.first.duration(to: unexplained.last) >= Self.unexplainedLimit
@@ -73,7 +73,7 @@ extension RenewalTrouble {
     package var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("version", version)
-            json.member("expiry_told", isExpiryTold)
+            json.member("expiry_told", isExpiryAnnounced)
             guard let failure else { return }
             json.member("first", failure.first.milliseconds)
             json.member("last", failure.last.milliseconds)
@@ -86,10 +86,10 @@ extension RenewalTrouble {
         }
     }
 
-    /// Nil when `bytes` are no such record.
+    /// Nil when `bytes` are not such a record.
     package init?(decoding bytes: [UInt8]) {
         guard let json = try? JSONValue(parsing: bytes), let version = json["version"]?.integer else { return nil }
-        self.init(version: version, isExpiryTold: json["expiry_told"]?.bool ?? false)
+        self.init(version: version, isExpiryAnnounced: json["expiry_told"]?.bool ?? false)
         guard let first = json["first"]?.integer, let last = json["last"]?.integer, let code = json["code"]?.string
         else { return }
         failure = Failure(
@@ -103,29 +103,29 @@ extension RenewalTrouble {
     }
 }
 
-/// How a user's session under a storage key stands.
+/// The state of a user's session under a storage key.
 package enum CredentialsState: String, Sendable, CaseIterable {
-    /// A user's credentials are stored, and nothing is known against them.
+    /// A user's credentials are stored, and no problem is known.
     case active
     /// The provider has refused to renew them for an hour without naming a cause.
     case degraded
-    /// The session is over.
+    /// The session has ended.
     case ended
-    /// It is over, and its credentials are kept aside: they can be restored.
+    /// The session has ended, and its credentials are quarantined, so an operator can restore them.
     case quarantined
 }
 
 extension CredentialRecord {
-    /// How the user's session stands, as far as the record and what its renewals have failed with tell; nil where no
-    /// user is logged in and no session was lost.
+    /// The state of the user's session according to the record and its renewal failures. Nil when no user is logged in
+    /// and no session was lost.
     /// - Parameters:
-    ///   - version: the record's.
-    ///   - isAside: whether credentials are kept aside under the same storage key.
-    package func state(version: Int64, trouble: RenewalTrouble?, isAside: Bool = false) -> CredentialsState? {
+    ///   - version: the version of the record.
+    ///   - isQuarantined: whether quarantined credentials are stored under the same storage key.
+    package func state(version: Int64, trouble: RenewalTrouble?, isQuarantined: Bool = false) -> CredentialsState? {
         if held?.level == .user {
             return trouble?.version == version && trouble?.isDegraded == true ? .degraded : .active
         }
-        if session == nil, ended == nil, !isAside { return nil }
-        return isAside ? .quarantined : .ended
+        if session == nil, ended == nil, !isQuarantined { return nil }
+        return isQuarantined ? .quarantined : .ended
     }
 }

@@ -3,13 +3,13 @@ package import HTTPCodec
 
 /// `Retry-After` (RFC 9110 §10.2.3).
 package enum RetryAfter {
-    /// A provider that asks for more by a 429 is asked again after this.
+    /// The longest wait after a 429.
     package static let longest: Duration = .seconds(3600)
-    /// The same for every other status: that a server is in trouble now says little of when it will be well.
+    /// The longest wait after any other status. A failing server cannot know when it will have recovered.
     package static let longestOfFailure: Duration = .seconds(60)
 
-    /// Reads the field of an answer with that status: seconds or an HTTP date. Nil for anything else; a date that is past
-    /// is zero.
+    /// Reads the field of a response with this status: seconds or an HTTP date. Nil for other texts; a date in the past
+    /// means zero.
     package static func parse(_ text: WireText, status: Int, now: Timestamp) -> Duration? {
         let longest = status == 429 ? longest : longestOfFailure
         if !text.isEmpty, text.utf8.allSatisfy(\.isDigit) {
@@ -20,7 +20,8 @@ package enum RetryAfter {
     }
 }
 
-/// The fixed form of an HTTP date (RFC 9110 §5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`. The obsolete forms are not read.
+/// The preferred form of an HTTP date (RFC 9110 §5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`. The obsolete forms are not
+/// read.
 extension HTTPDate {
     private static let months: [WireText] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",

@@ -1,15 +1,16 @@
 package import ExternalText
 
-/// A set of scope tokens (RFC 6749 §3.3), kept sorted: two sets with the same members are equal and read the same.
+/// A set of scope tokens (RFC 6749 §3.3), in sorted order, so that two sets with the same members are equal and have
+/// the same text.
 package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
     package let values: [String]
 
     package static let empty = ScopeSet(unchecked: [])
 
-    /// How many scopes are taken from a provider's list.
+    /// The most scopes that are read from a provider's list.
     private static let longestGrant = 1000
 
-    /// Nil when one of the tokens is empty or holds a character outside `%x21 / %x23-5B / %x5D-7E`.
+    /// Nil when a token is empty or has a character outside `%x21 / %x23-5B / %x5D-7E`.
     package init?(_ tokens: [String]) {
         guard tokens.allSatisfy(Self.isToken) else { return nil }
         self.init(unchecked: tokens)
@@ -19,8 +20,9 @@ package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
         self.init(tokens.map(\.text))
     }
 
-    /// Reads a provider's list: separated by spaces, and by commas as some providers write it. Tokens that the
-    /// grammar does not allow are left out, and so is what follows the first 1000: a grant is not lost over its scopes.
+    /// Reads a provider's list, separated by spaces, or by commas as some providers send it. Tokens that the grammar
+    /// does not allow are ignored, and so are those after the first 1000, because refusing the list would lose the
+    /// grant.
     package init(granted text: WireText) {
         let tokens = text.utf8.split(maxSplits: Self.longestGrant) {
             $0 == UInt8(ascii: " ") || $0 == UInt8(ascii: ",")
@@ -36,7 +38,7 @@ package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
 
     package func isSubset(of other: ScopeSet) -> Bool { Set(values).isSubset(of: other.values) }
 
-    /// As it goes on the wire: separated by single spaces.
+    /// The text in requests: the tokens separated by single spaces.
     package var description: String { values.joined(separator: " ") }
 
     private static func isToken(_ text: String) -> Bool {

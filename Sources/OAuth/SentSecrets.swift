@@ -2,21 +2,21 @@ package import Cryptography
 package import ExternalText
 internal import HTTPCodec
 
-/// The secrets of a request. What its receiver repeats of them in an error's name is not shown to callers, operators and
-/// browsers, none of whom may have them.
+/// The secrets of a request to a provider. An error code in which the provider repeats one of them must not be shown to
+/// callers, operators or browsers.
 package struct SentSecrets: Sendable {
-    /// Each secret in the forms in which it could be repeated.
+    /// Each secret in the encodings in which it could be repeated.
     private let forms: [[UInt8]]
 
-    /// Runs of that many bytes are enough to be told as a part of a longer secret.
+    /// A text that shares this many consecutive bytes with a longer secret counts as repeating it.
     private static let shortestRun = 12
 
-    /// What a request has besides its secrets. A parameter that is not among them counts as a secret.
+    /// The parameters that are not secret. All other parameters count as secrets.
     private static let publicNames: Set<WireText> = [
         "grant_type", "redirect_uri", "scope", "client_id", "client_unique_key", "token_type_hint",
     ]
 
-    /// Those of a request without any.
+    /// For a request without secrets.
     package static let none = SentSecrets([[UInt8]]())
 
     package init(_ secrets: [[UInt8]]) {
@@ -24,7 +24,7 @@ package struct SentSecrets: Sendable {
             .flatMap { secret in
                 [
                     secret, Array(FormEncoding.percentEncode(String(decoding: secret, as: UTF8.self)).utf8),
-                    // The other base64 alphabet is the same in all that `ErrorText` lets pass.
+                    // The two base64 alphabets do not differ in the characters that `ErrorText` permits.
                     Array(Base64URL.encode(secret).utf8),
                 ]
             }
@@ -34,14 +34,14 @@ package struct SentSecrets: Sendable {
         self.init(secrets.map(\.revealedBytes))
     }
 
-    /// Those of a form that was sent.
-    /// - Parameter authorization: the value of the request's `Authorization`.
+    /// The secrets of a form and of the header that was sent with it.
+    /// - Parameter authorization: the value of the request's `Authorization`; nil without that field.
     package init(form: [UInt8], authorization: WireText?) {
         let pairs = (try? FormEncoding.decode(form.span)) ?? []
         var secrets = pairs.filter { !Self.publicNames.contains($0.name) }.map { Array($0.value.utf8) }
         if let credentials = authorization?.split(at: " ", limit: 2).last {
             secrets.append(Array(credentials.utf8.prefix { $0 != UInt8(ascii: "=") }))
-            // RFC 7617 §2 with RFC 6749 §2.3.1: the secret is what stands behind the first colon, percent-encoded.
+            // RFC 7617 §2 with RFC 6749 §2.3.1: the percent-encoded secret follows the first colon.
             if let decoded = Base64.decode(credentials.text) {
                 let encoded = Array(decoded.drop { $0 != UInt8(ascii: ":") }.dropFirst())
                 secrets.append(encoded)
@@ -53,8 +53,8 @@ package struct SentSecrets: Sendable {
         self.init(secrets)
     }
 
-    /// Whether the text has a secret in it, in any of its forms, or of a long one any twelve bytes in a row. Takes time in
-    /// proportion to the secrets' length.
+    /// Whether the text contains a secret in one of its encodings, or twelve consecutive bytes of a longer secret. The
+    /// time is proportional to the length of the secrets.
     package func areRepeated(in text: WireText) -> Bool {
         let text = Array(text.utf8)
         let runs = Set(Self.runs(of: text))
@@ -64,7 +64,7 @@ package struct SentSecrets: Sendable {
         }
     }
 
-    /// Every run of `shortestRun` bytes as a number.
+    /// Each run of `shortestRun` consecutive bytes, as a number.
     private static func runs(of bytes: [UInt8]) -> [UInt128] {
         let mask = UInt128.max >> UInt128(128 - 8 * shortestRun)
         var runs: [UInt128] = []

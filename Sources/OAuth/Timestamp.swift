@@ -1,6 +1,6 @@
 internal import HTTPCodec
 
-/// A point in time: whole milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted.
+/// A point in time: whole milliseconds since 1970-01-01T00:00:00Z, without leap seconds.
 @usableFromInline package struct Timestamp: Comparable, Hashable, Sendable, CustomStringConvertible {
     @usableFromInline package let milliseconds: Int64
 
@@ -8,16 +8,16 @@ internal import HTTPCodec
 
     package init(seconds: Int64) { self.init(milliseconds: seconds * 1000) }
 
-    /// 9999-12-31T23:59:59Z: the last second that RFC 3339 can write.
+    /// 9999-12-31T23:59:59Z, the last second that RFC 3339 can express.
     package static let latest = Timestamp(seconds: 253_402_300_799)
 
-    /// Later than every time that there is: the end of what does not end. It is not written as a time.
+    /// Later than every other time: the expiry of a token that does not expire. It is never written as a time.
     package static let never = Timestamp(milliseconds: .max)
 
     /// Whole seconds since 1970, rounded down.
     package var seconds: Int64 { GregorianDate.floorDivide(milliseconds, by: 1000).quotient }
 
-    /// `duration` later, at most `latest` and at least what 64 bits can count. `never` stays `never`.
+    /// The time `duration` later, limited to `latest` and to what 64 bits can count. `never` stays `never`.
     package func advanced(by duration: Duration) -> Timestamp {
         if self == .never { return self }
         let (seconds, attoseconds) = duration.components
@@ -42,14 +42,14 @@ internal import HTTPCodec
     @usableFromInline package var description: String {
         let (days, secondOfDay) = GregorianDate.floorDivide(seconds, by: 86_400)
         let date = GregorianDate(daysSince1970: days)
-        // Byte by byte: every event and every line of the log bears a time or two.
+        // Written byte by byte, since every event and every log line contains a time or two.
         var text: [UInt8] = []
         text.reserveCapacity(20)
         if (0...9999).contains(date.year) {
             Self.append(date.year / 100, to: &text)
             Self.append(date.year % 100, to: &text)
         } else {
-            // Beyond what RFC 3339 can write.
+            // RFC 3339 cannot express this year.
             text.append(contentsOf: String(date.year).utf8)
         }
         text.append(UInt8(ascii: "-"))
@@ -66,14 +66,14 @@ internal import HTTPCodec
         return String(decoding: text, as: UTF8.self)
     }
 
-    /// Two digits.
+    /// Appends two digits.
     private static func append(_ value: Int64, to text: inout [UInt8]) {
         text.append(UInt8(ascii: "0") + UInt8(truncatingIfNeeded: value / 10))
         text.append(UInt8(ascii: "0") + UInt8(truncatingIfNeeded: value % 10))
     }
 
-    /// Reads RFC 3339 (§5.6): any offset, fractions cut to milliseconds; nil for anything else, leap seconds included,
-    /// and for what lies outside the years 0000 to 9999 in UTC, which `description` could not write.
+    /// Reads RFC 3339 (§5.6) with any offset; fractions are truncated to milliseconds. Nil for other texts, for leap
+    /// seconds, and for times outside the years 0000 to 9999 in UTC, which `description` cannot write.
     package init?(rfc3339 text: String) {
         let bytes = Array(text.utf8)
         func number(_ range: Range<Int>) -> Int64? {

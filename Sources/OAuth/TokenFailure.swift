@@ -1,27 +1,28 @@
 internal import ExternalText
 
-/// What an answer of the token endpoint that is no grant means for the request that got it.
+/// What a response of the token endpoint without a grant means for the request.
 package enum TokenFailure: Sendable, Equatable {
-    /// The provider ended the session: the credentials are set aside and the next level is served.
+    /// The provider ended the session: the credentials are removed and the next lower level is served.
     case endsSession
-    /// Nothing was decided; the same request may succeed later. Tried again by the schedule.
+    /// The provider decided nothing, and the same request may succeed later. It is retried by the schedule.
     case retryable
-    /// The provider asks to be left alone. Not tried again by itself when it refreshes.
+    /// The provider limits the rate of requests. A refresh is then not retried automatically.
     case rateLimited
-    /// The client's registration does not allow what was asked for. Only a change of configuration helps.
+    /// The client's registration does not permit the request. Only a change of the configuration helps.
     case illegalConfiguration
-    /// Refused for a reason that the design does not list. What is held stays as it is.
+    /// The provider refused for a reason that the design does not list. The held credentials stay.
     case unexpected
-    /// An answer that is neither a grant nor an error.
+    /// A response that is neither a grant nor an error.
     case unusable
 
-    /// Total over every grant and status: an unlisted 4xx keeps the session, because a user is logged out only when
-    /// the authorization server says so. A fault of the registration, which hits all users at once, keeps it as well.
+    /// Defined for every grant and status. A 4xx that is not listed keeps the session, because a user is logged out
+    /// only when the authorization server says so. A fault of the registration, which affects all users at once, keeps
+    /// it as well.
     /// - Parameters:
-    ///   - status: the HTTP status, 100...999; 2xx for an answer without a usable token. A status in the body does
-    ///     not count.
-    ///   - sessionEndingAnswers: the answers to a refresh that end a session at this provider.
-    ///   - configurationErrors: the `error` of those that are about the client's registration.
+    ///   - status: the HTTP status, 100...999; 2xx for a response without a usable token. A status in the body does not
+    ///     count.
+    ///   - sessionEndingAnswers: the responses to a refresh that end a session at this provider.
+    ///   - configurationErrors: the `error` values that are about the client's registration.
     /// - Source: TIDAL's Auth design, "Upgrading credentials", "Refreshing credentials", "Client credentials",
     ///   "Standard Login".
     package init(
@@ -29,7 +30,8 @@ package enum TokenFailure: Sendable, Equatable {
         configurationErrors: [String]
     ) {
         switch (grant, status) {
-        // A misconfigured upgrade logs nobody out: whatever the answer, the old credentials stay and it is tried again.
+        // A misconfigured upgrade must not log users out: after any response the old credentials stay and the upgrade
+        // is retried.
         case (.upgrade, _): self = .retryable
         case (_, 500...): self = .retryable
         case (_, 429): self = .rateLimited

@@ -1,16 +1,16 @@
-/// How long a token is taken to live whose answer names no lifetime and which is no JWT that tells its end.
+/// The assumed lifetime of a token whose response has no lifetime and which is not a JWT with an expiry.
 package enum TokenLifetime: Sendable, Equatable {
     case limited(Duration)
-    /// Until the provider or an API refuses it.
+    /// The token is valid until the provider or an API refuses it.
     case unlimited
 
-    /// 1 second to ten years.
+    /// The range of a limited lifetime in seconds: 1 second to ten years.
     package static let seconds: ClosedRange<Int64> = 1...TokenResponse.longestLifetimeSeconds
 
-    /// The same for a token that does end, although it is not known when: an hour where others last.
+    /// This lifetime, for a token that expires at an unknown time: `usual` instead of `unlimited`.
     package var limited: TokenLifetime { self == .unlimited ? .usual : self }
 
-    /// What is assumed where nothing else is said: an hour.
+    /// The lifetime if neither the provider nor the tenant specifies one: an hour.
     package static let usual: TokenLifetime = .limited(.seconds(3600))
 
     /// When a token ends that was granted at `now`.

@@ -2,7 +2,7 @@ package import Cryptography
 internal import ExternalText
 package import HTTPCodec
 
-/// A request to the token endpoint, one case per grant.
+/// A request to the token endpoint, with one case for each grant.
 package enum TokenRequest: Sendable {
     /// RFC 6749 §4.1.3 with RFC 7636 §4.5.
     case authorizationCode(code: SecretBytes, redirectURI: String, codeVerifier: SecretBytes)
@@ -10,13 +10,13 @@ package enum TokenRequest: Sendable {
     case refresh(SecretBytes)
     /// RFC 6749 §4.4.
     case clientCredentials
-    /// Moves the session of a refresh token that another registration obtained to this one (TIDAL's Auth design,
-    /// "Upgrading credentials"). `grantType` is the preset's `upgradeGrant`.
+    /// Moves the session of a refresh token that another registration obtained to this registration (TIDAL's Auth
+    /// design, "Upgrading credentials"). `grantType` is the preset's `upgradeGrant`.
     case upgrade(SecretBytes, grantType: String)
     /// One poll of a device login (RFC 8628 §3.4).
     case deviceCode(SecretBytes)
 
-    /// What was asked for, by a name for metrics and the log.
+    /// The kind of request, named for metrics and the log.
     package enum Grant: String, Sendable, CaseIterable {
         case authorizationCode = "authorization_code"
         case refreshToken = "refresh_token"
@@ -24,7 +24,7 @@ package enum TokenRequest: Sendable {
         case upgrade
         case deviceCode = "device_code"
 
-        /// Whether a provider that rotates takes the refresh token away with the answer.
+        /// Whether a provider that rotates refresh tokens invalidates the sent token with its response.
         package var spendsRefreshToken: Bool { self == .refreshToken || self == .upgrade }
     }
 
@@ -38,7 +38,7 @@ package enum TokenRequest: Sendable {
         }
     }
 
-    /// As it goes on the wire.
+    /// The value of `grant_type`.
     private var grantType: String {
         switch self {
         case .authorizationCode: "authorization_code"
@@ -49,13 +49,13 @@ package enum TokenRequest: Sendable {
         }
     }
 
-    /// The form to POST and the value of `Authorization`, if the client authenticates by it.
+    /// The form to send, and the value of `Authorization` if the client authenticates with that header.
     package func form(
         for client: ClientConfiguration, at server: AuthorizationServer
     ) -> (pairs: [FormEncoding.Pair], authorization: String?) {
         var pairs: [FormEncoding.Pair] = [.init("grant_type", grantType)]
         let preset = server.preset
-        // RFC 6749 §3.3: a scope has one name at least, so that a client without any sends none.
+        // RFC 6749 §3.3: a scope has at least one name, so a client without scopes must send none.
         let scopes: [FormEncoding.Pair] =
             client.scopes.isEmpty ? [] : [FormEncoding.Pair("scope", client.scopes.description)]
         let uniqueKey = preset.sendsClientUniqueKey ? client.clientUniqueKey : nil
@@ -73,7 +73,7 @@ package enum TokenRequest: Sendable {
             if preset.scopesClientCredentials { pairs += scopes }
         case .upgrade(let refreshToken, _):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
-            // The new registration's: what the session is moved to.
+            // The scopes of the new registration, to which the session is moved.
             pairs += scopes
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         case .deviceCode(let deviceCode):
@@ -86,10 +86,10 @@ package enum TokenRequest: Sendable {
     }
 }
 
-/// Adds a client's identity to a form (RFC 6749 §2.3.1).
+/// Adds a client's authentication to a form (RFC 6749 §2.3.1).
 package enum ClientAuthenticator {
-    /// Returns the value of `Authorization` where the method wants one. A client without a secret is public: its
-    /// identifier goes in the form, whatever the method.
+    /// Returns the value of `Authorization` if the method uses that header. A client without a secret is public: its
+    /// identifier is sent in the form, whatever the method.
     package static func authenticate(
         _ client: ClientConfiguration, by method: ProviderPreset.ClientAuthentication,
         into pairs: inout [FormEncoding.Pair]
@@ -100,8 +100,8 @@ package enum ClientAuthenticator {
         }
         switch method {
         case .clientSecretBasic:
-            // Both halves are form-encoded first (RFC 6749 §2.3.1, Appendix B), so a colon or a percent sign in
-            // either survives.
+            // Both parts are form-encoded first (RFC 6749 §2.3.1, Appendix B), so that a colon or a percent sign in
+            // them survives.
             let user = FormEncoding.percentEncode(client.clientID.text)
             let password = FormEncoding.percentEncode(secret.revealedText)
             return "Basic " + Base64.encode(Array("\(user):\(password)".utf8))

@@ -2,27 +2,29 @@ package import Cryptography
 package import ExternalText
 package import JSON
 
-/// A successful answer of the token endpoint (RFC 6749 §5.1), read leniently where strictness would cost a session.
+/// A successful response of the token endpoint (RFC 6749 §5.1). It is read leniently where strictness would lose a
+/// session.
 package struct TokenResponse: Sendable, Equatable {
     package let accessToken: SecretBytes
-    /// Nil when the answer has none, or an empty one: the one that is held stays good (RFC 6749 §6).
+    /// Nil when the response has none or an empty one: the held refresh token then stays valid (RFC 6749 §6).
     package let refreshToken: SecretBytes?
-    /// Nil when the answer names no lifetime that can be read and the token does not tell.
+    /// Nil when the response has no readable lifetime and the token contains none.
     package let expires: Timestamp?
-    /// Whether the answer names a lifetime that is no number of seconds, and the token does not tell: it ends, and it is
-    /// not known when.
+    /// Whether the response has a lifetime that is not a number of seconds, and the token contains none. The token then
+    /// expires at an unknown time.
     package let hasUnreadableLifetime: Bool
     /// Nil when the answer names none.
     package let scopes: ScopeSet?
     package let userID: WireText?
-    /// The names behind `userID`, by their kinds.
+    /// The identifiers from which `userID` is taken, by their kind.
     package let identity: UserIdentity
 
-    /// Longer lifetimes are taken for this one: ten years, beyond any real token and far from arithmetic's edge.
+    /// The longest lifetime: ten years. Longer ones are cut to this, which is beyond every real token and safe from
+    /// overflow.
     package static let longestLifetimeSeconds: Int64 = 315_360_000
 
-    /// Nil when there is no usable token in `body`: not JSON, no `access_token`, a type other than Bearer, or a
-    /// refresh token that is no text.
+    /// Nil when `body` has no usable token: it is not JSON, it has no `access_token`, its type is not Bearer, or its
+    /// refresh token is not a text.
     package init?(body: [UInt8], askedAt now: Timestamp) {
         guard let json = try? JSONValue(parsing: body), case .object(let members) = json,
             let token = members["access_token"]?.string, TokenText.isSendable(token)
@@ -38,8 +40,7 @@ package struct TokenResponse: Sendable, Equatable {
         default: return nil
         }
         accessToken = SecretBytes(utf8: token.text)
-        // Refusing an answer whose lifetime cannot be read would throw away a refresh token that has replaced the one we
-        // hold.
+        // Refusing a response with an unreadable lifetime would lose a refresh token that has replaced the held one.
         let lifetime = members["expires_in"] ?? .null
         expires =
             lifetime.wholeSeconds(.down).map {
@@ -63,7 +64,7 @@ package struct TokenResponse: Sendable, Equatable {
         userID = identity.userID ?? identity.subject
     }
 
-    /// The `exp` claim of a token that is a JWT; nil for any other.
+    /// The `exp` claim of a JWT; nil for other tokens.
     package static func expiry(ofToken token: WireText) -> Timestamp? {
         JSONWebToken.payload(of: token)?["exp"]?.wholeSeconds(.down).map {
             Timestamp(seconds: min(max($0, 0), Timestamp.latest.seconds))
@@ -71,43 +72,44 @@ package struct TokenResponse: Sendable, Equatable {
     }
 }
 
-/// What may stand in an `Authorization: Bearer` field (RFC 6750 §2.1), less strictly: any visible ASCII.
+/// Text that may be sent in an `Authorization: Bearer` field (RFC 6750 §2.1). Every visible ASCII character is allowed,
+/// which is more than the RFC allows.
 package enum TokenText {
     package static func isSendable(_ text: WireText) -> Bool {
         !text.isEmpty && text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
     }
 }
 
-/// The claims of a JWT (RFC 7519), unverified: for hints such as a lifetime, never for a decision about trust. Tokens
-/// that are read this way came straight from the token endpoint over a verified connection.
+/// The unverified claims of a JWT (RFC 7519). They serve as hints such as a lifetime, never for decisions about trust.
+/// The tokens come directly from the token endpoint over a verified connection.
 package enum JSONWebToken {
     package static func payload(of token: WireText) -> [WireText: JSONValue]? {
-        // One part more than a JWT has tells that it is none.
+        // A fourth part shows that the token is not a JWT.
         let parts = token.split(at: ".", limit: 4)
         guard parts.count == 3, let bytes = Base64URL.decode(parts[1].text) else { return nil }
         return (try? JSONValue(parsing: bytes))?.object
     }
 }
 
-/// An error answer of the token endpoint: RFC 6749 §5.2, with TIDAL's `sub_status` in either of its spellings.
+/// An error response of the token endpoint: RFC 6749 §5.2, with TIDAL's `sub_status` in both of its spellings.
 package struct TokenErrorResponse: Sendable, Equatable {
-    /// `error`, or nil where there is none that `ErrorText` lets pass. What rules go by; what is shown is `errorCode`.
+    /// The `error` member; nil when there is none that `ErrorText` permits. Decisions use this; `errorCode` is shown.
     package let error: String?
-    /// The same of the `sub_status`; what is shown of it is `shownSubStatus`.
+    /// The `sub_status` member. Decisions use this; `shownSubStatus` is shown.
     package let subStatus: String?
     private let shownError: String?
-    /// The `sub_status`, or `withheld` in the place of one that repeats a secret.
+    /// The `sub_status`, or `withheld` if it repeats a secret of the request.
     package let shownSubStatus: String?
-    /// What to call the refusal by: `error`, or else the `sub_status`. `withheld` stands for one that repeats a secret.
+    /// The name of the refusal: `error`, otherwise `sub_status`, or `withheld` if it repeats a secret of the request.
     package var errorCode: String? { shownError ?? shownSubStatus }
-    /// Whether it cannot be said what the body names: it is neither empty nor a JSON object whose `error`, if it has
-    /// one, is fit to be repeated. Where this is false, an `error` of nil means that the provider named none.
+    /// Whether the body cannot be understood: it is neither empty nor a JSON object whose `error`, if present, may be
+    /// shown. If this is false, an `error` of nil means that the provider sent none.
     package let isMalformed: Bool
-    /// Whether the body can be an authorization server's: it is empty or a JSON object.
+    /// Whether the body may be from an authorization server: it is empty or a JSON object.
     package let isReadable: Bool
 
-    /// Never fails: a body that says nothing is an error without a name.
-    /// - Parameter sent: what the request told the provider that nobody else may see.
+    /// Never fails: a body that cannot be understood is an error without a name.
+    /// - Parameter sent: the secrets of the request.
     package init(body: [UInt8], answering sent: SentSecrets) {
         let json = try? JSONValue(parsing: body)
         isReadable = body.isEmpty || json?.object != nil

@@ -1,9 +1,9 @@
 package import ExternalText
 
-/// By what names a provider has told who a user is. A name of one kind is not compared with a name of the other: the same
-/// person can have two.
+/// The identifiers with which a provider has named a user. Identifiers of different kinds are not compared, because one
+/// user can have both.
 package struct UserIdentity: Sendable, Equatable {
-    /// The member `user_id` of a token answer.
+    /// The member `user_id` of a token response.
     package var userID: WireText?
     /// `sub` of an ID token.
     package var subject: WireText?
@@ -13,28 +13,29 @@ package struct UserIdentity: Sendable, Equatable {
         self.subject = subject
     }
 
-    /// Of credentials from elsewhere, and of those that an earlier build stored.
+    /// True for imported credentials and for those that an earlier build stored.
     package var isUnknown: Bool { userID == nil && subject == nil }
 
-    /// The same with what was told before where this has no name.
+    /// This identity, with the earlier identifiers where it has none.
     func completed(by earlier: UserIdentity?) -> UserIdentity {
         UserIdentity(userID: userID ?? earlier?.userID, subject: subject ?? earlier?.subject)
     }
 }
 
 extension HeldCredentials {
-    /// Whether the answer to a refresh of these credentials is about another user. An answer that names none is not.
+    /// Whether the response to a refresh of these credentials is about another user. False when the response names no
+    /// user.
     package func isOfOtherUser(than response: TokenResponse) -> Bool {
         differs(from: response.identity, response.userID)
     }
 
-    /// Whether these credentials are another user's, where the one is the successor of the other.
+    /// Whether these credentials are another user's than the credentials that replace them.
     package func isOfOtherUser(than successor: HeldCredentials) -> Bool {
         successor.level == .user && differs(from: successor.identity, successor.userID)
     }
 
-    /// Whether the answer to a refresh of these credentials tells a subject that cannot be compared with the name that
-    /// they came with, because it is not known of what kind that one is.
+    /// Whether the response to a refresh of these credentials has a subject that cannot be compared with their user ID,
+    /// because the kind of that ID is not known.
     package func learnsSubject(from response: TokenResponse) -> Bool {
         guard level == .user, identity.isUnknown, let userID, response.identity.userID == nil else { return false }
         return response.identity.subject.map { $0 != userID } ?? false
@@ -42,12 +43,12 @@ extension HeldCredentials {
 
     private func differs(from other: UserIdentity, _ otherUserID: WireText?) -> Bool {
         guard level == .user else { return false }
-        // The subject is the name that a provider never gives to another person (OpenID Connect Core §2).
+        // A provider never assigns a subject to another user (OpenID Connect Core §2).
         if let own = identity.subject, let theirs = other.subject { return own != theirs }
         if let own = identity.userID, let theirs = other.userID { return own != theirs }
-        // Where it is not known of what kind a name is, it is compared with every name of the other side if a `user_id`
-        // is among them. A subject alone may be a further name of the same person, and of two names of unknown kinds
-        // the one may be a `user_id` and the other a subject: a difference logs nobody out.
+        // An identifier of unknown kind is compared with all identifiers of the other side, if these include a `user_id`.
+        // A subject alone may be a second identifier of the same user. Two identifiers of unknown kind may be a `user_id`
+        // and a subject of one user, so a difference between them must not log the user out.
         guard identity.isUnknown != other.isUnknown else { return false }
         if !other.isUnknown, other.userID == nil { return false }
         if !identity.isUnknown, identity.userID == nil { return false }

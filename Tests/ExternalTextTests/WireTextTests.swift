@@ -3,17 +3,17 @@ import ExternalText
 import Testing
 
 struct `Text from outside` {
-    // é as one scalar, and as two.
+    // é as one scalar and as two scalars.
     private static let composed: WireText = "\u{e9}"
     private static let decomposed: WireText = "e\u{301}"
 
-    @Test func `two spellings of a text are two texts`() {
+    @Test func `two spellings of a text are different texts`() {
         #expect(Self.composed != Self.decomposed)
         #expect(Set([Self.composed, Self.decomposed]).count == 2)
         #expect(Self.composed.text == Self.decomposed.text, "for String they are one")
     }
 
-    @Test func `equal bytes are equal and hash alike, whatever their number`() {
+    @Test func `texts of equal bytes are equal and have equal hashes, whatever their length`() {
         for count in 0...33 {
             let one = WireText(String(repeating: "x", count: count))
             let other = WireText([UInt8](repeating: UInt8(ascii: "x"), count: count))
@@ -42,7 +42,7 @@ struct `Text from outside` {
         ("Bearer", "bEARER", true), ("@", "`", false), ("[", "{", false), ("\u{212a}", "k", false), ("a", "ab", false),
         ("\u{c9}", "\u{e9}", false), ("Z", "z", true), ("A", "a", true),
     ])
-    func `case is that of ASCII`(one: String, other: String, isEqual: Bool) {
+    func `only the case of ASCII letters is ignored`(one: String, other: String, isEqual: Bool) {
         #expect(WireText(one).equalsIgnoringCase(WireText(other)) == isEqual)
         #expect((WireText(one).lowercased == WireText(other).lowercased) == isEqual)
     }
@@ -51,7 +51,7 @@ struct `Text from outside` {
         ("", 0, ""), ("abc", 0, ""), ("abc", 2, "ab"), ("abc", 3, "abc"), ("abc", 4, "abc"), ("a\u{e9}", 2, "a"),
         ("a\u{e9}", 3, "a\u{e9}"), ("\u{10000}x", 3, ""), ("\u{10000}x", 4, "\u{10000}"),
     ])
-    func `a beginning has whole scalars`(text: String, count: Int, prefix: String) {
+    func `a prefix has whole scalars`(text: String, count: Int, prefix: String) {
         #expect(WireText(text).prefix(count) == WireText(prefix))
     }
 
@@ -59,7 +59,7 @@ struct `Text from outside` {
         ("", Int.max, [""]), ("a", .max, ["a"]), (",", .max, ["", ""]), ("a,b,c", .max, ["a", "b", "c"]),
         ("a,b,c", 2, ["a", "b,c"]), ("a,b,c", 1, ["a,b,c"]), (",\u{301},", .max, ["", "\u{301}", ""]),
     ])
-    func `a text is split at a character of ASCII`(text: String, limit: Int, parts: [String]) {
+    func `a text is split at an ASCII character`(text: String, limit: Int, parts: [String]) {
         #expect(WireText(text).split(at: ",", limit: limit).map(\.text) == parts)
     }
 
@@ -68,7 +68,7 @@ struct `Text from outside` {
         #expect(WireText(text).trimmed == WireText(trimmed))
     }
 
-    @Test func `bytes that are no UTF-8 make no text`() {
+    @Test func `bytes that are not UTF-8 are refused`() {
         #expect(WireText(validating: [0x61, 0xff].span) == nil)
         #expect(WireText(validating: [0x65, 0xcc, 0x81].span) == Self.decomposed)
     }
@@ -76,7 +76,7 @@ struct `Text from outside` {
     private enum Choice: String, CaseIterable { case one, two }
 
     @Test(arguments: [("one", true), ("two", true), ("", false), ("on", false), ("one\u{301}", false)])
-    func `a choice is found by the bytes of its name`(text: String, isFound: Bool) {
+    func `a case is found by the bytes of its raw value`(text: String, isFound: Bool) {
         #expect((Choice(WireText(text))?.rawValue == text) == isFound)
     }
 }

@@ -3,7 +3,7 @@ import ExternalText
 import JSON
 import Testing
 
-/// Reading and writing JSON takes time in proportion to its size, whatever is in it.
+/// The time for reading and writing JSON is proportional to its size, whatever it contains.
 struct `Cost of JSON` {
     private static let inputs: [(name: String, make: @Sendable (Int) -> String)] = [
         ("marks in a name", { "{\"\(HostileText.marks($0))\":1}" }),
@@ -13,7 +13,8 @@ struct `Cost of JSON` {
         (
             "members that differ in their last mark",
             { size in
-                // So many that the steps in which a table grows, and the depth of sorting, weigh the same in both sizes.
+                // There are so many names that the growth steps of a table and the depth of sorting weigh the same in
+                // both sizes.
                 let names = (0..<size / 128).map { HostileText.marks(100) + "\($0)" }
                 return "{" + names.map { "\"\($0)\":1" }.joined(separator: ",") + "}"
             }
@@ -60,7 +61,7 @@ struct `Cost of JSON` {
             (try? JSONValue(parsing: Array(make($0).utf8))) ?? .null
         } _: {
             var writer = JSONWriter()
-            // A value that could not be read takes too little time to be measured alone.
+            // A value that is refused takes too little time to be measured alone.
             for _ in 0..<100 { writer.integer(1) }
             writer.value($0)
         }
@@ -68,7 +69,7 @@ struct `Cost of JSON` {
     }
 
     @Test(arguments: [(127, true), (128, true), (129, false)])
-    func `a name may have so many bytes as the reader is told`(count: Int, isRead: Bool) throws {
+    func `a name may have as many bytes as the limit`(count: Int, isRead: Bool) throws {
         let name = String(repeating: "n", count: count)
         let text = Array("{\"a\":{\"\(name)\":1}}".utf8)
         if isRead {

@@ -4,24 +4,24 @@ import Foundation
 import JSON
 import Testing
 
-/// What a strict reader of RFC 8259 makes of each thing that the RFC says, and that it reads as Foundation's does.
+/// Tests each rule of RFC 8259, and that the reader agrees with Foundation's.
 @Suite struct `JSON reader` {
     private static func parse(_ text: String) -> Result<JSONValue, JSONValue.Fault> {
         Result { () throws(JSONValue.Fault) in try JSONValue(parsing: Array(text.utf8)) }
     }
 
-    /// Each with what it is read as; nil for what no reader may take.
+    /// Each text with its value; nil for a text that a reader must refuse.
     @Test(
         arguments: [
-            // §2, white space: four characters and no others, between tokens and around the text.
+            // §2, white space: exactly four characters, between tokens and around the text.
             ("\t\n\r 1\t\n\r ", JSONValue.integer(1)), ("\u{b}1", nil), ("\u{c}1", nil), ("\u{a0}1", nil),
             ("\u{2028}1", nil),
             ("1\u{85}", nil), (" [ 1 ,\t2\n,\r3 ] ", .array([.integer(1), .integer(2), .integer(3)])),
             (" { \"a\" : 1 , \"b\" : 2 } ", .object(["a": .integer(1), "b": .integer(2)])),
-            // §3, literals: lower case, whole.
+            // §3, literals: in lower case and complete.
             ("true", .bool(true)), ("TRUE", nil), ("tru", nil), ("truee", nil), ("true1", nil), ("false", .bool(false)),
             ("fals", nil), ("null", .null), ("nil", nil), ("nul l", nil), ("undefined", nil),
-            // §4 and §5, commas and colons: between values, one each.
+            // §4 and §5, commas and colons: exactly one between values.
             ("[1,2]", .array([.integer(1), .integer(2)])), ("[1,,2]", nil), ("[,1]", nil), ("[1,]", nil),
             ("[1;2]", nil),
             ("[1:2]", nil), ("[\"a\":1]", nil), ("[]]", nil), ("[}", nil), ("[", nil), ("]", nil), ("{}}", nil),
@@ -46,7 +46,7 @@ import Testing
             ("1e-400", .integer(0)), ("5e-324", .number(.leastNonzeroMagnitude)),
             ("1.7976931348623157e308", .number(.greatestFiniteMagnitude)),
             ("1.7976931348623159e308", nil),
-            // Integers at the edges of what 64 bits and what a double can tell apart.
+            // Integers at the limits of 64 bits and of a double's exact integers.
             ("9223372036854775807", .integer(.max)), ("9223372036854775808", .number(0x1p63)),
             ("-9223372036854775808", .integer(.min)), ("-9223372036854775809", .number(-0x1p63)),
             ("9007199254740993", .integer(9_007_199_254_740_993)),
@@ -56,7 +56,7 @@ import Testing
             ("1e18", .number(1e18)),
             ("0.1", .number(0.1)), ("0.30000000000000004", .number(0.30000000000000004)),
             ("123456789.125", .number(123456789.125)),
-            // §7, strings: what must be escaped, what may be, and nothing else.
+            // §7, strings: characters that must be escaped, and all allowed escapes.
             (#""\"\\\/\b\f\n\r\t""#, .string("\"\\/\u{8}\u{c}\n\r\t")), (#""/""#, .string("/")), (#""\'""#, nil),
             (#""\0""#, nil),
             (#""\a""#, nil), (#""\v""#, nil), (#""\x41""#, nil), (#""\U0041""#, nil), (#""\u{41}""#, nil),
@@ -72,32 +72,32 @@ import Testing
             ("\"\u{7f}\"", .string("\u{7f}")), ("\"\u{20}\"", .string(" ")), ("\"\u{1f}\"", nil), ("\"\n\"", nil),
             ("\"\t\"", nil),
             ("\"\u{2028}\u{2029}\"", .string("\u{2028}\u{2029}")), ("\"é€😀\"", .string("é€😀")),
-            // §8.2, surrogates: pairs, in their order, and both by escapes.
+            // §8.2, surrogates: pairs in their order, both halves as escapes.
             (#""\ud83d\ude00""#, .string("😀")), (#""\uD83D\uDE00""#, .string("😀")),
             (#""\ud800\udc00""#, .string("\u{10000}")),
             (#""\udbff\udfff""#, .string("\u{10ffff}")), (#""\ud83d""#, nil), (#""\ude00""#, nil), (#""\ud83dx""#, nil),
             (#""\ud83d\n""#, nil), (#""\ud83d\u0041""#, nil), (#""\ud83d\ud83d""#, nil), (#""\ude00\ud83d""#, nil),
             (#""\ud83d\ud83d\ude00""#, nil), (#""\ud83d\"#, nil), (#""\ud83d\u"#, nil), (#""\ud83d\ude0""#, nil),
             (#"{"\ud83d":1}"#, nil),
-            // One value, and nothing after it.
+            // Exactly one value.
             ("", nil), (" ", nil), ("1,", nil), ("1,2", nil), ("{}{}", nil), ("1 //", nil), ("/**/1", nil), ("#", nil),
             ("\u{0}", nil), ("1\u{0}", nil), ("[1]\u{1a}", nil),
         ] as [(String, JSONValue?)])
-    func `reads what the RFC says and nothing else`(text: String, value: JSONValue?) {
+    func `reads the texts that the RFC allows and no others`(text: String, value: JSONValue?) {
         #expect(Self.parse(text) == value.map { .success($0) } ?? .failure(.malformed))
     }
 
     @Test(
         arguments: [
-            // RFC 3629 §3 and §10: continuations without a lead, leads without continuations, overlong forms, surrogates,
-            // beyond the last scalar, bytes that never occur.
+            // RFC 3629 §3 and §10: continuation bytes without a lead, leads without continuation bytes, overlong forms,
+            // surrogates, values above the last scalar, bytes that never occur.
             [0x80], [0xbf], [0xc3], [0xc3, 0x28], [0xe2, 0x82], [0xe2, 0x28, 0xa1], [0xf0, 0x9f, 0x98],
             [0xf0, 0x28, 0x8c, 0xbc],
             [0xc0, 0x80], [0xc0, 0xaf], [0xc1, 0xbf], [0xe0, 0x80, 0xaf], [0xe0, 0x9f, 0xbf], [0xf0, 0x80, 0x80, 0xaf],
             [0xf0, 0x8f, 0xbf, 0xbf], [0xed, 0xa0, 0x80], [0xed, 0xbf, 0xbf], [0xed, 0xa0, 0xbd, 0xed, 0xb8, 0x80],
             [0xf4, 0x90, 0x80, 0x80], [0xf5, 0x80, 0x80, 0x80], [0xf8, 0x88, 0x80, 0x80, 0x80], [0xfe], [0xff],
         ] as [[UInt8]])
-    func `takes no bytes that are not UTF-8, wherever they stand`(bytes: [UInt8]) {
+    func `refuses bytes that are not UTF-8, wherever they stand`(bytes: [UInt8]) {
         let quote = [UInt8(ascii: "\"")]
         let texts: [[UInt8]] = [
             bytes, quote + bytes + quote, quote + Array("é".utf8) + bytes + quote,
@@ -119,7 +119,7 @@ import Testing
         #expect(((try? JSONValue(parsing: bytes)) == .integer(1)) == isRead)
     }
 
-    @Test func `a fault before a repetition is what is told`() {
+    @Test func `a fault before a repeated member is reported`() {
         #expect(Self.parse(#"{"a" 1,"a":2}"#) == .failure(.malformed))
         #expect(Self.parse(#"[{"b":{"c":[0,{"d":1,"d"#) == .failure(.malformed))
         #expect(Self.parse(#"[{"b":{"c":[0,{"d":1,"d":"#) == .failure(.malformed))
@@ -129,7 +129,7 @@ import Testing
 
     // MARK: Foundation's reader
 
-    /// As Foundation decodes it.
+    /// A value as Foundation decodes it.
     private struct Decoded: Decodable {
         let value: JSONValue
 
@@ -153,7 +153,8 @@ import Testing
         }
     }
 
-    /// Where the readers may differ: integers in the spelling of a fraction, which Foundation computes in decimal.
+    /// Whether the values agree. They may differ for integers in the spelling of a fraction, which Foundation computes
+    /// in decimal.
     private static func agree(_ ours: JSONValue, _ theirs: JSONValue) -> Bool {
         switch (ours, theirs) {
         case (.number(let number), .integer(let integer)): number.magnitude >= 0x1p53 && number == Double(integer)
@@ -170,7 +171,7 @@ import Testing
         try? JSONDecoder().decode(Decoded.self, from: Data(text)).value
     }
 
-    /// Texts by the grammar, with all the freedom that it leaves.
+    /// Generates texts that use all the freedom of the grammar.
     private struct Generator {
         var random: SplitMix
 
@@ -244,10 +245,10 @@ import Testing
         }
     }
 
-    /// What Foundation refuses is refused. The reverse does not hold: Foundation takes a comma after the last element,
-    /// repeated members, and other encodings.
+    /// Texts that Foundation refuses must be refused. The reverse does not hold: Foundation accepts a comma after the
+    /// last element, repeated members, and other encodings.
     @Test(arguments: 0..<20 as Range<UInt64>)
-    func `takes no damaged text that Foundation refuses`(seed: UInt64) {
+    func `refuses damaged texts that Foundation refuses`(seed: UInt64) {
         var generator = Generator(random: SplitMix(state: seed &+ 1000))
         var taken = 0
         for _ in 0..<400 {

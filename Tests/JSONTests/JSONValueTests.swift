@@ -111,12 +111,12 @@ import Testing
         #expect(throws: JSONValue.Fault.tooDeep) { try Self.parse(String(repeating: "[", count: depth)) }
     }
 
-    @Test func `brackets in strings are no nesting`() throws {
+    @Test func `brackets in strings do not count as nesting`() throws {
         let text = "\"" + String(repeating: "[", count: 100) + "\""
         #expect(try Self.parse(text).text?.count == 100)
     }
 
-    @Test func `neighbours are no nesting`() throws {
+    @Test func `values next to each other do not count as nesting`() throws {
         let text = "[" + Array(repeating: "[[]]", count: 100).joined(separator: ",") + "]"
         #expect(try Self.parse(text).array?.count == 100)
     }
@@ -130,21 +130,22 @@ import Testing
         (#"{"":1,"":2}"#, "/"), (#"{"a/b":1,"a\/b":2}"#, "/a~1b"), (#"{"a~b":1,"a~b":2}"#, "/a~0b"),
         (#"{"\ud83d\ude00":1,"😀":2}"#, "/😀"), (#"{"a":{"a":1},"a":2}"#, "/a"), (#"{"\n":1,"\u000a":2}"#, "/\n"),
     ])
-    func `a repeated member is refused and pointed at`(text: String, pointer: String) {
+    func `a repeated member is refused with a pointer to it`(text: String, pointer: String) {
         #expect(throws: JSONValue.Fault.repeatedMember(pointer: pointer)) { try Self.parse(text) }
     }
 
     @Test(arguments: [
         #"{"a":"a"}"#, #"{"a":1,"b":"a"}"#, #"[{"a":1},{"a":2}]"#, #"{"a":{"a":{"a":1}}}"#, #"{"a":1,"A":2}"#,
         #"{"a":["a","a"]}"#, #"{"a":1,"\\u0061":2}"#,
-        // Swift's strings hold these two spellings equal. Names are compared by their bytes, so both members are kept.
+        // Swift's strings treat these two spellings as equal. Names are compared by their bytes, so both members are
+        // kept.
         "{\"\u{e9}\":1,\"e\u{301}\":2}",
     ])
-    func `equal names in different places are no repetition`(text: String) throws {
+    func `equal names in different objects are not repeated members`(text: String) throws {
         _ = try Self.parse(text)
     }
 
-    @Test func `a fault names what is wrong without the content`() {
+    @Test func `a fault describes the problem without the content`() {
         #expect(JSONValue.Fault.malformed.description == "The body is not one well-formed JSON value in UTF-8.")
         #expect(JSONValue.Fault.tooDeep.description.contains("32"))
         #expect(JSONValue.Fault.repeatedMember(pointer: "/a").description.contains("/a"))

@@ -60,12 +60,12 @@ import Testing
         ("\u{1b}[31m", #"\u001b[31m"#), ("\u{2027}", "\u{2027}"), ("\u{2028}", #"\u2028"#), ("\u{2029}", #"\u2029"#),
         ("\u{202a}", "\u{202a}"), ("é€😀", "é€😀"), ("</script>", "</script>"),
     ])
-    func `what could forge a line or end a string is escaped`(value: String, escaped: String) {
+    func `characters that could forge a line or end a string are escaped`(value: String, escaped: String) {
         #expect(Self.text { $0.string(value) } == "\"" + escaped + "\"")
         #expect(Self.text { writer in writer.object { $0.member(value, 1) } } == "{\"" + escaped + "\":1}")
     }
 
-    @Test func `every character of the first planes' edges comes back`() throws {
+    @Test func `characters at the edges of the first planes are read back`() throws {
         let edges: [ClosedRange<UInt32>] = [
             0...0x2ff, 0x2020...0x2030, 0xd7f0...0xd7ff, 0xe000...0xe00f, 0xfff0...0x1000f,
         ]
@@ -76,7 +76,7 @@ import Testing
         #expect(try JSONValue(parsing: writer.bytes) == .string(text))
     }
 
-    @Test func `values come back as they were`() throws {
+    @Test func `written values are read back`() throws {
         let value = JSONValue.object([
             "null": .null, "bool": .bool(false), "least": .integer(.min), "most": .integer(.max),
             "number": .number(0.1), "small": .number(.leastNonzeroMagnitude),

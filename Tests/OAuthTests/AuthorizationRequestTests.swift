@@ -75,7 +75,7 @@ import Testing
     }
 
     // T03
-    @Test func `every reserved character survives`() throws {
+    @Test func `reserved characters in values are encoded`() throws {
         let odd = "https://app.example/cb/ä?a=b&c=d#e+f%41;g,h:i@[j]!$'()*\u{1f511}\n"
         var request = Self.full(["custom&=": WireText(odd)])
         request.redirectURI = odd
@@ -120,12 +120,12 @@ import Testing
 
     // T62
     @Test(arguments: [nil, "", "key"] as [String?])
-    func `an empty unique key is as none`(key: String?) {
+    func `an empty unique key counts as none`(key: String?) {
         let uri = Self.plain.uri(for: Sample.client(uniqueKey: key), at: Sample.tidal)
         #expect(uri.contains("client_unique_key") == (key == "key"))
     }
 
-    @Test func `no name that the request uses is free for a custom parameter`() throws {
+    @Test func `a custom parameter cannot have a name that the request uses`() throws {
         for server in ProviderPreset.all.map({ Sample.server($0) }) {
             let uri = Self.full([:]).uri(for: Sample.client(uniqueKey: "k"), at: server)
             let names = try pairs(uri).map(\.name)
@@ -139,12 +139,12 @@ import Testing
         "code_challenge", "code_challenge_method", "code_verifier", "request", "request_uri", "resource",
         "authorization_details", "claims", "registration", "dpop_jkt",
     ])
-    func `a parameter that could change what is asked for is reserved`(name: String) {
+    func `a parameter that could change the request is reserved`(name: String) {
         #expect(AuthorizationRequest.reservedNames.contains(WireText(name)))
     }
 
     @Test(arguments: ["appMode", "restrict_signup", "audience", "access_type", "prompt", "show_dialog"])
-    func `what a provider defines for its login page is free`(name: String) {
+    func `parameters that providers define for their login pages are allowed`(name: String) {
         #expect(!AuthorizationRequest.reservedNames.contains(WireText(name)))
     }
 }

@@ -17,7 +17,7 @@ import Testing
             ("c%6Fde=abc&state=st", .code("abc")), ("code=%C3%A4&state=st", .code("ä")),
             ("code=abc&state=st&session_state=1&session_state=2", .code("abc")),
         ] as [(String, Outcome)])
-    func `a code is read, percent-decoded, whatever stands around it`(query: String, outcome: Outcome) throws {
+    func `a code is percent-decoded, whatever other parameters there are`(query: String, outcome: Outcome) throws {
         let response = try AuthorizationResponse(query: query)
         #expect(response.outcome == outcome)
         #expect(response.state == "st")
@@ -34,7 +34,7 @@ import Testing
             ("Error=e&code=2&state=st", .code("2")), ("x=1%26error%3De&code=2&state=st", .code("2")),
             ("error_description=e&code=2&state=st", .code("2")), ("xstate=1&code=2&state=st", .code("2")),
         ] as [(String, Outcome)])
-    func `a name that only ends or begins alike is another one`(query: String, outcome: Outcome) throws {
+    func `a name with the same beginning or end is another parameter`(query: String, outcome: Outcome) throws {
         let response = try AuthorizationResponse(query: query)
         #expect(response.outcome == outcome)
         #expect(response.state == "st")
@@ -52,7 +52,7 @@ import Testing
             ("error&state=st", nil), ("error=&state=st", nil), ("error=&code=abc&state=st", nil),
             ("error=%0d%0aX:1&state=st", nil),
         ] as [(String, String?)])
-    func `an error is an error wherever it stands, beside a code too`(query: String, code: String?) throws {
+    func `an error counts wherever it stands, even besides a code`(query: String, code: String?) throws {
         let response = try AuthorizationResponse(query: query)
         #expect(response.outcome == .error(code: code))
         #expect(response.state == "st")
@@ -60,7 +60,7 @@ import Testing
 
     // T56 T61
     @Test(arguments: ["", "?", "&", "state=st", "code=&state=st", "code&state=st", "?code", "foo=bar", "abc", "=abc"])
-    func `neither code nor error is incomplete`(query: String) throws {
+    func `a response without code and error is incomplete`(query: String) throws {
         #expect(try AuthorizationResponse(query: query).outcome == .incomplete)
     }
 
@@ -76,7 +76,7 @@ import Testing
     }
 
     @Test(arguments: ["code=%", "code=%4", "code=%zz", "code=%ff", "code=abc&state=%C3", "x=%&code=abc&state=st"])
-    func `what cannot be decoded is refused`(query: String) {
+    func `a query that cannot be decoded is refused`(query: String) {
         #expect(throws: AuthorizationResponse.Fault.malformed) { try AuthorizationResponse(query: query) }
     }
 
@@ -85,7 +85,7 @@ import Testing
             ("code=1", nil), ("code=1&state", nil), ("code=1&state=", nil), ("code=1&state=s", "s"),
             ("code=1&state=a%2Bb", "a+b"), ("code=1&state=a+b", "a b"), ("code=1&state=na", "na"),
         ] as [(String, String?)])
-    func `an empty state is none`(query: String, state: String?) throws {
+    func `an empty state counts as none`(query: String, state: String?) throws {
         #expect(try AuthorizationResponse(query: query).state == state)
     }
 
@@ -100,7 +100,7 @@ import Testing
         #expect(try AuthorizationResponse(query: query).issuer == issuer)
     }
 
-    @Test func `only one question mark is taken off`() throws {
+    @Test func `only one question mark is removed`() throws {
         #expect(try AuthorizationResponse(query: "??code=1").outcome == .incomplete)
         #expect(try AuthorizationResponse(query: "code=1?&state=s").outcome == .code("1?"))
     }
@@ -123,7 +123,7 @@ import Testing
     }
 
     @Test(arguments: ["ungültig", "e\u{301}", "\u{ff45}", "<script>", "a b", "a\nb", "Bearer abc"])
-    func `anything else is not repeated`(text: String) {
+    func `any other text is not shown`(text: String) {
         #expect(ErrorText.presentable(WireText(text)) == nil)
     }
 }

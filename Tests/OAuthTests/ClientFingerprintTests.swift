@@ -24,7 +24,7 @@ import Testing
                 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
     }
 
-    @Test func `an empty unique key is as none`() {
+    @Test func `an empty unique key counts as none`() {
         #expect(Sample.client(uniqueKey: "").fingerprint == Sample.client(uniqueKey: nil).fingerprint)
     }
 
@@ -49,7 +49,7 @@ import Testing
                 [.clientID, .clientSecret, .clientUniqueKey, .scopes]
             ),
         ] as [(ClientConfiguration, [ClientFingerprint.Member])])
-    func `tells in which members it differs, either way round`(
+    func `lists the members that differ, in either direction`(
         other: ClientConfiguration, members: [ClientFingerprint.Member]
     ) {
         let (left, right) = (Sample.client().fingerprint, other.fingerprint)

@@ -14,7 +14,7 @@ import Testing
         .client, refreshToken: nil, expires: Timestamp(milliseconds: -1), scopes: [], userID: nil,
         obtainedWith: Sample.client(secret: nil, uniqueKey: nil, scopes: []).fingerprint)
 
-    /// The same with what tells the provider that granted them.
+    /// The credentials of `full` with different granting providers.
     static let providers: [HeldCredentials] = [
         (nil, "https://p.example/token"), ("https://p.example", nil), ("https://p.example/ä\u{0}", "t\"\\"),
     ].map { (issuer: WireText?, endpoint: WireText?) in
@@ -23,14 +23,14 @@ import Testing
         return held
     }
 
-    /// One of a token without an end, whose user the provider has told of by both kinds of names.
+    /// Credentials of a token that does not expire, with user identifiers of both kinds.
     static let lasting: HeldCredentials = {
         var held = Sample.held(expires: .never)
         held.identity = UserIdentity(userID: "42", subject: "s\"1")
         return held
     }()
 
-    @Test func `a token without an end has the last time that there is for earlier builds`() throws {
+    @Test func `a token without an expiry has the latest time for earlier builds`() throws {
         let text = String(decoding: CredentialRecord(held: Self.lasting).encoded, as: UTF8.self)
         let json = try JSONValue(parsing: Array(text.utf8))
         #expect(json["held"]?["expires"]?.integer == Timestamp.latest.milliseconds)
@@ -54,7 +54,7 @@ import Testing
         #expect(CredentialRecord(held: nil).encoded == Array("{}".utf8))
     }
 
-    @Test func `what may be missing is left out`() throws {
+    @Test func `optional members are omitted when they are nil`() throws {
         let json = try JSONValue(parsing: CredentialRecord(held: Self.bare).encoded)
         #expect(
             json["held"]?.object?.keys.sorted() == [
@@ -62,7 +62,7 @@ import Testing
             ])
     }
 
-    @Test func `the provider stands beside what earlier builds read, and takes nothing from it`() throws {
+    @Test func `the provider is added to the members that earlier builds read and changes none of them`() throws {
         let before = try #require(try JSONValue(parsing: CredentialRecord(held: Self.full).encoded)["held"]?.object)
         for held in Self.providers {
             var now = try #require(try JSONValue(parsing: CredentialRecord(held: held).encoded)["held"]?.object)
@@ -90,7 +90,7 @@ import Testing
     }
 
     // T77
-    @Test func `a writer that knew no optional member is understood`() {
+    @Test func `a record without optional members is read`() {
         #expect(
             decode(Self.members)?.held
                 == Sample.held(
@@ -110,7 +110,7 @@ import Testing
     }
 
     @Test(arguments: members.keys.sorted())
-    func `a member that every writer knew must be there and of its type`(name: WireText) {
+    func `a required member must be present and of its type`(name: WireText) {
         var held = Self.members
         held[name] = nil
         #expect(decode(held) == nil)
@@ -130,7 +130,7 @@ import Testing
             ("client_secret_digest", .integer(1)), ("issuer", .integer(1)), ("issuer", .null),
             ("token_endpoint", .array([])), ("token_endpoint", .null),
         ] as [(WireText, JSONValue)])
-    func `a member with a value that no writer wrote spoils the record`(name: WireText, value: JSONValue) {
+    func `a member with a value that no build writes makes the record unreadable`(name: WireText, value: JSONValue) {
         var held = Self.members
         held[name] = value
         #expect(decode(held) == nil)
@@ -140,17 +140,17 @@ import Testing
         "", "null", "[]", "{", "{} x", #"{"held":{}}"#, #"{"held":null}"#, #"{"held":[]}"#, #"{"ended":null}"#,
         #"{"ended":1}"#, #"{"ended":"*"}"#, #"{"ended":""}"#, #"{"held":{},"held":{}}"#,
     ])
-    func `what is no record is refused`(text: String) {
+    func `a text that is not a record is refused`(text: String) {
         #expect(CredentialRecord(decoding: Array(text.utf8)) == nil)
     }
 
     @Test(arguments: [31, 32, 33])
-    func `the mark is a digest`(count: Int) {
+    func `the digest of an ended session has 32 bytes`(count: Int) {
         let record = CredentialRecord(held: nil, ended: [UInt8](repeating: 1, count: count))
         #expect(CredentialRecord(decoding: record.encoded) == (count == 32 ? record : nil))
     }
 
-    // MARK: What earlier writers kept aside in the record
+    // MARK: Quarantined credentials that earlier builds wrote into this record
 
     private func withQuarantined(_ value: JSONValue, ended: String? = nil) -> CredentialRecord? {
         CredentialRecord(
@@ -162,7 +162,7 @@ import Testing
     }
 
     // T77
-    @Test func `of it the refresh token's digest is taken for the mark`() {
+    @Test func `the digest of their refresh token is read as that of the ended session`() {
         var members = Self.members
         members["refresh_token"] = .string("r1")
         let quarantined = JSONValue.object(["until": .integer(1), "credentials": .object(members)])
@@ -178,7 +178,7 @@ import Testing
             .object(["credentials": .object(members), "until": .integer(1)]),
             .object(["credentials": .object(members.merging(["refresh_token": .integer(1)]) { $1 })]),
         ] as [JSONValue])
-    func `of anything else nothing is taken, and the record stays readable`(quarantined: JSONValue) {
+    func `malformed quarantined credentials are ignored, and the record stays readable`(quarantined: JSONValue) {
         #expect(withQuarantined(quarantined) == decode(Self.members))
     }
 }
@@ -208,12 +208,12 @@ import Testing
         "", "null", "[]", "{}", #"{"until":1}"#, #"{"until":1,"credentials":{}}"#, #"{"until":1,"credentials":null}"#,
         #"{"credentials":{"level":"user"}}"#,
     ])
-    func `what is no such record is refused`(text: String) {
+    func `a text that is not such a record is refused`(text: String) {
         #expect(QuarantinedCredentials(decoding: Array(text.utf8)) == nil)
     }
 
     @Test(arguments: [.null, .string("1"), .number(0.5), .bool(true)] as [JSONValue])
-    func `the end is a whole number`(until: JSONValue) {
+    func `the time of deletion is a whole number`(until: JSONValue) {
         let bytes = JSONWriter.object { json in
             json.member("until", until)
             json.member("credentials", .object(`Credential record coding`.members))

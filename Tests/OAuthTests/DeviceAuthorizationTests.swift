@@ -37,7 +37,7 @@ import Testing
         }
     }
 
-    @Test func `by RFC 8628 no scopes are none`() {
+    @Test func `a client without scopes sends none`() {
         #expect(form(Sample.client(secret: nil, scopes: []), at: Sample.oidc).form == "client_id=client-1")
     }
 }
@@ -47,7 +47,7 @@ import Testing
         DeviceAuthorizationResponse(body: Array(body.utf8))
     }
 
-    /// A body with the three members that must be there, and those given.
+    /// A body with the three required members and the given members.
     private func parse(with members: String) -> DeviceAuthorizationResponse? {
         parse(#"{"device_code":"dc","user_code":"UC","verification_uri":"https://id.example","# + members + "}")
     }
@@ -95,7 +95,7 @@ import Testing
         #expect(response.verificationURIComplete == nil)
     }
 
-    @Test func `the RFC's names go before the others, and null is no member`() throws {
+    @Test func `the RFC's names take precedence, and null counts as absent`() throws {
         let response = try #require(
             parse(
                 #"""
@@ -117,7 +117,7 @@ import Testing
         #"{"device_code":"dc","user_code":"UC","verification_uri":["https://id.example"]}"#,
         #"{"device_code":"dc","device_code":"d2","user_code":"UC","verification_uri":"https://id.example"}"#,
     ])
-    func `an answer without the three is none`(body: String) {
+    func `a response without the three required members is refused`(body: String) {
         #expect(parse(body) == nil)
     }
 
@@ -174,7 +174,7 @@ import Testing
     ]
 
     @Test(arguments: addresses)
-    func `an address is http or https, or nothing can be done with the answer`(text: String, uri: String?) {
+    func `an address is http or https, otherwise the response is refused`(text: String, uri: String?) {
         for name in ["verification_uri", "verificationUri", "verification_url"] {
             let response = parse(#"{"device_code":"dc","user_code":"UC","\#(name)":"\#(text)"}"#)
             #expect(response?.verificationURI == uri)
@@ -182,7 +182,7 @@ import Testing
     }
 
     @Test(arguments: addresses)
-    func `an address with the code in it that is no good is left out`(text: String, uri: String?) throws {
+    func `an unusable address with the code is ignored`(text: String, uri: String?) throws {
         for name in ["verification_uri_complete", "verificationUriComplete"] {
             let response = try #require(parse(with: #""\#(name)":"\#(text)""#))
             #expect(response.verificationURIComplete == uri)
@@ -220,7 +220,7 @@ import Testing
         #expect(parse(with: #""expiresIn":"# + value)?.expiresIn == .seconds(seconds))
     }
 
-    @Test func `what is not told is assumed`() throws {
+    @Test func `missing members have defaults`() throws {
         let response = try #require(parse(with: #""added":1"#))
         #expect(response.interval == .seconds(5))
         #expect(response.expiresIn == .seconds(300))

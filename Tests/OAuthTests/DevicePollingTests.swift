@@ -16,7 +16,7 @@ import Testing
     static let pending = answer(400, "authorization_pending", subStatus: "1002")
     static let slowDown = answer(400, "slow_down")
 
-    /// The steps that follow each of the outcomes in turn.
+    /// The steps after each of the outcomes, in order.
     private func steps(
         _ outcomes: [Outcome], interval: Int64 = 5, remaining: Duration = long
     ) -> [Step] {
@@ -27,7 +27,7 @@ import Testing
     // MARK: The interval
 
     @Test(arguments: [1, 2, 5, 600] as [Int64])
-    func `each poll comes after one interval while the user is awaited`(interval: Int64) {
+    func `each poll comes after one interval while the authorization is pending`(interval: Int64) {
         #expect(DevicePolling(interval: .seconds(interval)).interval == .seconds(interval))
         let waits = steps([Self.pending, Self.pending, Self.pending], interval: interval)
         #expect(waits == Array(repeating: .wait(.seconds(interval)), count: 3))
@@ -38,7 +38,7 @@ import Testing
             (.seconds(-1), 1), (.zero, 1), (.milliseconds(999), 1), (.seconds(1), 1), (.seconds(2), 2),
             (.seconds(999_999), 999_999), (.seconds(1_000_000), 1_000_000), (.seconds(Int64.max), 1_000_000),
         ] as [(Duration, Int64)])
-    func `an interval is at least a second and can always be added to`(interval: Duration, seconds: Int64) {
+    func `an interval is at least a second, and adding to it cannot overflow`(interval: Duration, seconds: Int64) {
         var polling = DevicePolling(interval: interval)
         #expect(polling.intervalSeconds == seconds)
         _ = polling.next(after: Self.slowDown, remaining: Self.long)
@@ -46,7 +46,7 @@ import Testing
     }
 
     @Test(arguments: [400, 401, 403, 428, 499])
-    func `the user is awaited whatever 4xx says so`(status: Int) {
+    func `authorization_pending counts with every 4xx status`(status: Int) {
         #expect(steps([Self.answer(status, "authorization_pending")]) == [.wait(.seconds(5))])
     }
 
@@ -85,18 +85,18 @@ import Testing
             (428, nil, nil, .failed(.tokenResponseError)), (430, nil, nil, .failed(.tokenResponseError)),
             (499, nil, nil, .failed(.tokenResponseError)),
         ] as [(Int, String?, String?, Step)])
-    func `each error means one thing`(status: Int, error: String?, subStatus: String?, step: Step) {
+    func `each error has one meaning`(status: Int, error: String?, subStatus: String?, step: Step) {
         #expect(steps([Self.answer(status, error, subStatus: subStatus)]) == [step])
     }
 
     @Test(arguments: [100, 101, 199, 200, 201, 204, 299, 300, 302, 304, 399])
-    func `what is neither a token nor an error ends it`(status: Int) {
+    func `a response that is neither a token nor an error ends the login`(status: Int) {
         for error in [nil, "authorization_pending", "slow_down", "expired_token", "access_denied"] {
             #expect(steps([Self.answer(status, error)]) == [.failed(.tokenResponseError)])
         }
     }
 
-    @Test func `a token ends it well, however late it comes`() {
+    @Test func `a token completes the login, however late it comes`() {
         for remaining in [Self.long, .seconds(1), .zero, .seconds(-1)] {
             #expect(steps([Self.pending, .granted], remaining: remaining).last == .granted)
         }
@@ -119,7 +119,7 @@ import Testing
         #expect(steps(Array(repeating: outcome, count: 17)) == round + round + Self.schedule)
     }
 
-    @Test func `kinds of failure share the schedule, and any other answer begins it anew`() {
+    @Test func `kinds of failure share the schedule, and any other response restarts it`() {
         #expect(
             steps([.unreachable, Self.answer(503), .unreachable]) == [
                 .wait(.milliseconds(500)), .wait(.seconds(1)), .wait(.seconds(2)),
@@ -140,11 +140,11 @@ import Testing
             (.milliseconds(501), .milliseconds(501)), (.seconds(30), .seconds(30)), (.seconds(31), .seconds(31)),
             (.seconds(3600), .seconds(3600)),
         ] as [(Duration, Duration)])
-    func `a server that fails may ask for more patience`(retryAfter: Duration, wait: Duration) {
+    func `a failing server may ask for a longer wait`(retryAfter: Duration, wait: Duration) {
         #expect(steps([Self.answer(503, retryAfter: retryAfter)]) == [.wait(wait)])
     }
 
-    @Test func `so it may when the schedule is used up`() {
+    @Test func `a failing server may ask for a longer wait when the schedule is used up`() {
         let failing = Array(repeating: Outcome.unreachable, count: 5)
         #expect(steps(failing + [Self.answer(503, retryAfter: .seconds(4))]).last == .wait(.seconds(5)))
         #expect(steps(failing + [Self.answer(503, retryAfter: .seconds(6))]).last == .wait(.seconds(6)))
@@ -157,7 +157,7 @@ import Testing
             (nil, 10), (.zero, 10), (.seconds(9), 10), (.seconds(10), 10), (.seconds(11), 11),
             (.seconds(3600), 3600),
         ] as [(Duration?, Int64)])
-    func `a 429 asks for at least five seconds more, once`(retryAfter: Duration?, wait: Int64) {
+    func `a 429 adds at least five seconds to one wait`(retryAfter: Duration?, wait: Int64) {
         for error in [nil, "slow_down", "authorization_pending", "access_denied", "rate_limited"] {
             #expect(
                 steps([Self.answer(429, error, retryAfter: retryAfter), Self.pending]) == [
@@ -174,12 +174,12 @@ import Testing
             (.milliseconds(4999), .expired(after: .milliseconds(4999))), (.zero, .expired(after: .zero)),
             (.seconds(-1), .expired(after: .zero)),
         ] as [(Duration, Step)])
-    func `a poll that would come too late is not waited for`(remaining: Duration, step: Step) {
+    func `a poll after the code's expiry is not waited for`(remaining: Duration, step: Step) {
         #expect(steps([Self.pending], remaining: remaining) == [step])
         #expect(steps([Self.answer(503, retryAfter: .seconds(5))], remaining: remaining) == [step])
     }
 
-    @Test func `nor is one after a limit on the rate or a failure`() {
+    @Test func `a poll after the code's expiry is not waited for after a rate limit or a failure`() {
         #expect(steps([Self.answer(429)], remaining: .seconds(10)) == [.expired(after: .seconds(10))])
         #expect(steps([Self.answer(429)], remaining: .milliseconds(10_001)) == [.wait(.seconds(10))])
         #expect(steps([.unreachable], remaining: .milliseconds(500)) == [.expired(after: .milliseconds(500))])
@@ -188,7 +188,7 @@ import Testing
         #expect(steps([Self.slowDown], remaining: .milliseconds(10_001)) == [.wait(.seconds(10))])
     }
 
-    @Test func `what the provider has decided counts at the last moment too`() {
+    @Test func `a decision of the provider counts up to the last moment`() {
         #expect(steps([Self.answer(400, "access_denied")], remaining: .zero) == [.failed(.authorizationError)])
         #expect(steps([Self.answer(400, "invalid_grant")], remaining: .zero) == [.failed(.tokenResponseError)])
         #expect(steps([Self.answer(400, "expired_token")], remaining: .seconds(60)) == [.expired(after: .zero)])
@@ -196,7 +196,7 @@ import Testing
 
     // MARK: The state between polls
 
-    @Test func `a state that was kept goes on where it was`() throws {
+    @Test func `a saved state continues where it was`() throws {
         let outcomes =
             [Self.slowDown] + Array(repeating: .unreachable, count: 8) + [
                 Self.answer(429), Self.slowDown, Self.pending,
@@ -220,7 +220,7 @@ import Testing
             (Int64.min, 0, false), (0, 0, false), (1, 0, true), (1_000_000, 0, true), (1_000_001, 0, false),
             (5, -1, false), (5, 1, true), (5, 5, true), (5, 6, false),
         ] as [(Int64, Int, Bool)])
-    func `numbers that no state has are refused`(interval: Int64, retries: Int, isState: Bool) {
+    func `numbers out of range are refused`(interval: Int64, retries: Int, isState: Bool) {
         #expect((DevicePolling(intervalSeconds: interval, retries: retries) != nil) == isState)
     }
 }

@@ -17,33 +17,33 @@ import Testing
     }
 
     static let rows: [Row] = [
-        // What an earlier build stored belongs to what is configured.
+        // Credentials that an earlier build stored count as granted by the configured provider.
         Row(granted: nil, present: ("i", "t"), difference: nil),
         Row(granted: nil, present: ("i", nil), difference: nil),
         Row(granted: nil, present: (nil, "t"), difference: nil),
-        // One issuer is one provider, wherever its token endpoint is.
+        // One issuer is one provider, whatever its token endpoint.
         Row(granted: ("i", "t"), present: ("i", "t"), difference: nil),
         Row(granted: ("i", "t"), present: ("i", "u"), difference: nil),
         Row(granted: ("i", "t"), present: ("i", nil), difference: nil),
         Row(granted: ("i", nil), present: ("i", "t"), difference: nil),
         Row(granted: ("i", nil), present: ("i", nil), difference: nil),
-        // Two are two, at one token endpoint, too.
+        // Two issuers are two providers, even with the same token endpoint.
         Row(granted: ("i", "t"), present: ("j", "t"), difference: .issuer),
         Row(granted: ("i", "t"), present: ("j", "u"), difference: .issuer),
         Row(granted: ("i", "t"), present: ("j", nil), difference: .issuer),
         Row(granted: ("i", nil), present: ("j", "t"), difference: .issuer),
-        // Where one side has no issuer, the endpoints are compared.
+        // If one side has no issuer, the token endpoints are compared.
         Row(granted: (nil, "t"), present: (nil, "t"), difference: nil),
         Row(granted: (nil, "t"), present: (nil, "u"), difference: .tokenEndpoint),
         Row(granted: (nil, "t"), present: ("i", "t"), difference: nil),
         Row(granted: (nil, "t"), present: ("i", "u"), difference: .tokenEndpoint),
         Row(granted: ("i", "t"), present: (nil, "t"), difference: nil),
         Row(granted: ("i", "t"), present: (nil, "u"), difference: .tokenEndpoint),
-        // Not known yet; nothing can be sent before it is.
+        // The token endpoint is not known yet. It will be compared before any token is sent to it.
         Row(granted: (nil, "t"), present: ("i", nil), difference: nil),
-        // Never known: nothing shows that it is the same.
+        // The credentials have no token endpoint, so nothing shows that the provider is the same.
         Row(granted: ("i", nil), present: (nil, "t"), difference: .issuer),
-        // As bytes, whatever a URL's rules or Unicode's say.
+        // Texts are compared as bytes, without the rules of URLs or Unicode.
         Row(granted: ("https://p.example", "t"), present: ("https://p.example/", "t"), difference: .issuer),
         Row(granted: ("https://p.example", "t"), present: ("https://P.example", "t"), difference: .issuer),
         Row(
@@ -52,7 +52,7 @@ import Testing
         Row(
             granted: (nil, "https://p.example/\u{e9}"), present: (nil, "https://p.example/e\u{301}"),
             difference: .tokenEndpoint),
-        // What an operator has declared.
+        // Addresses that an operator has declared.
         Row(granted: ("i", "t"), present: ("j", "u"), previousIssuers: ["h", "i"], difference: nil),
         Row(granted: ("i", nil), present: ("j", nil), previousIssuers: ["i"], difference: nil),
         Row(granted: ("i", nil), present: (nil, "t"), previousIssuers: ["i"], difference: nil),
@@ -70,7 +70,7 @@ import Testing
     ]
 
     @Test(arguments: rows)
-    func `is the present one by its issuer, else by its token endpoint, or by what was declared`(row: Row) throws {
+    func `is recognised by its issuer, otherwise by its token endpoint, or by a declared address`(row: Row) throws {
         let granted = try row.granted.map { try #require(GrantingProvider(issuer: $0.0, tokenEndpoint: $0.1)) }
         let accepted = AcceptedProviders(
             issuer: row.present.0, tokenEndpoint: row.present.1, previousIssuers: row.previousIssuers,
@@ -78,7 +78,7 @@ import Testing
         #expect(accepted.difference(from: granted) == row.difference)
     }
 
-    @Test func `what is granted at the present one belongs to it`() throws {
+    @Test func `credentials of the configured provider are accepted`() throws {
         for (issuer, endpoint) in [("i", "t"), ("i", nil), (nil, "t")] as [(WireText?, WireText?)] {
             let accepted = AcceptedProviders(issuer: issuer, tokenEndpoint: endpoint)
             let present = try #require(accepted.present)

@@ -17,7 +17,8 @@ import Testing
             now: Sample.now)
     }
 
-    /// The names of which it is known of what kind they are, on both sides, behind the plain ones.
+    /// For the held credentials and their successor: the user ID and the identifiers of known kind. Then whether they are
+    /// different users.
     private static let names: [(String, UserIdentity, String, UserIdentity, Bool)] = [
         ("ada", UserIdentity(), "bob", UserIdentity(), false), ("ada", UserIdentity(), "ada", UserIdentity(), false),
         ("ada", UserIdentity(), "bob", UserIdentity(userID: "bob"), true),
@@ -33,7 +34,7 @@ import Testing
     ]
 
     @Test(arguments: names.indices)
-    func `are another user's where names of one known kind differ`(index: Int) {
+    func `are another user's when identifiers of one known kind differ`(index: Int) {
         let (own, identity, other, otherIdentity, isOther) = Self.names[index]
         var (held, successor) = (Sample.held(userID: own), Sample.held(userID: other))
         (held.identity, successor.identity) = (identity, otherIdentity)
@@ -51,7 +52,7 @@ import Testing
         #expect(held == expected)
     }
 
-    @Test func `the provider of the grant is remembered, not that of before`() throws {
+    @Test func `the provider of the grant is recorded, not the earlier one`() throws {
         var server = Sample.oidc
         let earlier = try #require(
             GrantingProvider(issuer: "https://old.example", tokenEndpoint: "https://old.example/t"))
@@ -69,7 +70,7 @@ import Testing
     }
 
     // T45
-    @Test func `what a refresh leaves out stays known`() {
+    @Test func `values that a refresh omits are kept`() {
         let held = granted(replacing: Sample.held(scopes: ["s"], userID: "42"))
         #expect(held.accessToken.revealedText == "at-2")
         #expect(held.refreshToken?.revealedText == "refresh-1")
@@ -78,7 +79,7 @@ import Testing
     }
 
     // X03 X04
-    @Test func `of three refreshes each keeps or replaces the refresh token`() {
+    @Test func `each of three refreshes keeps or replaces the refresh token`() {
         var held = Sample.held(refreshToken: "rt-1")
         held = granted(replacing: held)
         #expect(held.refreshToken?.revealedText == "rt-1")
@@ -88,14 +89,14 @@ import Testing
         #expect(held.refreshToken?.revealedText == "rt-2")
     }
 
-    @Test func `a login takes nothing from before`() {
+    @Test func `a login takes nothing from earlier credentials`() {
         let held = granted()
         #expect(held.refreshToken == nil)
         #expect(held.userID == nil)
         #expect(held.grantedScopes.values == ["a", "b"])
     }
 
-    @Test func `a grant that names no lifetime lives for the default one`() {
+    @Test func `a grant without a lifetime has the default lifetime`() {
         #expect(granted().expires == Sample.now.advanced(by: .seconds(3600)))
         #expect(granted(#","expires_in":0"#).expires == Sample.now)
     }
@@ -107,26 +108,26 @@ import Testing
         #expect(held.userID == nil)
     }
 
-    @Test func `client credentials take nothing from the user's`() {
+    @Test func `client credentials take nothing from the user's credentials`() {
         let held = granted(level: .client, replacing: Sample.held(.user, scopes: ["users-own"]))
         #expect(held.refreshToken == nil)
         #expect(held.userID == nil)
         #expect(held.grantedScopes.values == ["a", "b"])
     }
 
-    @Test func `a user's take nothing from client credentials`() {
+    @Test func `a user's credentials take nothing from client credentials`() {
         let held = granted(replacing: Sample.held(.client, refreshToken: nil, scopes: ["clients-own"], userID: nil))
         #expect(held.grantedScopes.values == ["a", "b"])
     }
 
-    @Test func `the configuration of the grant is remembered, not that of before`() {
+    @Test func `the client of the grant is recorded, not the earlier one`() {
         let client = Sample.client(id: "client-2", secret: "secret-2", uniqueKey: "k", scopes: ["c"])
         let held = granted(to: client, replacing: Sample.held())
         #expect(held.obtainedWith == client.fingerprint)
     }
 
     // T47
-    @Test func `what an upgrade leaves out stays known, and the new registration is remembered`() {
+    @Test func `values that an upgrade omits are kept, and the new registration is recorded`() {
         let old = Sample.held(refreshToken: "rt-1", scopes: ["s"], userID: "42")
         let client = Sample.client(id: "client-2", scopes: ["s", "t"])
         let kept = granted(#","refresh_token":"","user_id":"""#, to: client, replacing: old)
@@ -140,7 +141,7 @@ import Testing
         #expect(replaced.userID == "43")
     }
 
-    @Test func `an empty refresh token does not wipe the one that is held`() {
+    @Test func `an empty refresh token does not replace the held one`() {
         let held = granted(#","refresh_token":"""#, replacing: Sample.held(refreshToken: "rt-1"))
         #expect(held.refreshToken?.revealedText == "rt-1")
     }
@@ -159,7 +160,7 @@ import Testing
     }
 
     @Test(arguments: endings + [nil, "session_revoked"])
-    func `with another secret only invalid_grant ends it`(error: String?) {
+    func `after a change of the secret only invalid_grant ends the session`(error: String?) {
         let answer = TokenErrorResponse(error: error, subStatus: nil)
         for (then, now) in [("secret-1", "secret-2"), ("secret-1", nil), (nil, "secret-1")] as [(String?, String?)] {
             let held = Sample.held(obtainedWith: Sample.client(secret: then).fingerprint)
@@ -169,7 +170,7 @@ import Testing
     }
 
     @Test(arguments: endings + [nil, "session_revoked"])
-    func `a refusal of another client ends nothing`(error: String?) {
+    func `a refusal of another client does not end the session`(error: String?) {
         let answer = TokenErrorResponse(error: error, subStatus: nil)
         for secret in ["secret-1", "secret-2", nil] {
             let client = Sample.client(id: "client-2", secret: secret)
@@ -177,7 +178,7 @@ import Testing
         }
     }
 
-    @Test func `the refresh token is known by its digest`() {
+    @Test func `the digest of the refresh token is its SHA-256`() {
         #expect(
             Sample.held(refreshToken: "abc").refreshTokenDigest.map(Hex.encode)
                 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")

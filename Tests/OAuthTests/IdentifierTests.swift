@@ -30,7 +30,7 @@ import Testing
         #expect(names.sorted().map(\.description) == ["0", "a", "a-", "a0", "b"])
     }
 
-    @Test func `no caller can name the broker's own`() {
+    @Test func `a request cannot name the broker's own tenant`() {
         #expect(TenantName(TenantName.broker.description) == nil)
     }
 }
@@ -63,7 +63,7 @@ import Testing
         #expect(StorageKey("K") != StorageKey("k"))
     }
 
-    @Test func `an identifier differs where either half does`() {
+    @Test func `identifiers differ when tenant or storage key differ`() {
         let one = TenantName("one")!
         let two = TenantName("two")!
         let key = StorageKey("two")!
@@ -101,7 +101,7 @@ import Testing
         "11000", "11004", "6000", "6002", "6004", "11100", "11102", "4005", "1002", "1005", "999", "50123", "",
         "11003 ", " 11003", "011003", "+11003", "11003.0", "1100", "110030", "11\u{660}03", "null", "0",
     ])
-    func `any other changes nothing`(text: String) {
+    func `other sub-statuses do not force a refresh`(text: String) {
         #expect(!APISubStatus.forcesRefresh(WireText(text)))
     }
 }

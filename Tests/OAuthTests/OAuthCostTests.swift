@@ -6,7 +6,7 @@ import JSON
 import OAuth
 import Testing
 
-/// Reading what browsers and providers send takes time in proportion to its size, whatever is in it.
+/// The time for reading text from browsers and providers is proportional to its size, whatever it contains.
 struct `Cost of OAuth` {
     private static let texts: [(name: String, make: @Sendable (Int) -> String)] = [
         ("marks", { HostileText.marks($0) }), ("escaped marks", { HostileText.escapedMarks($0) }),
@@ -41,7 +41,7 @@ struct `Cost of OAuth` {
             let growth = ReadingCost.growth(from: 16_384) {
                 WireText(text.make($0))
             } _: { input in
-                // Most of these are refused at once: the walk makes a time that can be measured.
+                // Most of these texts are refused at once; the loop makes the time long enough to measure.
                 _ = input.utf8.reduce(0) { $0 &+ Int($1) }
                 read(input)
             }
@@ -83,7 +83,7 @@ struct `Cost of OAuth` {
         }
     }
 
-    @Test func `looking for secrets in an error is linear in what was sent`() {
+    @Test func `looking for secrets in an error is linear in the length of the request`() {
         for text in Self.texts {
             let growth = ReadingCost.growth(from: 16_384) {
                 Array("refresh_token=\(FormEncoding.percentEncode(text.make($0)))".utf8)
@@ -107,7 +107,7 @@ struct `Cost of OAuth` {
         #expect(growth < ReadingCost.limit)
     }
 
-    @Test func `of a grant, a thousand scopes are taken`() {
+    @Test func `a thousand scopes of a grant are read`() {
         let scopes = (0..<1500).map { "s\($0)" }
         #expect(ScopeSet(granted: WireText(scopes.joined(separator: " "))).values.count == 1000)
         #expect(ScopeSet(granted: WireText(scopes.prefix(1000).joined(separator: " "))).values.count == 1000)

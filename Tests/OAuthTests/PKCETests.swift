@@ -8,7 +8,7 @@ import Testing
         #expect(key.codeChallenge == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM")
     }
 
-    @Test func `a new verifier has 43 characters that go unescaped`() throws {
+    @Test func `a new verifier has 43 unreserved characters`() throws {
         let verifier = try PKCE().codeVerifier.revealedText
         #expect(verifier.utf8.count == 43)
         #expect(

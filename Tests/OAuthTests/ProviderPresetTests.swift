@@ -22,7 +22,7 @@ import Testing
         #expect(ProviderPreset.tidal.upgradeGrant == "update_client")
     }
 
-    @Test func `spotify is at one address for everyone`() {
+    @Test func `spotify has one address for all clients`() {
         let spotify = ProviderPreset.spotify
         #expect(spotify.authorizationEndpoint == "https://accounts.spotify.com/authorize")
         #expect(spotify.tokenEndpoint == "https://accounts.spotify.com/api/token")
@@ -64,7 +64,7 @@ import Testing
         #expect(ProviderPreset.tidal.pinnedCertificates.count == 4)
     }
 
-    @Test func `a token that tells no lifetime is taken to live an hour`() {
+    @Test func `the default lifetime of a token is an hour`() {
         for preset in ProviderPreset.all { #expect(preset.defaultLifetime == .limited(.seconds(3600))) }
     }
 }
@@ -78,7 +78,7 @@ import Testing
             sessionEndingAnswers: answers)
     }
 
-    @Test func `has what the preset has unless it is told`() throws {
+    @Test func `takes the values of the preset unless others are given`() throws {
         let pattern = try #require(RefusalPattern(status: 400, error: nil))
         #expect(server(nil).sessionEndingAnswers == ProviderPreset.oidc.sessionEndingAnswers)
         #expect(server(nil).deviceAuthorizationEndpoint == nil)
@@ -92,7 +92,7 @@ import Testing
         (401, true), (403, true), (407, true), (408, false), (409, true), (428, true), (429, false), (430, true),
         (498, true), (499, true), (500, false), (503, false), (Int.max, false),
     ])
-    func `is about a refusal that is not about the moment`(status: Int, isAllowed: Bool) {
+    func `has a status that is not transient`(status: Int, isAllowed: Bool) {
         #expect(RefusalPattern.isAllowed(status: status) == isAllowed)
         #expect((RefusalPattern(status: status, error: nil) != nil) == isAllowed)
         #expect((RefusalPattern(status: status, error: "invalid_grant") != nil) == isAllowed)
@@ -102,7 +102,7 @@ import Testing
         ("invalid_grant", true), ("e", true), ("", false), ("not a code", false), ("<script>", false),
         (String(repeating: "e", count: 64), true), (String(repeating: "e", count: 65), false),
     ])
-    func `names an error that an answer could be found to have`(error: String, isUsable: Bool) {
+    func `has an error that a response can have`(error: String, isUsable: Bool) {
         #expect((RefusalPattern(status: 400, error: error) != nil) == isUsable)
     }
 

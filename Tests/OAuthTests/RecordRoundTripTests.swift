@@ -4,7 +4,7 @@ import OAuth
 import Testing
 
 @Suite struct `Random records` {
-    /// Numbers that are the same in each run, so that what fails once fails again (SplitMix64).
+    /// The same numbers in each run, so that a failure can be repeated (SplitMix64).
     private struct Numbers: RandomNumberGenerator {
         var state: UInt64
 
@@ -20,7 +20,7 @@ import Testing
             (0..<count).map { _ in UInt8.random(in: 0...255, using: &self) }
         }
 
-        /// A text of any scalars, the awkward ones of JSON often among them.
+        /// A text of random scalars, half of them from those that JSON treats specially.
         mutating func text() -> String {
             let awkward: [Unicode.Scalar] = ["\"", "\\", "\u{0}", "\u{1f}", "\u{7f}", "/", "\u{2028}", "\u{1f511}"]
             var text = String.UnicodeScalarView()
@@ -31,7 +31,7 @@ import Testing
             return String(text)
         }
 
-        /// What RFC 6749 §3.3 lets a scope be made of.
+        /// Random scopes of the characters that RFC 6749 §3.3 allows.
         mutating func scopes() -> ScopeSet {
             let letters = (0x21...0x7e).filter { $0 != 0x22 && $0 != 0x5c }.map { Unicode.Scalar(UInt8($0)) }
             let values = (0..<Int.random(in: 0...5, using: &self)).map { _ in
@@ -78,7 +78,7 @@ import Testing
     }
 
     // S15
-    @Test func `are not all alike`() {
+    @Test func `differ from each other`() {
         let records = (1...100).map { (seed: UInt64) -> HeldCredentials in
             var numbers = Numbers(state: seed)
             return numbers.credentials()

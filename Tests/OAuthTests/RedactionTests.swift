@@ -36,7 +36,7 @@ import Testing
     ]
 
     @Test(arguments: values.indices)
-    func `nothing that prints a value shows what it hides`(index: Int) {
+    func `printing a value does not show its secrets`(index: Int) {
         let value = Self.values[index]
         var dumped = ""
         dump(value, to: &dumped)
@@ -56,12 +56,12 @@ import Testing
         }
     }
 
-    @Test func `what is left says what happened`() throws {
+    @Test func `printing a value shows its other members`() throws {
         #expect("\(try AuthorizationResponse(query: "error=access_denied&state=s"))".contains("access_denied"))
         #expect("\(try AuthorizationResponse(query: "state=s"))".contains("incomplete"))
     }
 
-    @Test func `a fault tells no value`() {
+    @Test func `a fault does not contain the value`() {
         #expect(throws: AuthorizationResponse.Fault.repeatedParameter("code")) {
             try AuthorizationResponse(query: "code=\(Self.canary)&code=\(Self.canary)")
         }

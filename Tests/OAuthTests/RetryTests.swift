@@ -10,7 +10,7 @@ import Testing
             (Int.min, nil), (-1, nil), (0, nil), (1, .milliseconds(500)), (2, .seconds(1)), (3, .seconds(2)),
             (4, .seconds(4)), (5, .seconds(8)), (6, nil), (Int.max, nil),
         ] as [(Int, Duration?)])
-    func `five retries, each twice as late as the one before`(retry: Int, wait: Duration?) {
+    func `five retries, each after twice the previous wait`(retry: Int, wait: Duration?) {
         #expect(BackoffSchedule.standard.wait(before: retry, retryAfter: nil) == wait)
     }
 
@@ -33,7 +33,7 @@ import Testing
             (1, .seconds(30), .seconds(30)), (1, .milliseconds(30_001), nil), (5, .seconds(30), .seconds(30)),
             (5, .seconds(31), nil), (2, .seconds(3600), nil), (0, .seconds(1), nil), (6, .seconds(1), nil),
         ] as [(Int, Duration, Duration?)])
-    func `a longer Retry-After is kept to, up to half a minute`(retry: Int, retryAfter: Duration, wait: Duration?) {
+    func `a longer Retry-After is used, up to half a minute`(retry: Int, retryAfter: Duration, wait: Duration?) {
         #expect(BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) == wait)
     }
 }
@@ -58,7 +58,7 @@ import Testing
             ("Sat, 21 Nov 2026 10:00:00 GMT", .seconds(3600)), ("Sat, 21 Nov 2026 10:00:01 GMT", .seconds(3600)),
             ("Fri, 31 Dec 9999 23:59:59 GMT", .seconds(3600)),
         ] as [(String, Duration)])
-    func `a date is the time until then, nothing when it is past`(text: String, duration: Duration) {
+    func `a date means the time until then, or zero when it is past`(text: String, duration: Duration) {
         #expect(RetryAfter.parse(WireText(text), status: 429, now: Sample.now) == duration)
     }
 
@@ -68,13 +68,13 @@ import Testing
         ("Sat, 21 Nov 2026 09:00:59 GMT", 59), ("Sat, 21 Nov 2026 09:01:00 GMT", 60),
         ("Sat, 21 Nov 2026 09:01:01 GMT", 60),
     ])
-    func `counts for a minute at most where the status is not 429`(text: String, seconds: Int64) {
+    func `counts for a minute at most when the status is not 429`(text: String, seconds: Int64) {
         for status in [301, 400, 428, 430, 500, 503] {
             #expect(RetryAfter.parse(WireText(text), status: status, now: Sample.now) == .seconds(seconds))
         }
     }
 
-    @Test func `a date counts from this moment's milliseconds`() {
+    @Test func `the time until a date is counted in milliseconds`() {
         let now = Sample.now.advanced(by: .milliseconds(1))
         #expect(RetryAfter.parse("Sat, 21 Nov 2026 09:00:01 GMT", status: 429, now: now) == .milliseconds(999))
     }
@@ -83,7 +83,7 @@ import Testing
         "", " ", "-1", "+5", "5.5", "1e9", "0x10", "5s", " 5", "5 ", "5, 6", "soon", "\u{665}", "2026-11-21T09:00:05Z",
         "Sat, 21 Nov 2026 09:00:05", "NaN", "infinity",
     ])
-    func `anything else is as if it were not there`(text: String) {
+    func `any other text counts as absent`(text: String) {
         #expect(RetryAfter.parse(WireText(text), status: 429, now: Sample.now) == nil)
     }
 }

@@ -2,7 +2,7 @@ import Cryptography
 import ExternalText
 import OAuth
 
-/// Values that several suites begin with.
+/// Values that several suites use.
 enum Sample {
     /// 2026-11-21T09:00:00Z.
     static let now = Timestamp(seconds: 1_795_251_600)
@@ -43,7 +43,7 @@ enum Sample {
             obtainedWith: obtainedWith, grantedBy: grantedBy)
     }
 
-    /// A JWT of which only the payload means anything.
+    /// A JWT of which only the payload has a meaning.
     static func jsonWebToken(_ payload: String) -> String {
         let header = Base64URL.encode(Array(#"{"alg":"none"}"#.utf8))
         return header + "." + Base64URL.encode(Array(payload.utf8)) + ".c2ln"

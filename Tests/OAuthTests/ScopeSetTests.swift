@@ -38,7 +38,7 @@ import Testing
             (["a", "b"], ["a"], false),
             (["a"], [], false), (["a"], ["A"], false),
         ] as [([String], [String], Bool)])
-    func `a subset has no member of its own`(left: [String], right: [String], isSubset: Bool) {
+    func `a subset has no member that the other set lacks`(left: [String], right: [String], isSubset: Bool) {
         #expect(ScopeSet(left)!.isSubset(of: ScopeSet(right)!) == isSubset)
     }
 

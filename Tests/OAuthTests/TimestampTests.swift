@@ -23,10 +23,10 @@ import Testing
         #expect(Timestamp(seconds: seconds).description == text)
     }
 
-    @Test func `years that RFC 3339 cannot write are told as they are`() {
+    @Test func `years that RFC 3339 cannot express are written in full`() {
         #expect(Timestamp(seconds: 253_402_300_800).description == "10000-01-01T00:00:00Z")
         #expect(Timestamp(seconds: -62_167_219_201).description == "-1-12-31T23:59:59Z")
-        // The ends of what can be counted are written, too, and stop nothing.
+        // The ends of the range are written too and do not trap.
         for end in [Int64.min, .max] { #expect(Timestamp(milliseconds: end).description.hasSuffix("Z")) }
     }
 
@@ -90,7 +90,7 @@ import Testing
         ("9999-12-31T23:59:59+00:01", true), ("0000-01-01T00:00:00Z", true), ("0000-01-01T00:00:00+00:01", false),
         ("0000-01-01T00:00:00-00:01", true),
     ])
-    func `a moment that UTC could not write with four digits of year is refused`(text: String, isRead: Bool) {
+    func `a time whose year in UTC does not have four digits is refused`(text: String, isRead: Bool) {
         #expect((Timestamp(rfc3339: text) != nil) == isRead)
     }
 
@@ -103,7 +103,7 @@ import Testing
         #expect(Timestamp(milliseconds: milliseconds).seconds == seconds)
     }
 
-    @Test func `milliseconds are cut when written`() {
+    @Test func `milliseconds are omitted when a time is written`() {
         #expect(Timestamp(milliseconds: 1_795_251_600_999).description == "2026-11-21T09:00:00Z")
         #expect(Timestamp(milliseconds: -1).description == "1969-12-31T23:59:59Z")
     }
@@ -132,7 +132,7 @@ import Testing
         .seconds(-9_223_372_036_854_775)
             - .milliseconds(999),
     ])
-    func `goes back as far as it can be counted`(duration: Duration) {
+    func `going back saturates at the smallest value`(duration: Duration) {
         let earliest = Timestamp(seconds: -1).advanced(by: duration)
         #expect(earliest == Timestamp(milliseconds: .min))
     }
@@ -145,14 +145,14 @@ import Testing
         #expect(far > .zero)
     }
 
-    @Test func `an earlier one is less`() {
+    @Test func `an earlier time is less`() {
         #expect(Timestamp(milliseconds: 1) < Timestamp(milliseconds: 2))
         #expect(!(Timestamp(milliseconds: 2) < Timestamp(milliseconds: 2)))
         #expect(Timestamp.latest.description == "9999-12-31T23:59:59Z")
     }
 
     @Test(arguments: [Duration.zero, .seconds(1), .seconds(-300), .seconds(1 << 62), .seconds(-(1 << 62))])
-    func `never is later than every time, and stays what it is`(duration: Duration) {
+    func `never is later than every time and does not change when advanced`(duration: Duration) {
         #expect(Timestamp.never > .latest)
         #expect(Timestamp.never.advanced(by: duration) == .never)
         #expect(Timestamp.latest.advanced(by: duration) != .never)

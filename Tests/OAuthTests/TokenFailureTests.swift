@@ -18,12 +18,12 @@ import Testing
             configurationErrors: preset.configurationErrors)
     }
 
-    /// All that may be said to end a session.
+    /// Every pattern that may end a session.
     static let everyPattern: [RefusalPattern] = (100...999).flatMap { status in
         errors.compactMap { RefusalPattern(status: status, error: $0) }
     }
 
-    /// What ends a session at TIDAL, and nothing else does.
+    /// The refusals that end a session at TIDAL. No other refusal does.
     static let endings: Set<String> = [
         "400 unauthorized_client", "400 invalid_grant", "400 invalid_request", "401 access_denied",
         "401 invalid_client",
@@ -32,7 +32,7 @@ import Testing
 
     // T33 T34
     @Test(arguments: [400, 401, 402, 403, 404, 405, 408, 409, 410, 418, 422, 451, 499])
-    func `a refresh ends the session by the listed pairs only`(status: Int) {
+    func `only the listed refusals of a refresh end the session`(status: Int) {
         for error in Self.errors {
             let isListed = Self.endings.contains("\(status) \(error ?? "")")
             #expect(
@@ -42,7 +42,7 @@ import Testing
     }
 
     @Test(arguments: ProviderPreset.all.filter { $0 != .tidal }, [400, 401, 402, 403, 404, 408, 409, 422, 499])
-    func `elsewhere only a dead grant ends the session, and a fault of the client is one of the configuration`(
+    func `at other providers only an invalid grant ends the session, and a fault of the client is a configuration error`(
         preset: ProviderPreset, status: Int
     ) {
         let faults = ["invalid_client", "unauthorized_client", "unsupported_grant_type"]
@@ -58,7 +58,7 @@ import Testing
         }
     }
 
-    @Test func `what a tenant lists ends the session though it is about the client`() throws {
+    @Test func `a refusal that a tenant lists ends the session even if it is about the client`() throws {
         let pattern = try #require(RefusalPattern(status: 401, error: "invalid_client"))
         #expect(failure(.refreshToken, 401, "invalid_client", [pattern], of: .oidc) == .endsSession)
         #expect(failure(.refreshToken, 400, "invalid_client", [pattern], of: .oidc) == .illegalConfiguration)
@@ -66,7 +66,7 @@ import Testing
 
     // T11
     @Test(arguments: [400, 401, 403, 404, 408, 422, 428, 430, 499])
-    func `another 4xx is unexpected for either code and a configuration fault for client credentials`(status: Int) {
+    func `any other 4xx is unexpected for both kinds of code and a configuration error for client credentials`(status: Int) {
         for error in Self.errors {
             #expect(failure(.authorizationCode, status, error) == .unexpected)
             #expect(failure(.deviceCode, status, error) == .unexpected)
@@ -84,7 +84,7 @@ import Testing
 
     // T32
     @Test(arguments: TokenRequest.Grant.allCases.filter { $0 != .upgrade })
-    func `a 429 asks for patience, whatever its body says`(grant: TokenRequest.Grant) {
+    func `a 429 is a rate limit, whatever its body says`(grant: TokenRequest.Grant) {
         for error in Self.errors {
             #expect(failure(grant, 429, error, Self.everyPattern) == .rateLimited)
         }
@@ -94,7 +94,7 @@ import Testing
     @Test(
         arguments: TokenRequest.Grant.allCases.filter { $0 != .upgrade },
         [100, 101, 199, 200, 201, 204, 299, 300, 302, 304, 307, 399])
-    func `what is neither a grant nor an error cannot be used`(grant: TokenRequest.Grant, status: Int) {
+    func `a response that is neither a grant nor an error is unusable`(grant: TokenRequest.Grant, status: Int) {
         for error in Self.errors {
             #expect(failure(grant, status, error, Self.everyPattern) == .unusable)
         }
@@ -108,7 +108,7 @@ import Testing
         }
     }
 
-    @Test func `what the provider defines ends a session beside the listed pairs`() throws {
+    @Test func `a refusal that the provider defines ends a session besides the listed ones`() throws {
         let patterns = [
             try #require(RefusalPattern(status: 400, error: nil)),
             try #require(RefusalPattern(status: 403, error: "session_revoked")),

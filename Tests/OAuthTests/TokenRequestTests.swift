@@ -88,14 +88,14 @@ import Testing
     }
 
     @Test(arguments: Authentication.allCases)
-    func `a client without a secret is only named, whatever the method`(method: Authentication) {
+    func `a client without a secret sends only its identifier, whatever the method`(method: Authentication) {
         let server = Sample.server(.oidc, authentication: method)
         let (form, authorization) = form(Self.refresh, Sample.client(secret: nil), at: server)
         #expect(form == "grant_type=refresh_token&refresh_token=r%261&client_id=client-1")
         #expect(authorization == nil)
     }
 
-    @Test func `by the method none the secret stays here`() {
+    @Test func `with the method none the secret is not sent`() {
         let server = Sample.server(.oidc, authentication: Authentication.none)
         let (form, authorization) = form(Self.code, Sample.client(), at: server)
         #expect(form == Self.codeForm + "&client_id=client-1")
@@ -107,7 +107,7 @@ import Testing
         ("ä", "\u{1f511}", "%C3%A4:%F0%9F%94%91"), ("-._~", "&=/?", "-._~:%26%3D%2F%3F"),
         ("https://app.example/", "s\"\\\n", "https%3A%2F%2Fapp.example%2F:s%22%5C%0A"),
     ])
-    func `basic encodes both halves before it joins them`(id: String, secret: String, joined: String) throws {
+    func `basic encodes both parts before it joins them`(id: String, secret: String, joined: String) throws {
         let (_, authorization) = form(Self.refresh, Sample.client(id: id, secret: secret), at: Sample.oidc)
         let value = try #require(authorization)
         #expect(value.hasPrefix("Basic "))

@@ -8,17 +8,17 @@ import Testing
         TokenResponse(body: Array(body.utf8), askedAt: Sample.now)
     }
 
-    /// A body that has a token and the members given.
+    /// A body with a token and the given members.
     private func parse(with members: String) -> TokenResponse? {
         parse(#"{"access_token":"at-1","token_type":"Bearer","# + members + "}")
     }
 
-    /// Seconds from the moment of receipt.
+    /// The expiry in seconds from the time of the request.
     private func lifetime(_ response: TokenResponse?) -> Int64? {
         response?.expires.map { $0.seconds - Sample.now.seconds }
     }
 
-    @Test func `everything that TIDAL sends is read, and what it adds is let pass`() throws {
+    @Test func `TIDAL's response is read, and its additional members are ignored`() throws {
         let response = try #require(
             parse(
                 #"""
@@ -78,7 +78,7 @@ import Testing
     }
 
     @Test(arguments: [#""Bearer""#, #""bearer""#, #""BEARER""#, "null"])
-    func `the type is Bearer in any case, or left out`(type: String) {
+    func `the type is Bearer in any case, or absent`(type: String) {
         #expect(parse(#"{"access_token":"at-1","token_type":"# + type + "}") != nil)
     }
 
@@ -88,7 +88,7 @@ import Testing
     }
 
     @Test(arguments: ["null", #""""#])
-    func `a refresh token that is null or empty is none`(value: String) throws {
+    func `a refresh token that is null or empty counts as absent`(value: String) throws {
         let response = try #require(parse(with: #""expires_in":60,"refresh_token":"# + value))
         #expect(response.accessToken.revealedText == "at-1")
         #expect(response.refreshToken == nil)
@@ -108,7 +108,7 @@ import Testing
             (#""-0.5""#, 0), (#""-1.5""#, 0), (#""3600.0""#, 3600), (#""315359999.9""#, 315_359_999),
             (#""99999999999999999999""#, 315_360_000), (#""99999999999999999999.9""#, 315_360_000),
         ] as [(String, Int64)])
-    func `a lifetime is bounded between nothing and ten years`(value: String, seconds: Int64) {
+    func `a lifetime is limited to between zero and ten years`(value: String, seconds: Int64) {
         #expect(lifetime(parse(with: #""expires_in":"# + value)) == seconds)
     }
 
@@ -120,7 +120,7 @@ import Testing
     ]
 
     @Test(arguments: unreadable)
-    func `a lifetime that cannot be read is told from none, and the token is kept`(value: String) throws {
+    func `a lifetime that cannot be read is distinguished from none, and the token is kept`(value: String) throws {
         let response = try #require(parse(with: #""expires_in":"# + value + #","refresh_token":"rt-2""#))
         #expect(response.expires == nil)
         #expect(response.hasUnreadableLifetime)
@@ -128,7 +128,7 @@ import Testing
     }
 
     @Test(arguments: [#""expires_in":null"#, #""x":1"#, #""expires_in":60"#, #""expires_in":"60.5""#])
-    func `a lifetime that is null, not there or readable is not one that cannot be read`(member: String) throws {
+    func `a lifetime that is null, absent or readable does not count as unreadable`(member: String) throws {
         #expect(try #require(parse(with: member)).hasUnreadableLifetime == false)
     }
 
@@ -142,13 +142,13 @@ import Testing
             (#"{"exp":1e300}"#, 253_402_300_799), ("{}", nil), (#"{"exp":null}"#, nil), (#"{"exp":"soon"}"#, nil),
             (#"{"exp":true}"#, nil), ("[]", nil), (#"{"exp":1,"exp":2}"#, nil), ("not JSON", nil),
         ] as [(String, Int64?)])
-    func `without a lifetime the token's own exp is taken, where it is a JWT`(payload: String, seconds: Int64?) throws {
+    func `without a lifetime the exp claim is used if the token is a JWT`(payload: String, seconds: Int64?) throws {
         let token = Sample.jsonWebToken(payload)
         let response = try #require(parse(#"{"access_token":"\#(token)"}"#))
         #expect(response.expires == seconds.map(Timestamp.init(seconds:)))
     }
 
-    @Test func `a lifetime goes before exp, and an unreadable one does not`() {
+    @Test func `a readable lifetime takes precedence over exp`() {
         let token = Sample.jsonWebToken(#"{"exp":1795255200}"#)
         #expect(lifetime(parse(#"{"access_token":"\#(token)","expires_in":60}"#)) == 60)
         #expect(lifetime(parse(#"{"access_token":"\#(token)","expires_in":"soon"}"#)) == 3600)
@@ -158,7 +158,7 @@ import Testing
         "opaque", "a.b", "a.b.c", "..", "a..c", "a.eyJleHAiOjF9", "a.eyJleHAiOjF9.b.c", "a.eyJleHAiOjF9=.c",
         "a.eyJleHAiOjF9.c.d.e", ".eyJleHAiOjF.",
     ])
-    func `a token that is no JWT tells no lifetime`(token: String) throws {
+    func `a token that is not a JWT has no known lifetime`(token: String) throws {
         let response = try #require(parse(#"{"access_token":"\#(token)"}"#))
         #expect(response.expires == nil)
     }
@@ -169,7 +169,7 @@ import Testing
             (#"["a b","c"]"#, ["a", "b", "c"]), (#"["a",1,null]"#, ["a"]), (#""""#, []), ("[]", []), ("null", nil),
             ("1", nil), ("true", nil), ("{}", nil),
         ] as [(String, [String]?)])
-    func `scopes are a text or a list, or none are named`(value: String, scopes: [String]?) throws {
+    func `scopes are a text or a list, otherwise they count as absent`(value: String, scopes: [String]?) throws {
         let response = try #require(parse(with: #""scope":"# + value))
         #expect(response.scopes?.values == scopes)
     }
@@ -191,12 +191,12 @@ import Testing
             ("{}", nil),
             ("not JSON", nil),
         ] as [(String, String?)])
-    func `without a user the ID token's subject is taken`(payload: String, userID: String?) throws {
+    func `without a user ID the ID token's subject is used`(payload: String, userID: String?) throws {
         let response = try #require(parse(with: #""id_token":"\#(Sample.jsonWebToken(payload))""#))
         #expect(response.userID?.text == userID)
     }
 
-    @Test func `a user that is named goes before the ID token's subject`() {
+    @Test func `the user ID takes precedence over the ID token's subject`() {
         let token = Sample.jsonWebToken(#"{"sub":"s-1"}"#)
         #expect(parse(with: #""user_id":42,"id_token":"\#(token)""#)?.userID == "42")
         #expect(parse(with: #""user_id":null,"id_token":"\#(token)""#)?.userID == "s-1")
@@ -255,7 +255,7 @@ import Testing
     ]
 
     @Test(arguments: nameless)
-    func `a body that says nothing is an error without a name, and it is known whether it could be read`(
+    func `a body without an error is an error without a name, and isMalformed says whether it could be read`(
         body: String, isMalformed: Bool
     ) {
         let answer = parse(body)
@@ -265,14 +265,14 @@ import Testing
         #expect(answer.isReadable == (isObject || body.isEmpty))
     }
 
-    @Test func `what cannot be read of an error leaves its sub-status`() {
+    @Test func `an error that cannot be read does not hide the sub-status`() {
         #expect(
             parse(#"{"error":400,"sub_status":11003}"#)
                 == TokenErrorResponse(error: nil, subStatus: "11003", isMalformed: true))
     }
 
     @Test(arguments: [64, 65])
-    func `an error of more than 64 characters is not repeated`(length: Int) {
+    func `an error of more than 64 characters is not shown`(length: Int) {
         let text = String(repeating: "e", count: length)
         #expect(parse(#"{"error":"\#(text)"}"#).error == (length == 64 ? text : nil))
     }
