@@ -4,39 +4,43 @@ public import FoundationEssentials
 internal import HTTPSClient
 internal import JSON
 
-/// One client at one provider: the parameters of the Auth design's `init`.
+/// A client at a provider: the parameters of the Auth design's `init`.
 public struct AuthConfiguration: Sendable, Equatable {
-    /// Names the set of credentials: what an earlier run stored under it is taken up again. Any text; every key has
-    /// credentials of its own.
+    /// Names the set of credentials. Credentials that an earlier run stored under the same key are used again. Any text
+    /// is allowed.
     public var credentialsStorageKey: String
+    /// : The client identifier that the provider assigned.
     public var clientID: String
-    /// The scopes to ask for.
+    /// The scopes to request. Default: none.
     public var scopes: Set<String>
-    /// Needed for client credentials. Sent to the token endpoint with every request where it is set.
+    /// Required for client credentials. If it is set, every request to the token endpoint contains it. Default: none.
     public var clientSecret: String?
+    /// : Identifies this installation of the client, for TIDAL. Default: none.
     public var clientUniqueKey: String?
-    /// Nil for TIDAL's production environment.
+    /// The base address of TIDAL's login service. Nil, the default, means TIDAL's production environment.
     public var tidalLoginServiceBaseURI: URL?
-    /// Nil for TIDAL's production environment.
+    /// The base address of TIDAL's auth service. Nil, the default, means TIDAL's production environment.
     public var tidalAuthServiceBaseURI: URL?
-    /// Should be off only while debugging.
+    /// Whether the provider's certificates are checked against known keys, for `tidal`. Default true. Set it to false
+    /// only for debugging.
     public var certificatePinning: Bool
-    /// The kind of provider: `tidal`, `oidc`, `spotify` or `authgear`.
+    /// The kind of provider: `tidal` (the default), `oidc`, `spotify` or `authgear`.
     public var provider: String
-    /// The issuer of an OpenID or OAuth 2.0 provider, whose metadata names its endpoints. Not for `tidal`.
+    /// The issuer of an OpenID or OAuth 2.0 provider, whose metadata names its endpoints. Must be nil for `tidal`.
     public var issuer: URL?
-    /// How long a token lives whose answer names no lifetime and which is no JWT. Nil for the provider's usual lifetime,
-    /// an hour unless it is known to be another one.
+    /// The lifetime of a token whose response has no lifetime and which is not a JWT. Nil, the default, means the
+    /// provider's usual lifetime, which is an hour unless another one is known.
     public var defaultLifetime: TokenLifetime?
 
-    /// How long a token is taken to live.
+    /// The assumed lifetime of a token.
     public enum TokenLifetime: Sendable, Equatable {
-        /// 1 to 315,360,000.
+        /// Seconds: 1 to 315,360,000.
         case seconds(Int)
-        /// Until the provider or an API refuses it.
+        /// The token is valid until the provider or an API refuses it.
         case never
     }
 
+    /// : Sets the parameters. They are checked by the calls that use them.
     public init(
         credentialsStorageKey: String, clientID: String, scopes: Set<String> = [], clientSecret: String? = nil,
         clientUniqueKey: String? = nil, tidalLoginServiceBaseURI: URL? = nil, tidalAuthServiceBaseURI: URL? = nil,
@@ -57,7 +61,7 @@ public struct AuthConfiguration: Sendable, Equatable {
     }
 }
 
-/// What prints a configuration goes by this: neither the client's secret nor its unique key is in it.
+/// Printing a configuration uses these. They omit the client's secret and its unique key.
 extension AuthConfiguration: CustomStringConvertible, CustomReflectable {
     public var description: String { "client \(clientID) of provider \(provider)" }
 
@@ -72,12 +76,12 @@ extension AuthConfiguration: CustomStringConvertible, CustomReflectable {
 }
 
 extension AuthConfiguration {
-    /// The same, checked, as a tenant's configuration.
+    /// Checks the parameters and returns them as a tenant's configuration.
     func checked(for targets: TargetPolicy) throws(AuthError) -> TenantConfiguration {
         var members: [WireText: JSONValue] = [
             "provider": .string(WireText(provider)), "client_id": .string(WireText(clientID)),
             "scopes": .array(scopes.map { .string(WireText($0)) }),
-            // There is no browser here whose cookie could be looked at.
+            // The library has no browser whose cookie could be checked.
             "browser_binding": .string(WireText(TenantConfiguration.BrowserBinding.off.rawValue)),
         ]
         members["client_secret"] = clientSecret.map { .string(WireText($0)) }
@@ -94,21 +98,22 @@ extension AuthConfiguration {
         do throws(BrokerError) {
             return try TenantConfiguration(.object(members), rules: targets)
         } catch {
-            throw .illegalArgument(error.detail)
+            throw AuthError(.illegalArgument, message: error.detail)
         }
     }
 }
 
-/// What the login page is to know (the Auth design's `LoginConfig`).
+/// Parameters for the login page (the Auth design's `LoginConfig`).
 public struct LoginConfig: Sendable, Equatable {
-    /// ISO 639-1, such as `en`. Nil leaves it to the browser.
+    /// The language as an ISO 639-1 code, such as `en`. With nil the login page chooses the language.
     public var language: String?
-    /// Filled in on the login page.
+    /// The email address to fill in on the login page. Nil fills in none.
     public var email: String?
-    /// Passed through to the login service. None may bear the name of a parameter of the protocol; names
-    /// consist of 1 to 64 letters, digits, `_` and `-`, and all names and values together have at most 4096 bytes.
+    /// Parameters that are passed to the login service. Their names must not be those of the protocol's parameters;
+    /// names consist of 1 to 64 letters, digits, `_` and `-`. All names and values together have at most 4096 bytes.
     public var customParameters: [String: String]
 
+    /// : Sets the parameters. `AuthClient.initializeLogin` checks them.
     public init(language: String? = nil, email: String? = nil, customParameters: [String: String] = [:]) {
         self.language = language
         self.email = email

@@ -7,24 +7,26 @@ internal import Postgres
 internal import Reactor
 internal import Synchronization
 
-/// What the `Auth` instances of a process share: a store, connections to providers, a thread for both.
+/// The resources that the `AuthClient` instances of a process share: a store, connections to providers, and a thread
+/// for both.
 ///
-/// Opened at the first use, which can fail and be tried again. Make one and keep it; `close` it in the end, so that
-/// what a provider has granted is stored.
+/// The first use opens them. If that fails, the next use tries again. Keep one environment for the life of the program,
+/// and `close` it before the program ends so that granted tokens are stored.
 public final class AuthEnvironment: Sendable {
-    /// Where credentials are kept. Everything in it is sealed.
+    /// Where credentials are stored. Stored credentials are encrypted.
     public enum Storage: Sendable, CustomStringConvertible, CustomReflectable {
-        /// For as long as the process lives.
+        /// In memory, until the process ends.
         case memory
-        /// Files in a directory that belongs to this process alone while it is open. It is made where it is missing,
-        /// and so is the key that seals its files, beside them: keep it as safe as the credentials.
+        /// In files of a directory, which only this process may use while the environment is open. A missing directory
+        /// is created, and so is the key that encrypts the files. The key is stored in the directory as well: protect
+        /// it like the credentials.
         case directory(String)
-        /// PostgreSQL, for any number of processes. `masterKeys` is `id:base64 of 32 bytes`, several separated by
-        /// commas: the first seals, all open. `url` is a libpq connection string; without `sslmode` in it, a host that is
-        /// not local is spoken to over TLS with `verify-full`.
+        /// In PostgreSQL, for any number of processes. `url` is a libpq connection string. Without `sslmode` in it, a
+        /// host that is not local is connected over TLS with `verify-full`. `masterKeys` is `id:base64 of 32 bytes`,
+        /// several separated by commas: the first key encrypts, and all keys decrypt.
         case postgres(url: String, masterKeys: String)
 
-        /// Neither the keys nor the connection string, which may hold a password.
+        /// Omits the keys and the connection string, which may contain a password.
         public var description: String {
             switch self {
             case .memory: "memory"
@@ -33,10 +35,11 @@ public final class AuthEnvironment: Sendable {
             }
         }
 
+        /// : Printing a storage uses this mirror, which is empty for the same reason.
         public var customMirror: Mirror { Mirror(self, children: [], displayStyle: .enum) }
     }
 
-    /// An event of the library's own log: one JSON object in one line, without secrets.
+    /// Receives log events: one line with a JSON object for each event, without secrets.
     public typealias Logger = @Sendable (String) -> Void
 
     private let storage: Storage
@@ -49,18 +52,20 @@ public final class AuthEnvironment: Sendable {
     private struct State {
         var opening: Task<Result<Opened, AuthError>, Never>?
         var closing: Task<Void, Never>?
-        /// Calls and streams that use what is open.
+        /// The number of calls and streams that use the open resources.
         var users = 0
     }
 
-    /// Tells that the last of the users is gone.
-    private let departures = Signals<Int>()
+    /// Is signalled when `users` becomes zero.
+    private let userDepartures = Signals<Int>()
 
     /// - Parameters:
-    ///   - trustedCAFile: a PEM file of more root certificates for calls to providers.
-    ///   - allowsInsecureProviders: allows `http://` providers and private addresses, link-local ones excepted: for development
-    ///     only.
-    ///   - logger: called from any thread for events of level info and above; must not block.
+    ///   - storage: where credentials are stored.
+    ///   - trustedCAFile: a PEM file with root certificates that are trusted in addition to the system's. Default:
+    ///     none.
+    ///   - allowsInsecureProviders: allows `http://` providers and private addresses except link-local ones, for
+    ///     development only. Default false.
+    ///   - logger: is called from any thread for events of level info and above, and must not block. Default: no log.
     public convenience init(
         storage: Storage, trustedCAFile: String? = nil, allowsInsecureProviders: Bool = false, logger: Logger? = nil
     ) {
@@ -69,7 +74,7 @@ public final class AuthEnvironment: Sendable {
             time: SystemTime(), logger: logger)
     }
 
-    /// - Parameter time: the machine's clocks, as a test has them.
+    /// - Parameter time: the clocks to use; tests pass their own.
     package init(
         storage: Storage, trustedCAFile: String? = nil, allowsInsecureProviders: Bool = false, time: any Time,
         logger: Logger? = nil
@@ -83,11 +88,12 @@ public final class AuthEnvironment: Sendable {
         }
     }
 
-    /// Lets what is under way come to its end, for about `limit` at most, and closes the store.
+    /// Waits for running operations, for about `limit` at most, and closes the store.
     ///
-    /// Whoever waits for a device login is told `storageUnusable`, and so is every call from now on, on any `Auth` of
-    /// this environment; the streams of `bus` end. Closing again waits for the same end. An environment that was never
-    /// used has nothing to close. Cancelling the task does not shorten it.
+    /// From now on, every call on an `AuthClient` of this environment throws `storageUnusable`, and so do the calls
+    /// that wait for a device login. The streams of `bus` end. Further calls of `close` wait for the same end. An
+    /// environment that was never used has nothing to close. Cancelling the task does not shorten the wait.
+    /// - Parameter limit: default 25 s.
     public func close(within limit: Duration = .seconds(25)) async {
         let closing = state.withLock { state in
             if let closing = state.closing { return closing }
@@ -106,11 +112,11 @@ public final class AuthEnvironment: Sendable {
     private func close(_ opened: Opened, within limit: Duration) async {
         let deadline = time.monotonic.advanced(by: limit)
         opened.broker.beginDraining()
-        // A call that has not asked the provider yet must have done so before renewals are waited for.
+        // Running calls must have sent their requests to the provider before `finish` waits for renewals.
         await waitForUsers(until: deadline)
         await opened.broker.finish(within: max(.zero, time.monotonic.duration(to: deadline)))
         await opened.client.close()
-        // Work for a thread that has ended is never done. What is left of calls waits for the store alone.
+        // Jobs of a loop that has ended would never run. The remaining calls wait for the store only.
         await waitForUsers(until: nil)
         opened.clock.cancel()
         await opened.clock.value
@@ -118,27 +124,28 @@ public final class AuthEnvironment: Sendable {
         opened.loop.shutDown()
     }
 
-    /// - Parameter deadline: nil for as long as it takes.
+    /// - Parameter deadline: nil waits without a limit.
     private func waitForUsers(until deadline: MonotonicInstant?) async {
         while true {
-            let ticket = departures.ticket(0)
+            let ticket = userDepartures.ticket(0)
             let remaining = deadline.map { time.monotonic.duration(to: $0) } ?? .seconds(60)
             if remaining <= .zero || state.withLock({ $0.users == 0 }) { return }
-            await departures.wait(for: 0, since: ticket) { try? await self.time.sleep(for: remaining) }
+            await userDepartures.wait(for: 0, since: ticket) { try? await self.time.sleep(for: remaining) }
         }
     }
 
-    /// What is open while the environment is used.
+    /// The open resources.
     struct Opened: Sendable {
         let broker: CredentialsBroker
         fileprivate let vault: Vault
         fileprivate let client: HTTPSClient
-        /// Keeps the time that all users of the store share.
+        /// The task that follows the clock that all users of the store share.
         fileprivate let clock: Task<Void, Never>
         fileprivate let loop: EventLoop
     }
 
-    /// What is open; opens it where nobody has. It stays so until `leave`, which must follow.
+    /// Returns the open resources, and opens them first if necessary. They stay open until `leave`, which the caller
+    /// must call.
     func enter() async throws(AuthError) -> Opened {
         let opening = try state.withLock { state throws(AuthError) in
             if state.closing != nil { throw Self.closed }
@@ -151,23 +158,23 @@ public final class AuthEnvironment: Sendable {
         switch await opening.value {
         case .success(let opened): return opened
         case .failure(let error):
-            // The next call tries again, unless another one does already.
+            // The next call tries again, unless another call has begun to.
             state.withLock { if $0.opening == opening { $0.opening = nil } }
             leave()
             throw error
         }
     }
 
-    /// Ends what `enter` began.
+    /// Ends the use that `enter` began.
     func leave() {
         let isLast = state.withLock { state in
             state.users -= 1
             return state.users == 0
         }
-        if isLast { departures.signal(0) }
+        if isLast { userDepartures.signal(0) }
     }
 
-    static let closed = AuthError.storageUnusable("This environment was closed.")
+    static let closed = AuthError(.storageUnusable, message: "This environment was closed.")
 
     private func open() async -> Result<Opened, AuthError> {
         do {
@@ -181,7 +188,7 @@ public final class AuthEnvironment: Sendable {
         } catch let error as AuthError {
             return .failure(error)
         } catch {
-            return .failure(.storageUnusable("\(error)"))
+            return .failure(AuthError(.storageUnusable, message: "\(error)"))
         }
     }
 
@@ -202,7 +209,7 @@ public final class AuthEnvironment: Sendable {
                 keyring = try Keyring(parsing: masterKeys)
                 configuration = try PostgresConfiguration(url)
             } catch {
-                throw AuthError.illegalArgument("\(error)")
+                throw AuthError(.illegalArgument, message: "\(error)")
             }
             let reports = DatabaseReports(log, time: time)
             DatabaseReports.noteLinks(configuration, log)

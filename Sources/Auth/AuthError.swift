@@ -1,54 +1,89 @@
 internal import BrokerCore
 internal import HTTPCodec
 
-/// What an operation failed with. The texts are for people and hold no secret.
+/// The error of an operation. Its texts are for people and contain no secrets.
 ///
-/// `errorCode` is the provider's `error` or `sub_status`, where it named one. `retryAfter` is how long to wait at least
-/// before the same is tried again.
-public enum AuthError: Error, Sendable, Equatable {
-    /// The user did not log in, or did not allow it. Only a new login helps.
-    case authorizationError(String, errorCode: String?)
-    /// The provider answered without a usable token. What is stored is as it was. Asking for credentials again may
-    /// help; a login must be begun anew.
-    case tokenResponseError(String, errorCode: String?)
-    /// The provider refused for a reason that says nothing about the user's session. A retry does not help as long as
-    /// the provider or the configuration stay as they are; a login must be begun anew.
-    case unexpectedError(String, errorCode: String?)
-    /// Something cannot be done now and may be later.
-    case retryableError(String, errorCode: String?, retryAfter: Duration)
-    /// The provider could not be reached or did not answer. Retrying may help.
-    case networkError(String, retryAfter: Duration)
-    /// The provider does not give this client credentials, or it is another one than the user's credentials are for. Only
-    /// another configuration helps, or for the latter a new login or a logout.
-    case illegalConfiguration(String, errorCode: String?)
-    /// A parameter cannot be used, or what is asked for is not under way. Only another call helps.
-    case illegalArgument(String)
-    /// The provider's certificate, host name, pin or version of TLS does not fit. Nothing was sent to it. A retry does not help unless
-    /// the network is to blame, such as a proxy that reads along.
-    case providerUntrusted(String)
-    /// The store does not answer. Retrying may help.
-    case storageUnavailable(String)
-    /// The store cannot be used: another process has it, its key is missing, a record does not open, the environment
-    /// was closed. The text says what to look at; then the same can be tried again, except after `close`.
-    case storageUnusable(String)
+/// Compare `code` to decide what to do; later versions may add codes, so handle unknown ones like `unexpectedError`.
+public struct AuthError: Error, Sendable, Equatable {
+    /// The kind of an error.
+    public struct Code: Sendable, Hashable, CustomStringConvertible {
+        /// The name of the code, such as `networkError`.
+        public let description: String
+
+        private init(_ description: String) { self.description = description }
+
+        /// The user did not log in or did not consent. Only a new login helps.
+        public static let authorizationError = Code("authorizationError")
+        /// The provider's response has no usable token. The stored credentials are unchanged. Requesting credentials again
+        /// may help; a login must be begun anew.
+        public static let tokenResponseError = Code("tokenResponseError")
+        /// The provider refused for a reason that says nothing about the user's session. Retrying does not help until the
+        /// provider or the configuration changes; a login must be begun anew.
+        public static let unexpectedError = Code("unexpectedError")
+        /// The operation cannot succeed now. Retrying after `retryAfter` may help.
+        public static let retryableError = Code("retryableError")
+        /// The provider could not be reached or did not respond. Retrying after `retryAfter` may help.
+        public static let networkError = Code("networkError")
+        /// The provider does not grant credentials to this client, or another provider is configured than the one that
+        /// granted the user's credentials. Only another configuration helps, or in the second case a new login or a logout.
+        public static let illegalConfiguration = Code("illegalConfiguration")
+        /// A parameter cannot be used, or the call refers to a login that does not exist. Only a different call helps.
+        public static let illegalArgument = Code("illegalArgument")
+        /// The provider's certificate, host name, key or TLS version was not accepted. Nothing was sent to the provider.
+        /// Retrying helps only if the cause is in the network, such as a proxy that intercepts TLS.
+        public static let providerUntrusted = Code("providerUntrusted")
+        /// The store does not answer. Retrying may help.
+        public static let storageUnavailable = Code("storageUnavailable")
+        /// The store cannot be used: another process uses it, its key is missing, a record cannot be decrypted, or the
+        /// environment was closed. `message` says what to examine. Retrying may then help, except after `close`.
+        public static let storageUnusable = Code("storageUnusable")
+    }
+
+    /// What kind of error this is.
+    public let code: Code
+    /// What happened, in English.
+    public let message: String
+    /// The provider's `error` or `sub_status`; nil if it sent none.
+    public let providerErrorCode: String?
+    /// The least time to wait before a retry; nil if only something else than waiting helps.
+    public let retryAfter: Duration?
+
+    /// Creates an error, for an own implementation of `CredentialsProvider`.
+    public init(_ code: Code, message: String, providerErrorCode: String? = nil, retryAfter: Duration? = nil) {
+        self.code = code
+        self.message = message
+        self.providerErrorCode = providerErrorCode
+        self.retryAfter = retryAfter
+    }
 
     init(_ error: BrokerError) {
-        let retryAfter = Duration.seconds(error.retryAfter ?? 1)
-        self =
-            switch error.code {
-            case .authorizationError: .authorizationError(error.detail, errorCode: error.errorCode)
-            case .tokenResponseError: .tokenResponseError(error.detail, errorCode: error.errorCode)
-            case .unexpectedError: .unexpectedError(error.detail, errorCode: error.errorCode)
-            case .retryableError:
-                .retryableError(error.detail, errorCode: error.errorCode, retryAfter: retryAfter)
-            case .networkError: .networkError(error.detail, retryAfter: retryAfter)
-            case .illegalConfiguration: .illegalConfiguration(error.detail, errorCode: error.errorCode)
-            case .providerUntrusted: .providerUntrusted(error.detail)
-            case .storageUnavailable: .storageUnavailable(error.detail)
-            case .internalError: .storageUnusable(error.detail)
-            default:
-                error.code.status.code >= 500
-                    ? .unexpectedError(error.detail, errorCode: error.errorCode) : .illegalArgument(error.detail)
-            }
+        let code = Self.code(of: error)
+        self.init(
+            code, message: error.detail,
+            providerErrorCode: [.storageUnavailable, .storageUnusable].contains(code) ? nil : error.errorCode,
+            retryAfter: [.retryableError, .networkError, .storageUnavailable].contains(code)
+                ? .seconds(error.retryAfter ?? 1) : nil)
+    }
+
+    private static func code(of error: BrokerError) -> Code {
+        switch error.code {
+        case .authorizationError: .authorizationError
+        case .tokenResponseError: .tokenResponseError
+        case .unexpectedError: .unexpectedError
+        case .retryableError: .retryableError
+        case .networkError: .networkError
+        case .illegalConfiguration: .illegalConfiguration
+        case .providerUntrusted: .providerUntrusted
+        case .storageUnavailable: .storageUnavailable
+        case .internalError: .storageUnusable
+        default: error.code.status.code >= 500 ? .unexpectedError : .illegalArgument
+        }
+    }
+}
+
+extension AuthError: CustomStringConvertible {
+    /// The code, the message and the provider's error code.
+    public var description: String {
+        "\(code): \(message)" + (providerErrorCode.map { " (\($0))" } ?? "")
     }
 }

@@ -4,13 +4,13 @@ internal import ExternalText
 public import FoundationEssentials
 internal import OAuth
 
-/// The levels of credentials, the best last.
+/// The levels of credentials, lowest first.
 public enum CredentialsLevel: String, Sendable, Comparable, CaseIterable {
-    /// The client identifier alone.
+    /// Only the client identifier, without a token.
     case basic
-    /// A token of the client's own.
+    /// A token for the client.
     case client
-    /// A user's token.
+    /// A token for a user.
     case user
 
     public static func < (left: CredentialsLevel, right: CredentialsLevel) -> Bool {
@@ -18,30 +18,40 @@ public enum CredentialsLevel: String, Sendable, Comparable, CaseIterable {
     }
 }
 
-/// What a caller of an API needs (the Auth design's `Credentials`). There is no refresh token in it, ever.
+/// The credentials for calling an API (the Auth design's `Credentials`). They never contain a refresh token.
 public struct Credentials: Sendable, Equatable {
+    /// : The level of these credentials.
     public let level: CredentialsLevel
+    /// : The client identifier.
     public let clientID: String
+    /// : The scopes that were requested.
     public let requestedScopes: Set<String>
+    /// : The unique key of the client's installation; nil if none is configured.
     public let clientUniqueKey: String?
-    /// Nil without a token.
+    /// The scopes that the provider granted; nil without a token.
     public let grantedScopes: Set<String>?
-    /// Nil for all but a user's credentials, and where the provider does not tell.
+    /// The user; nil for credentials without a user, and if the provider has not sent an identifier.
     public let userID: String?
-    /// Nil without a token, and for one that does not expire.
+    /// The expiry of the token; nil without a token, and for a token that does not expire.
     public let expires: Date?
     /// The access token, to be sent as `Authorization: Bearer`. Nil for basic credentials.
     public let token: String?
 
-    /// The stored version that these stand for: what a complaint about them is about.
+    /// The stored version of these credentials, to which a complaint about them refers.
     let version: Int64
 
-    /// Credentials from elsewhere, such as for `Auth.setCredentials`.
+    /// Creates credentials that were obtained elsewhere, for example for `AuthClient.setCredentials`.
     /// - Parameters:
-    ///   - requestedScopes: nil for those of the configuration.
-    ///   - expires: kept in whole seconds. Nil takes the token's own `exp`, if it is a JWT, or else
+    ///   - level: default `user`.
+    ///   - clientID: the client identifier.
+    ///   - requestedScopes: nil means the scopes of the configuration.
+    ///   - clientUniqueKey: the unique key of the client's installation. Default: none.
+    ///   - grantedScopes: nil means the requested scopes.
+    ///   - userID: the user. Default: not known.
+    ///   - expires: is stored in whole seconds. Nil means the token's `exp` claim if it is a JWT, otherwise
     ///     `AuthConfiguration.defaultLifetime`.
-    ///   - token: visible ASCII. Nil makes basic credentials, say for a `CredentialsProvider` of your own.
+    ///   - token: visible ASCII. Nil makes basic credentials, for example for an own implementation of
+    ///     `CredentialsProvider`.
     public init(
         level: CredentialsLevel = .user, clientID: String, requestedScopes: Set<String>? = nil,
         clientUniqueKey: String? = nil, grantedScopes: Set<String>? = nil, userID: String? = nil,
@@ -84,7 +94,7 @@ public struct Credentials: Sendable, Equatable {
 }
 
 extension Credentials {
-    /// Texts of the provider's are compared by their bytes, which takes linear time whatever they are.
+    /// Texts from the provider are compared by their bytes, which takes linear time for every text.
     public static func == (left: Credentials, right: Credentials) -> Bool {
         func text(_ text: String?) -> WireText? { text.map { WireText($0) } }
         return left.level == right.level && left.version == right.version && left.expires == right.expires
@@ -94,7 +104,7 @@ extension Credentials {
     }
 }
 
-/// What prints credentials goes by this: neither the token nor the client's unique key is in it.
+/// Printing credentials uses these. They omit the token and the client's unique key.
 extension Credentials: CustomStringConvertible, CustomReflectable {
     public var description: String { "\(level.rawValue) credentials of client \(clientID)" }
 
@@ -105,29 +115,33 @@ extension Credentials: CustomStringConvertible, CustomReflectable {
     }
 }
 
-/// Sent whenever the credentials change: after a login, a refresh, an upgrade, `setCredentials`, and when they are gone.
+/// A change of the credentials: a login, a refresh, an upgrade, `setCredentials`, or the removal of the credentials.
 public struct CredentialsUpdatedMessage: Sendable, Equatable {
-    /// The credentials as they are now; basic ones when there are none any more.
+    /// The credentials after the change; basic ones if the credentials were removed.
     public let credentials: Credentials
 
+    /// : Creates a message, for an own implementation of `CredentialsProvider`.
     public init(credentials: Credentials) {
         self.credentials = credentials
     }
 }
 
-/// What a user who logs in on another device has to be shown (RFC 8628 §3.2).
+/// What a user needs for logging in on another device (RFC 8628 §3.2).
 public struct DeviceAuthorizationResponse: Sendable, Equatable {
-    /// This login's name, for this library. The provider's own code never leaves it.
+    /// The library's identifier for this login. It is not the provider's device code, which is never shown.
     public let deviceCode: String
+    /// : The code that the user enters.
     public let userCode: String
+    /// : The address that the user opens.
     public let verificationURI: String
-    /// The same with the code in it.
+    /// The address that contains the user code; nil if the provider sent none.
     public let verificationURIComplete: String?
-    /// How long the user has.
+    /// How long the user has for the login.
     public let expiresIn: Duration
-    /// How often the provider is asked, at most.
+    /// The shortest time between two polls of the provider.
     public let interval: Duration
 
+    /// : Creates a response, for tests of code that uses the library.
     public init(
         deviceCode: String, userCode: String, verificationURI: String, verificationURIComplete: String? = nil,
         expiresIn: Duration, interval: Duration
@@ -141,41 +155,44 @@ public struct DeviceAuthorizationResponse: Sendable, Equatable {
     }
 }
 
-/// Supplies credentials, wherever in a program they are needed.
+/// Provides credentials to the parts of a program that call APIs.
 public protocol CredentialsProvider: Sendable {
-    /// The best credentials that the configuration allows, good for at least 60 more seconds.
+    /// The credentials of the highest available level, valid for at least 60 more seconds.
     ///
-    /// Does not wait while good ones are in memory. Otherwise one request to the provider serves everybody who asks. While
-    /// the store does not answer, a user's token that is in memory and good is served, and nothing of a lower level.
+    /// Returns without waiting if valid credentials are in memory. Otherwise one request to the provider serves all
+    /// concurrent callers. While the store does not answer, only a valid user's token that is in memory is returned,
+    /// and no credentials of a lower level.
     /// - Parameters:
-    ///   - apiErrorSubStatus: the `subStatus` with which an API refused a token; `11003`, `6001`, `11001`, `11002` and
-    ///     `11101` cause a refresh, any other changes nothing.
-    ///   - refused: the credentials that the API refused. Where newer ones are stored by now, those are the answer.
-    ///     Without it, a refresh is made in any case.
-    /// - Throws: `retryableError`, `networkError`, `storageUnavailable` (ask again later), `illegalConfiguration`,
-    ///   `unexpectedError`, `tokenResponseError`, `providerUntrusted`, `storageUnusable`, `illegalArgument`. The user
-    ///   stays logged in whatever is thrown.
+    ///   - apiErrorSubStatus: the `subStatus` with which an API refused a token. `11003`, `6001`, `11001`, `11002` and
+    ///     `11101` cause a refresh; other values have no effect.
+    ///   - refused: the credentials that the API refused. If newer ones are stored already, these are returned without
+    ///     a refresh. Nil always refreshes.
+    /// - Throws: `retryableError`, `networkError`, `storageUnavailable` (retry later), `illegalConfiguration`,
+    ///   `unexpectedError`, `tokenResponseError`, `providerUntrusted`, `storageUnusable`, `illegalArgument`. No error
+    ///   logs the user out.
     func getCredentials(apiErrorSubStatus: String?, refused: Credentials?) async throws(AuthError) -> Credentials
 
-    /// Whether a user is logged in, as far as is known here: there is a refresh token, or a token that has not expired.
-    /// Does not ask the provider.
-    /// - Throws: `storageUnavailable` where the store does not answer and no user's token that is still good is in memory;
-    ///   `storageUnusable`, `illegalArgument`.
+    /// Whether a user is logged in: a refresh token is stored, or a user's token that has not expired. Does not ask the
+    /// provider.
+    /// - Throws: `storageUnavailable` if the store does not answer and no valid user's token is in memory;
+    ///   `storageUnusable`; `illegalArgument`.
     func isUserLoggedIn() async throws(AuthError) -> Bool
 
-    /// A stream of every change from now on, in order, whoever makes it. Each call gives a stream of its own, which
-    /// ends when the environment is closed, or at once where that cannot be opened. It keeps the newest 1000 messages
-    /// for a reader who is slow; the credentials in a message are those that were stored when it was sent.
+    /// A stream of all changes from now on, in order, including those of other instances and processes. Each call
+    /// creates a separate stream. It ends when the environment is closed, or at once if the environment cannot be
+    /// opened. It buffers the newest 1000 messages for a slow reader. A message contains the credentials that were
+    /// stored when it was sent.
     var bus: AsyncStream<CredentialsUpdatedMessage> { get }
 }
 
 extension CredentialsProvider {
-    /// `getCredentials(apiErrorSubStatus:refused:)` without a complaint.
+    /// The credentials without a complaint: `getCredentials(apiErrorSubStatus:refused:)` with nil.
     public func getCredentials() async throws(AuthError) -> Credentials {
         try await getCredentials(apiErrorSubStatus: nil, refused: nil)
     }
 
-    /// `getCredentials(apiErrorSubStatus:refused:)` about whatever is stored.
+    /// The credentials after a complaint about the stored ones: `getCredentials(apiErrorSubStatus:refused:)` with nil
+    /// for `refused`.
     public func getCredentials(apiErrorSubStatus: String?) async throws(AuthError) -> Credentials {
         try await getCredentials(apiErrorSubStatus: apiErrorSubStatus, refused: nil)
     }

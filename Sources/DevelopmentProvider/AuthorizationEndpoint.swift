@@ -2,26 +2,26 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
-/// The authorization endpoint (RFC 6749 §3.1): GET shows the login page, its form posts the user's decision.
+/// The authorization endpoint (RFC 6749 §3.1): GET returns the login page, and its form posts the user's decision.
 enum AuthorizationEndpoint {
-    /// What the form adds to the parameters of the authorization request.
+    /// The fields that the form adds to the parameters of the authorization request.
     private static let formNames: Set<WireText> = ["user", "decision"]
 
-    static func answer(
-        _ request: Request, _ received: ReceivedParameters, _ server: inout AuthorizationServer, now: Int64
-    ) -> EndpointAnswer {
-        let configuration = server.configuration
+    static func respond(
+        _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
+    ) -> EndpointResult {
+        let configuration = issuer.configuration
         let isForm = request.method == .post
         guard let pairs = isForm ? received.form : received.query else {
-            return EndpointAnswer(Page.failure(.badRequest, "The application's request cannot be read."))
+            return EndpointResult(Page.failure(.badRequest, "The application's request cannot be read."))
         }
         let tolerates = configuration.profile == .tidal
         let parameters = Parameters(pairs.filter { !formNames.contains($0.name) }, toleratesEqual: tolerates)
         let form = Parameters(isForm ? pairs.filter { formNames.contains($0.name) } : [], toleratesEqual: false)
-        do throws(AuthorizationRequest.Refusal) {
-            let authorization = try AuthorizationRequest(parameters, configuration)
-            func page(_ status: Status, complaint: String?) -> EndpointAnswer {
-                EndpointAnswer(
+        do throws(ReceivedAuthorizationRequest.Refusal) {
+            let authorization = try ReceivedAuthorizationRequest(parameters, configuration)
+            func page(_ status: Status, complaint: String?) -> EndpointResult {
+                EndpointResult(
                     Page.login(
                         status, client: authorization.client, scope: authorization.scope,
                         user: form["user"] ?? parameters["email"] ?? parameters["login_hint"],
@@ -34,15 +34,15 @@ enum AuthorizationEndpoint {
                 guard let user = Self.user(form) else {
                     return page(.badRequest, complaint: "Enter a user name of at most 100 characters.")
                 }
-                let code = server.issueCode(
+                let code = issuer.issueCode(
                     client: authorization.client, redirectURI: authorization.redirectURI,
                     redirectURIWasSent: authorization.redirectURIWasSent, challenge: authorization.challenge,
                     scope: authorization.scope, user: user, now: now)
                 return redirect(
-                    to: authorization.redirectURI, [FormEncoding.Pair("code", code)], state: authorization.state,
-                    parameters, configuration)
+                    to: authorization.redirectURI, with: [FormEncoding.Pair("code", code)], state: authorization.state,
+                    parameters: parameters, configuration: configuration)
             case "deny":
-                throw AuthorizationRequest.Refusal.redirect(
+                throw ReceivedAuthorizationRequest.Refusal.redirect(
                     to: authorization.redirectURI, state: authorization.state, error: "access_denied",
                     description: "The user has denied the request")
             default:
@@ -51,19 +51,19 @@ enum AuthorizationEndpoint {
         } catch {
             switch error {
             case .redirect(let uri, let state, let code, let description):
-                var answer = redirect(
+                var result = redirect(
                     to: uri,
-                    [FormEncoding.Pair("error", code), FormEncoding.Pair("error_description", description)],
-                    state: state, parameters, configuration)
-                answer.error = code
-                return answer
+                    with: [FormEncoding.Pair("error", code), FormEncoding.Pair("error_description", description)],
+                    state: state, parameters: parameters, configuration: configuration)
+                result.error = code
+                return result
             case .page(let text):
-                return EndpointAnswer(Page.failure(.badRequest, text))
+                return EndpointResult(Page.failure(.badRequest, text))
             }
         }
     }
 
-    /// The user that a form names; nil for an empty name or one of more than 100 characters of Unicode.
+    /// The user that a form names; nil for an empty name and for one of more than 100 Unicode scalars.
     static func user(_ form: Parameters) -> ProviderUser? {
         guard !form.repeated.contains("user"), let text = form["user"] else { return nil }
         let scalars = text.text.unicodeScalars
@@ -75,9 +75,9 @@ enum AuthorizationEndpoint {
     }
 
     private static func redirect(
-        to uri: String, _ result: [FormEncoding.Pair], state: WireText?, _ parameters: Parameters,
-        _ configuration: ProviderConfiguration
-    ) -> EndpointAnswer {
+        to uri: String, with result: [FormEncoding.Pair], state: WireText?, parameters: Parameters,
+        configuration: ProviderConfiguration
+    ) -> EndpointResult {
         var pairs = result
         if let state { pairs.append(FormEncoding.Pair("state", state)) }
         switch configuration.responseIssuer {
@@ -89,10 +89,10 @@ enum AuthorizationEndpoint {
             pairs.append(FormEncoding.Pair("lang", parameters["lang"] ?? "en"))
             pairs.append(FormEncoding.Pair("appMode", parameters["appMode"] ?? "web"))
         }
-        // A query of the redirect URI stays (RFC 6749 §3.1.2).
+        // A query in the redirect URI is kept (RFC 6749 §3.1.2).
         let target = WireText(uri)
         let joint = target.contains("?") ? (target.ends(with: "?") || target.ends(with: "&") ? "" : "&") : "?"
-        return EndpointAnswer(
+        return EndpointResult(
             Response(
                 .found,
                 fields: [

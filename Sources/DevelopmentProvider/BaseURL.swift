@@ -1,19 +1,19 @@
 internal import ExternalText
 
-/// An absolute `http` or `https` URL without query and fragment, to which paths are added.
+/// An absolute `http` or `https` URL without query and fragment, to which paths are appended.
 package struct BaseURL: Sendable, Equatable, CustomStringConvertible {
-    /// Without a slash at the end: the issuer's name (RFC 8414 §2).
+    /// The URL without a trailing slash, which is the issuer's name (RFC 8414 §2).
     package let description: String
     /// `http` or `https`.
     let scheme: String
     /// Host and port.
     let authority: String
-    /// Empty, or begins with a slash and does not end with one.
+    /// Empty, or a path that begins with a slash and does not end with one.
     let path: String
 
     package static let `default` = BaseURL(scheme: "http", authority: "127.0.0.1:8181", path: "")
 
-    /// Nil for anything but such a URL. Slashes at the end are dropped.
+    /// Nil for a text that is not such a URL. Trailing slashes are removed.
     package init?(_ text: String) {
         let scheme: String
         if WireText(text).starts(with: "http://") {

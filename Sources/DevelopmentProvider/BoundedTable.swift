@@ -1,7 +1,8 @@
-/// A dictionary that forgets its oldest entry rather than grow beyond its capacity.
+/// A dictionary that removes its oldest entry when an insertion would exceed its capacity.
 struct BoundedTable<Key: Hashable & Sendable, Value: Sendable>: Sendable {
     private var entries: [Key: (value: Value, serial: Int)] = [:]
-    /// Keys in the order of insertion, from `head` on; those whose serial is not the entry's were removed since.
+    /// Keys in the order of insertion, from `head` on. A key whose serial differs from its entry's was removed
+    /// meanwhile.
     private var order: [(key: Key, serial: Int)] = []
     private var head = 0
     private var lastSerial = 0
@@ -14,7 +15,7 @@ struct BoundedTable<Key: Hashable & Sendable, Value: Sendable>: Sendable {
 
     var count: Int { entries.count }
 
-    /// Replacing a value keeps its age.
+    /// Replacing a value does not change the entry's position in the order.
     subscript(_ key: Key) -> Value? {
         get { entries[key]?.value }
         set {
@@ -30,7 +31,7 @@ struct BoundedTable<Key: Hashable & Sendable, Value: Sendable>: Sendable {
             lastSerial += 1
             entries[key] = (newValue, lastSerial)
             order.append((key, lastSerial))
-            // Removed keys leave gaps: the queue is rewritten once they outnumber what is there.
+            // Removed keys leave gaps, so the queue is rewritten once it is twice as long as the capacity.
             if order.count > 2 * capacity {
                 order = order[head...].filter { entries[$0.key]?.serial == $0.serial }
                 head = 0
@@ -38,7 +39,7 @@ struct BoundedTable<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         }
     }
 
-    /// From the oldest to the newest.
+    /// The entries from the oldest to the newest.
     var all: [(key: Key, value: Value)] {
         order[head...].compactMap { item in
             guard let entry = entries[item.key], entry.serial == item.serial else { return nil }

@@ -3,20 +3,20 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
-/// How a client says who it is at the token endpoint and its siblings.
+/// How a client authenticates at the token, device authorization and revocation endpoints.
 package enum ClientAuthenticationMethod: String, Sendable {
-    /// `client_id` at most.
+    /// The request contains at most `client_id`.
     case none
     case post = "client_secret_post"
     case basic = "client_secret_basic"
 }
 
-/// What a request says about its client (RFC 6749 §2.3.1).
+/// The client authentication in a request (RFC 6749 §2.3.1).
 struct ClientAuthentication: Sendable {
     let method: ClientAuthenticationMethod
     let clientID: WireText?
     let secret: WireText?
-    /// Basic credentials that cannot be read, or credentials by both ways at once.
+    /// The Basic credentials cannot be read, or the request contains credentials in two ways.
     let isMalformed: Bool
 
     init(_ fields: Fields, _ parameters: Parameters) {
@@ -38,7 +38,7 @@ struct ClientAuthentication: Sendable {
             || fields.values("Authorization").count > 1
     }
 
-    /// Base64 of the form-encoded identifier, a colon and the form-encoded secret.
+    /// Decodes the base64 of the form-encoded identifier, a colon and the form-encoded secret.
     private static func basic(_ field: WireText) -> (id: WireText, secret: WireText)? {
         let pieces = field.split(at: " ", limit: 2)
         guard pieces.count == 2, pieces[0].equalsIgnoringCase("Basic"),
@@ -57,10 +57,10 @@ struct ClientAuthentication: Sendable {
         }
     }
 
-    /// The client, if it is who it says.
-    /// - Parameter provesItself: whether a client that has a secret must show it.
+    /// Authenticates the client.
+    /// - Parameter requiresSecret: whether a client that has a secret must send it.
     func client(
-        in configuration: ProviderConfiguration, provesItself: Bool
+        in configuration: ProviderConfiguration, requiresSecret: Bool
     ) throws(OAuthError) -> ProviderClient {
         if isMalformed { throw OAuthError(.invalidClient, "Malformed or doubled client credentials") }
         guard let clientID else {
@@ -74,13 +74,13 @@ struct ClientAuthentication: Sendable {
             throw OAuthError(.invalidClient, "Client has no secret")
         }
         if let secret {
-            // Digests have one length, so the comparison tells nothing about the secret's.
+            // Digests have equal lengths, so the time of the comparison does not reveal the length of the secret.
             let given = SHA256.digest(Array(secret.utf8))
             let isRight = ([expected] + client.formerSecrets).contains {
                 ConstantTime.equal(given, SHA256.digest(Array($0.utf8)))
             }
             guard isRight else { throw OAuthError(.invalidClient, "Client secret is wrong") }
-        } else if provesItself {
+        } else if requiresSecret {
             throw OAuthError(.invalidClient, "Client secret is missing")
         }
         return client

@@ -3,11 +3,11 @@ internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
 
-/// The provider's controls over HTTP, under `/_control`: JSON in and out.
+/// The provider's controls over HTTP, under `/_control`. Requests and responses are JSON.
 struct ControlInterface {
     let provider: DevelopmentProvider
 
-    /// What a control request has wrong; shown to the caller.
+    /// Why a control request is refused. The caller gets this text.
     private struct Complaint: Error {
         let status: Status
         let detail: String
@@ -75,7 +75,7 @@ struct ControlInterface {
             return .json(.ok, writer.bytes)
         case (_, .get) where segments.count == 3 && segments[0] == "ledger" && segments[1] == "users":
             guard segments[2].count <= 19, let user = Int64(segments[2].text), user > 0 else {
-                throw Complaint("That is no user's number.")
+                throw Complaint("The user number in the path is not a positive integer.")
             }
             var writer = JSONWriter()
             provider.ledger(userID: user).write(to: &writer)
@@ -115,11 +115,12 @@ struct ControlInterface {
         case (["ledger"], _), (["ledger", "summary"], _): return .methodNotAllowed("GET")
         case (["sessions"], _), (["revoke"], _), (["expire"], _), (["advance"], _), (["introspect"], _):
             return .methodNotAllowed("POST")
-        default: throw Complaint("Nothing is here.", status: .notFound)
+        default: throw Complaint("There is no such path.", status: .notFound)
         }
     }
 
-    /// One session of `user`, or `count` sessions of users whose names are `prefix` and a number from `first` on.
+    /// Opens one session for `user`, or `count` sessions for users whose names are `prefix` and a number from `first`
+    /// on.
     private func openSessions(_ members: Members) throws(Complaint) -> Response {
         var members = members
         let client = try members.string("client_id")
@@ -133,7 +134,7 @@ struct ControlInterface {
             }
             users = (first..<first + count).map { "\(prefix.text)\($0)" }
         } else {
-            throw Complaint("user is missing, and so is prefix.")
+            throw Complaint("user or prefix is required.")
         }
         try members.end()
         guard let sessions = provider.openSessions(users: users, clientID: client?.text) else {
@@ -163,7 +164,7 @@ struct ControlInterface {
             faults.longestDelay = .milliseconds(longest)
         }
         try members.end()
-        guard faults.total <= 1000 else { throw Complaint("More than all requests would be disturbed.") }
+        guard faults.total <= 1000 else { throw Complaint("The rates add up to more than 1000.") }
         return faults
     }
 
@@ -227,12 +228,12 @@ struct ControlInterface {
         }
     }
 
-    /// The members of a JSON object, taken one by one, so that what is left over at the end is a misspelling.
+    /// The members of a JSON object. Each read removes a member, so a member that is left at the end is an unknown one.
     private struct Members {
         private var members: [WireText: JSONValue]
 
         init(_ request: Request) throws(Complaint) {
-            // A page in a browser cannot send this type to another origin unasked.
+            // A web page cannot send this content type to another origin without the consent of that origin.
             guard MediaType(request.fields["Content-Type"] ?? "").name == "application/json" else {
                 throw Complaint("The content type is not application/json.", status: .unsupportedMediaType)
             }
@@ -265,12 +266,12 @@ struct ControlInterface {
         ) throws(Complaint) -> Choice? {
             guard let text = try string(name) else { return nil }
             guard let choice = Choice(text) else {
-                throw Complaint("\(name) is none of \(Choice.allCases.map(\.rawValue).joined(separator: ", ")).")
+                throw Complaint("\(name) must be one of \(Choice.allCases.map(\.rawValue).joined(separator: ", ")).")
             }
             return choice
         }
 
-        /// `user_id`, or the number of the user that `user` names.
+        /// `user_id`, or the number of the user with the name `user`.
         mutating func userID() throws(Complaint) -> Int64? {
             let id = try integer("user_id", in: 1 ... .max)
             let name = try string("user")
@@ -284,13 +285,13 @@ struct ControlInterface {
             for (name, value) in object.sorted(by: { $0.key < $1.key }) {
                 guard let text = value.string, text.utf8.allSatisfy({ $0 >= 0x20 && $0 != 0x7f }), !name.isEmpty,
                     name.utf8.allSatisfy({ $0.isUnreserved })
-                else { throw Complaint("A header is not a name and a line of text.") }
+                else { throw Complaint("headers must map names to single lines of text.") }
                 fields.append((name.text, text.text))
             }
             return fields
         }
 
-        /// A text as it is; any other value as JSON.
+        /// The bytes of a text, or any other value as JSON.
         mutating func body(_ name: WireText) throws(Complaint) -> [UInt8]? {
             guard let value = members.removeValue(forKey: name) else { return nil }
             if let text = value.string { return Array(text.utf8) }
@@ -300,7 +301,7 @@ struct ControlInterface {
         }
 
         func end() throws(Complaint) {
-            if let name = members.keys.min() { throw Complaint("\(name.prefix(64)) is unknown here.") }
+            if let name = members.keys.min() { throw Complaint("\(name.prefix(64)) is not a known member.") }
         }
     }
 }

@@ -5,13 +5,13 @@ internal import JSON
 package import Reactor
 internal import Synchronization
 
-/// An OAuth 2.0 authorization server for development and tests, its state in memory.
+/// An OAuth 2.0 authorization server for development and tests. It keeps its state in memory.
 ///
-/// It lets anyone in by name and tells its secrets' fate to anyone who asks under `/_control`: it must not stand where
-/// others can reach it. Safe to use from any task; no call blocks but for a short lock.
+/// Everyone can log in with any name, and everyone can read the state of tokens under `/_control`, so the server must
+/// not be reachable by others. Any task may use it; calls block only for a short lock.
 package final class DevelopmentProvider: RequestHandler {
     private struct State: Sendable {
-        var server: AuthorizationServer
+        var issuer: TokenIssuer
         var log: RequestLog
         var faults: [Fault] = []
         var random: (faults: RandomFaults, generator: SplitMix64)?
@@ -23,10 +23,11 @@ package final class DevelopmentProvider: RequestHandler {
     private let time: @Sendable () -> Int64
     private let clock: any Clock<Duration>
 
-    /// Scripted faults that wait at one time.
+    /// The most scripted faults that may wait.
     static let maximumFaults = 10_000
 
-    /// How its server is set up: it refuses what it was told to refuse, and not what a slow machine has it come to late.
+    /// The configuration of its server. The long turn budget prevents a slow machine from refusing requests as
+    /// overload.
     package static func serverConfiguration(address: SocketAddress, loopCount: Int? = nil) -> ServerConfiguration {
         var configuration = ServerConfiguration(address: address, loopCount: loopCount)
         configuration.turnBudget = .seconds(10)
@@ -34,15 +35,15 @@ package final class DevelopmentProvider: RequestHandler {
     }
 
     /// - Parameters:
-    ///   - now: milliseconds since 1970.
-    ///   - clock: what the delays of faults are measured by.
+    ///   - now: returns milliseconds since 1970.
+    ///   - clock: measures the delays of faults.
     package init(
         _ configuration: ProviderConfiguration, now: @escaping @Sendable () -> Int64 = { systemTime() },
         clock: any Clock<Duration> = ContinuousClock()
     ) {
         state = Mutex(
             State(
-                server: AuthorizationServer(configuration: configuration),
+                issuer: TokenIssuer(configuration: configuration),
                 log: RequestLog(capacity: configuration.capacity / 10)))
         time = now
         self.clock = clock
@@ -52,22 +53,22 @@ package final class DevelopmentProvider: RequestHandler {
 
     // MARK: Control
 
-    /// Changes how the provider behaves from the next request on.
+    /// Changes the provider's behaviour for later requests.
     package func configure(_ change: @Sendable (inout ProviderConfiguration) -> Void) {
-        state.withLock { change(&$0.server.configuration) }
+        state.withLock { change(&$0.issuer.configuration) }
     }
 
-    package var configuration: ProviderConfiguration { state.withLock { $0.server.configuration } }
+    package var configuration: ProviderConfiguration { state.withLock { $0.issuer.configuration } }
 
-    /// The provider's time: `now` of the initialiser and what `advance` added.
+    /// The provider's time: `now` of the initialiser plus the time that `advance` added.
     package var now: Int64 { state.withLock { now($0) } }
 
-    /// Moves the provider's time: codes and tokens expire earlier.
+    /// Advances the provider's time, so that codes and tokens expire earlier.
     package func advance(by duration: Duration) {
         state.withLock { $0.offset = $0.offset.addingReportingOverflow(duration.milliseconds).partialValue }
     }
 
-    /// Disturbs coming requests, after the faults that were scripted before it. False when too many are waiting.
+    /// Adds a fault after those that were scripted before. Returns false when too many are waiting.
     @discardableResult
     package func script(_ fault: Fault) -> Bool {
         state.withLock { state in
@@ -77,45 +78,45 @@ package final class DevelopmentProvider: RequestHandler {
         }
     }
 
-    /// The faults that still wait, with the times that are left of each.
+    /// The scripted faults that still apply, with the remaining number of times of each.
     package var faults: [Fault] { state.withLock { $0.faults } }
 
     package func removeFaults() { state.withLock { $0.faults = [] } }
 
-    /// Disturbs requests by lot from now on; nil ends that. A seed begins anew with each call.
+    /// Adds random faults to later requests; nil ends them. Each call restarts the sequence of the seed.
     package func disturbAtRandom(_ faults: RandomFaults?) {
         state.withLock { $0.random = faults.map { ($0, SplitMix64(seed: $0.seed)) } }
     }
 
     package var randomFaults: RandomFaults? { state.withLock { $0.random?.faults } }
 
-    /// The newest requests at the endpoints, as many as a tenth of the capacity, oldest first.
+    /// The newest requests at the endpoints, at most a tenth of the capacity, oldest first.
     package var requests: [RequestRecord] { state.withLock { $0.log.all } }
 
     package var counters: RequestCounters { state.withLock { $0.log.counters } }
 
-    /// Forgets the requests and counts from zero. Sessions stay.
+    /// Deletes the recorded requests and resets the counters. Sessions stay.
     package func resetRequests() {
-        state.withLock { $0.log.reset(capacity: $0.server.configuration.capacity / 10) }
+        state.withLock { $0.log.reset(capacity: $0.issuer.configuration.capacity / 10) }
     }
 
-    package var ledger: Ledger { state.withLock { $0.server.ledger() } }
+    package var ledger: Ledger { state.withLock { $0.issuer.ledger() } }
 
-    /// What the ledger says of one user.
-    package func ledger(userID: Int64) -> Ledger { state.withLock { $0.server.ledger(userID: userID) } }
+    /// The ledger of one user.
+    package func ledger(userID: Int64) -> Ledger { state.withLock { $0.issuer.ledger(userID: userID) } }
 
-    package var ledgerSummary: LedgerSummary { state.withLock { $0.server.ledgerSummary() } }
+    package var ledgerSummary: LedgerSummary { state.withLock { $0.issuer.ledgerSummary() } }
 
-    /// Opens a session for each of the users, as if they had logged in. Nil when there is no such client.
-    /// - Parameter clientID: nil for the first client.
+    /// Opens a session for each of the users, as a login does. Nil when the client does not exist.
+    /// - Parameter clientID: nil means the first client.
     package func openSessions(users: [String], clientID: String? = nil) -> [OpenedSession]? {
         state.withLock { state in
-            let configuration = state.server.configuration
+            let configuration = state.issuer.configuration
             guard let client = clientID.map({ configuration.client(WireText($0)) }) ?? configuration.clients.first
             else { return nil }
             return users.map { name in
                 let user = ProviderUser(name)
-                let grant = state.server.openSession(user: user, client: client, now: now(state))
+                let grant = state.issuer.openSession(user: user, client: client, now: now(state))
                 return OpenedSession(
                     user: user, accessToken: grant.accessToken, expiresIn: grant.lifetime.components.seconds,
                     refreshToken: grant.refreshToken)
@@ -123,9 +124,9 @@ package final class DevelopmentProvider: RequestHandler {
         }
     }
 
-    /// Returns once `count` requests have arrived at `endpoint`, or there with `grant`, since the last reset; they may
-    /// not have been answered yet.
-    /// - Throws: `CancellationError` when the caller's task is cancelled.
+    /// Returns once `count` requests have arrived at `endpoint`, or at `endpoint` with `grant`, since the last reset.
+    /// They may not have been answered yet.
+    /// - Throws: `CancellationError` when the task is cancelled.
     package func waitForRequests(_ count: Int, at endpoint: Endpoint, grant: GrantType? = nil) async throws {
         let id = state.withLock { state in
             state.lastWait += 1
@@ -134,8 +135,8 @@ package final class DevelopmentProvider: RequestHandler {
         try await withTaskCancellationHandler {
             try await withCheckedThrowingContinuation { continuation in
                 state.withLock { state in
-                    state.log.wait(id, for: count, endpoint: endpoint, grant: grant, continuation)
-                    // Checked in the lock: a cancellation before this point found no waiter to stop.
+                    state.log.wait(id, for: count, endpoint: endpoint, grant: grant, continuation: continuation)
+                    // Checked while the lock is held: a cancellation before this point did not find the waiter.
                     if Task.isCancelled { state.log.stopWaiting(id) }
                 }
             }
@@ -144,33 +145,33 @@ package final class DevelopmentProvider: RequestHandler {
         }
     }
 
-    /// Ends every session of the user, and tells how many there were.
+    /// Revokes all sessions of the user and returns how many were active.
     @discardableResult
     package func revokeAll(userID: Int64) -> Int {
-        state.withLock { $0.server.revokeAll(userID: userID, now: now($0)) }
+        state.withLock { $0.issuer.revokeAll(userID: userID, now: now($0)) }
     }
 
-    /// Makes everything of that kind expire now, for one user or for all.
+    /// Makes all objects of this kind expire now, for one user or for all.
     package func expire(_ what: Expirable, userID: Int64? = nil) {
-        state.withLock { $0.server.expire(what, userID: userID, now: now($0)) }
+        state.withLock { $0.issuer.expire(what, userID: userID, now: now($0)) }
     }
 
-    /// What a resource server would accept the token for; nil for none.
+    /// The record of a token that a resource server would accept; nil for other tokens.
     package func introspect(accessToken: String) -> AccessTokenRecord? {
-        state.withLock { $0.server.introspect(accessToken: accessToken, now: now($0)) }
+        state.withLock { $0.issuer.introspect(accessToken: accessToken, now: now($0)) }
     }
 
-    /// What the token was issued for, also where it has expired or its family was revoked; nil for one that was never
-    /// issued, or that was forgotten.
+    /// The record of a token, even if it has expired or its family was revoked. Nil for a token that was never issued
+    /// or whose record was removed.
     package func record(ofAccessToken token: String) -> AccessTokenRecord? {
-        state.withLock { $0.server.record(ofAccessToken: token) }
+        state.withLock { $0.issuer.record(ofAccessToken: token) }
     }
 
-    /// Forgets sessions, requests and faults. The configuration and the time stay.
+    /// Deletes sessions, requests and faults. The configuration and the time stay.
     package func reset() {
         state.withLock { state in
-            state.server = AuthorizationServer(configuration: state.server.configuration)
-            state.log.reset(capacity: state.server.configuration.capacity / 10)
+            state.issuer = TokenIssuer(configuration: state.issuer.configuration)
+            state.log.reset(capacity: state.issuer.configuration.capacity / 10)
             state.faults = []
             state.random = nil
         }
@@ -184,9 +185,11 @@ package final class DevelopmentProvider: RequestHandler {
 
     package func respond(to request: Request) async -> Response {
         var request = request
-        // The server leaves the content out (RFC 9110 §9.3.2).
+        // The server omits the body of the response to HEAD (RFC 9110 §9.3.2).
         if request.method == .head { request.method = .get }
-        guard let route = Route(request.path, configuration) else { return .problem(.notFound, "Nothing is here.") }
+        guard let route = Route(request.path, configuration) else {
+            return .problem(.notFound, "There is no such path.")
+        }
         switch route {
         case .control(let segments):
             return ControlInterface(provider: self).respond(to: request, segments)
@@ -194,7 +197,7 @@ package final class DevelopmentProvider: RequestHandler {
             return request.method == .get ? MetadataEndpoint.keys() : .methodNotAllowed("GET")
         case .verification(let userCode):
             return state.withLock { state in
-                VerificationEndpoint.answer(request, userCode: userCode, &state.server, now: now(state))
+                VerificationEndpoint.respond(request, userCode: userCode, issuer: &state.issuer, now: now(state))
             }
         case .endpoint(let endpoint):
             if let allowed = Self.refusedMethod(request.method, endpoint) { return .methodNotAllowed(allowed) }
@@ -202,8 +205,8 @@ package final class DevelopmentProvider: RequestHandler {
         }
     }
 
-    /// The line that the executable prints when it is ready: an object with the address that it listens on, the base
-    /// URL and the profile.
+    /// The line that the executable prints when it is ready: a JSON object with the address that it listens on, the
+    /// base URL and the profile.
     package func announcement(address: String) -> String {
         let configuration = configuration
         let line = JSONWriter.object { writer in
@@ -228,31 +231,32 @@ package final class DevelopmentProvider: RequestHandler {
 
     private func respond(to request: Request, at endpoint: Endpoint) async -> Response {
         let received = ReceivedParameters(request)
-        let (number, fault) = begin(request, endpoint, received)
+        let (number, fault) = begin(request, at: endpoint, received: received)
         let response: Response
         do {
             if let fault {
                 if fault.delay > .zero { try await clock.sleep(for: fault.delay) }
-                let usual = fault.doesWork ? work(number, request, endpoint, received) : nil
+                let normal =
+                    fault.processesRequest ? process(request, number: number, at: endpoint, received: received) : nil
                 if fault.answerDelay > .zero { try await clock.sleep(for: fault.answerDelay) }
-                response = fault.disturb(usual)
+                response = fault.disturb(normal)
             } else {
-                response = work(number, request, endpoint, received)
+                response = process(request, number: number, at: endpoint, received: received)
             }
         } catch {
-            // The client went away during the delay: there is nobody to answer.
+            // The client closed the connection during the delay, so no response can be sent.
             response = .aborted
         }
         state.withLock { $0.log.finish(number, response, now: now($0)) }
         return response
     }
 
-    private func begin(_ request: Request, _ endpoint: Endpoint, _ received: ReceivedParameters) -> (Int, Fault?) {
+    private func begin(_ request: Request, at endpoint: Endpoint, received: ReceivedParameters) -> (Int, Fault?) {
         state.withLock { state in
             let number = state.log.begin(request, endpoint: endpoint, received: received, now: now(state))
             let grant = state.log.grant(number)
-            guard let index = state.faults.firstIndex(where: { $0.concerns(endpoint, grant: grant) }) else {
-                guard var random = state.random, random.faults.concerns(endpoint, grant: grant) else {
+            guard let index = state.faults.firstIndex(where: { $0.applies(to: endpoint, grant: grant) }) else {
+                guard var random = state.random, random.faults.applies(to: endpoint, grant: grant) else {
                     return (number, nil)
                 }
                 let fault = random.faults.draw(using: &random.generator)
@@ -268,22 +272,23 @@ package final class DevelopmentProvider: RequestHandler {
         }
     }
 
-    private func work(
-        _ number: Int, _ request: Request, _ endpoint: Endpoint, _ received: ReceivedParameters
+    private func process(
+        _ request: Request, number: Int, at endpoint: Endpoint, received: ReceivedParameters
     ) -> Response {
         state.withLock { state in
             let time = now(state)
-            let answer =
+            let result =
                 switch endpoint {
-                case .authorize: AuthorizationEndpoint.answer(request, received, &state.server, now: time)
-                case .token: TokenEndpoint.token(request, received, &state.server, now: time)
+                case .authorize:
+                    AuthorizationEndpoint.respond(request, received: received, issuer: &state.issuer, now: time)
+                case .token: ClientEndpoints.token(request, received: received, issuer: &state.issuer, now: time)
                 case .deviceAuthorization:
-                    TokenEndpoint.deviceAuthorization(request, received, &state.server, now: time)
-                case .revoke: TokenEndpoint.revoke(request, received, &state.server, now: time)
-                case .metadata: MetadataEndpoint.answer(state.server.configuration)
+                    ClientEndpoints.deviceAuthorization(request, received: received, issuer: &state.issuer, now: time)
+                case .revoke: ClientEndpoints.revoke(request, received: received, issuer: &state.issuer, now: time)
+                case .metadata: MetadataEndpoint.respond(state.issuer.configuration)
                 }
-            state.log.note(number, error: answer.error, refresh: answer.refresh)
-            return answer.response
+            state.log.note(number, error: result.error, refresh: result.refresh)
+            return result.response
         }
     }
 }

@@ -2,37 +2,37 @@ internal import ExternalText
 package import HTTPCodec
 internal import HTTPServer
 
-/// A disturbance of the next requests at an endpoint.
+/// A fault in the handling of the next requests at an endpoint.
 package struct Fault: Sendable {
     package enum Mode: String, Sendable, CaseIterable {
-        /// Answers `status` without doing the work; without a status the usual answer, after the delay and with
-        /// `fields` added.
+        /// Responds with `status` and does not process the request. Without a status, the request is processed and gets
+        /// its normal response, after the delay and with `fields` added.
         case answer
-        /// Does the work and then answers `status`, 500 without one.
+        /// Processes the request and then responds with `status`, or 500 without one.
         case answerAfterWork = "answer_after_work"
-        /// Closes the connection without an answer and without doing the work.
+        /// Closes the connection without processing the request and without a response.
         case dropBeforeWork = "drop_before_work"
-        /// Does the work and then closes the connection without an answer.
+        /// Processes the request and then closes the connection without a response.
         case dropAfterWork = "drop_after_work"
-        /// Does the work and then answers `body`, or without one the first half of the right content.
+        /// Processes the request and then responds with `body`, or without one with the first half of the correct body.
         case malformed
     }
 
     package var endpoint: Endpoint
-    /// Disturbs requests with this `grant_type` only; nil disturbs every request at the endpoint.
+    /// Applies to requests with this `grant_type` only; nil means all requests at the endpoint.
     package var grant: GrantType?
-    /// How many requests it disturbs.
+    /// The number of requests that it applies to.
     package var times: Int
     package var mode: Mode
-    /// Passes before the work is done.
+    /// The delay before the request is processed.
     package var delay: Duration
-    /// Passes between the work and the answer.
+    /// The delay between processing the request and the response.
     package var answerDelay: Duration
-    /// In the place of the answer's own; what it means without one stands at the modes.
+    /// The status of the response; the modes say what nil means.
     package var status: Status?
-    /// Replace the answer's fields of the same names.
+    /// These fields replace the response's fields with the same names.
     package var fields: Fields
-    /// In the place of the answer's content.
+    /// Replaces the body of the response.
     package var body: [UInt8]?
 
     package init(
@@ -51,11 +51,11 @@ package struct Fault: Sendable {
         self.body = body
     }
 
-    func concerns(_ endpoint: Endpoint, grant: GrantType?) -> Bool {
+    func applies(to endpoint: Endpoint, grant: GrantType?) -> Bool {
         self.endpoint == endpoint && (self.grant == nil || self.grant == grant)
     }
 
-    var doesWork: Bool {
+    var processesRequest: Bool {
         switch mode {
         case .answer: status == nil
         case .dropBeforeWork: false
@@ -63,22 +63,22 @@ package struct Fault: Sendable {
         }
     }
 
-    /// The answer in place of `usual`, which is nil where the work was not done.
-    func disturb(_ usual: Response?) -> Response {
+    /// The disturbed response. `normal` is the normal response; nil if the request was not processed.
+    func disturb(_ normal: Response?) -> Response {
         var response: Response
         switch mode {
         case .dropBeforeWork, .dropAfterWork:
             return .aborted
         case .answer, .answerAfterWork:
-            if let usual, mode == .answer {
-                response = usual
+            if let normal, mode == .answer {
+                response = normal
             } else {
                 response = Response(status ?? .internalServerError, fields: ["Cache-Control": "no-store"])
                 if body != nil { response.fields.set("Content-Type", "application/json") }
             }
             if let body { response.body = body }
         case .malformed:
-            response = usual ?? Response(.ok)
+            response = normal ?? Response(.ok)
             if let status { response.status = status }
             response.body = body ?? Array(response.body.prefix(response.body.count / 2))
         }
@@ -88,7 +88,7 @@ package struct Fault: Sendable {
 }
 
 extension Response {
-    /// A connection that breaks. The status is for a server that cannot break one.
+    /// Makes the server close the connection. The status is for a caller that has no connection to close.
     static var aborted: Response {
         var response = Response(.internalServerError, closesConnection: true)
         response.abortsConnection = true

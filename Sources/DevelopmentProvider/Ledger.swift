@@ -8,8 +8,7 @@ package enum Expirable: String, Sendable, CaseIterable {
     case deviceCodes = "device_codes"
 }
 
-/// Every login that the provider remembers, and what became of its refresh tokens: what a broker did, as its provider
-/// saw it.
+/// Every login that the provider remembers and the history of its refresh tokens, which shows what a broker did.
 package struct Ledger: Sendable {
     package struct UserEntry: Sendable {
         package let user: ProviderUser
@@ -29,7 +28,7 @@ package struct Ledger: Sendable {
     package let graceReplays: Int
     package let familiesRevoked: Int
 
-    init(users: [UserEntry], events: AuthorizationServer.Events) {
+    init(users: [UserEntry], events: TokenIssuer.Events) {
         self.users = users
         codeReuses = events.codeReuses
         reuseDetections = events.reuseDetections

@@ -1,12 +1,12 @@
 package import JSON
 
-/// The ledger in numbers, for when it has grown too long to be read whole.
+/// The totals of the ledger, for when the ledger is too long to read.
 package struct LedgerSummary: Sendable, Equatable {
     package internal(set) var users = 0
     package internal(set) var families = 0
     package internal(set) var familiesAlive = 0
     package internal(set) var refreshTokens = 0
-    /// How often refresh tokens that are remembered were presented, all together.
+    /// How often the remembered refresh tokens were presented in total.
     package internal(set) var presentations = 0
     /// Refresh tokens that were presented more than once.
     package internal(set) var presentedAgain = 0

@@ -2,12 +2,12 @@ internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
 
-/// Authorization server metadata (RFC 8414 §2), at its own well-known path and at OpenID Connect Discovery's.
+/// Authorization server metadata (RFC 8414 §2), at the well-known paths of RFC 8414 and of OpenID Connect Discovery.
 enum MetadataEndpoint {
-    static func answer(_ configuration: ProviderConfiguration) -> EndpointAnswer {
+    static func respond(_ configuration: ProviderConfiguration) -> EndpointResult {
         let base = configuration.baseURL.description
         let methods = ["client_secret_basic", "client_secret_post", "none"]
-        return EndpointAnswer(
+        return EndpointResult(
             .json(.ok) { writer in
                 writer.member("issuer", base)
                 for (name, endpoint) in [
@@ -25,8 +25,8 @@ enum MetadataEndpoint {
                 writer.member("token_endpoint_auth_methods_supported", methods)
                 writer.member("revocation_endpoint_auth_methods_supported", methods)
                 writer.member("authorization_response_iss_parameter_supported", configuration.announcesResponseIssuer)
-                // Discovery demands these three of everyone (OpenID Connect Discovery §3). No ID token is issued, so
-                // the key set is empty.
+                // OpenID Connect Discovery §3 requires these three members. The provider issues no ID tokens, so the
+                // key set is empty.
                 writer.member("jwks_uri", base + "/jwks")
                 writer.member("subject_types_supported", ["public"])
                 writer.member("id_token_signing_alg_values_supported", ["RS256"])

@@ -5,7 +5,7 @@ struct OAuthError: Error, Equatable {
         case invalidClient
         case invalidGrant
         /// `invalid_grant` for a refresh token.
-        case deadRefreshToken
+        case invalidRefreshToken
         case unauthorizedClient
         case unsupportedGrantType
         case invalidScope
@@ -16,7 +16,8 @@ struct OAuthError: Error, Equatable {
     }
 
     let kind: Kind
-    /// For people: US-ASCII without quotes and backslashes (RFC 6749 §5.2). Never holds what a request sent.
+    /// A text for people, in US-ASCII without quotation marks and backslashes (RFC 6749 §5.2). Never contains content
+    /// of the request.
     let description: String
 
     init(_ kind: Kind, _ description: String) {
@@ -29,7 +30,7 @@ struct OAuthError: Error, Equatable {
         switch kind {
         case .invalidRequest: "invalid_request"
         case .invalidClient: "invalid_client"
-        case .invalidGrant, .deadRefreshToken: "invalid_grant"
+        case .invalidGrant, .invalidRefreshToken: "invalid_grant"
         case .unauthorizedClient: "unauthorized_client"
         case .unsupportedGrantType: "unsupported_grant_type"
         case .invalidScope: "invalid_scope"
@@ -40,14 +41,14 @@ struct OAuthError: Error, Equatable {
         }
     }
 
-    /// TIDAL's number. 1002, 1005, 11003 and 11101 are known from its answers and clients; for the errors whose number
-    /// nobody has published this provider has 1000, which means nothing to any client.
+    /// TIDAL's number for the error. 1002, 1005, 11003 and 11101 are known from TIDAL's responses and clients. The
+    /// numbers of the other errors are not published; they have 1000 here, which has no meaning to any client.
     var subStatus: Int {
         switch kind {
         case .authorizationPending: 1002
         case .invalidClient: 1005
         case .expiredToken: 11003
-        case .deadRefreshToken: 11101
+        case .invalidRefreshToken: 11101
         case .invalidRequest, .invalidGrant, .unauthorizedClient, .unsupportedGrantType, .invalidScope, .slowDown,
             .accessDenied:
             1000

@@ -1,12 +1,12 @@
 package import JSON
 
-/// A session that was opened by the control interface, without a login.
+/// A session that the control interface opened without a login.
 package struct OpenedSession: Sendable {
     package let user: ProviderUser
     package let accessToken: String
-    /// Seconds.
+    /// The lifetime in seconds.
     package let expiresIn: Int64
-    /// Nil where the provider gives none.
+    /// Nil when the provider issues no refresh tokens.
     package let refreshToken: String?
 
     package func write(to writer: inout JSONWriter) {

@@ -2,7 +2,7 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
-/// The pages that people see: plain HTML that works without scripts, for keyboard and screen reader alike.
+/// The pages for users: plain HTML that works without scripts and is usable with a keyboard and a screen reader.
 enum Page {
     static func login(
         _ status: Status, client: ProviderClient, scope: [String], user: WireText?, hidden: [FormEncoding.Pair],
@@ -22,7 +22,7 @@ enum Page {
                 "<input type=\"hidden\" name=\"\(escaped(pair.name.text))\" value=\"\(escaped(pair.value.text))\">\n"
         }
         body += userField(user) + decision + "</form>\n"
-        return page(status, title: "Log in", body)
+        return page(status, title: "Log in", body: body)
     }
 
     static func device(_ status: Status, userCode: WireText?, user: WireText?, action: String, complaint: String?)
@@ -36,16 +36,18 @@ enum Page {
         body += "<input id=\"user_code\" name=\"user_code\" value=\"\(escaped(userCode?.text ?? ""))\" required"
         body += " maxlength=\"20\" autocomplete=\"off\" autocapitalize=\"characters\" spellcheck=\"false\"></p>\n"
         body += userField(user) + decision + "</form>\n"
-        return page(status, title: "Connect a device", body)
+        return page(status, title: "Connect a device", body: body)
     }
 
-    /// The end of a matter.
+    /// The page at the end of a process.
     static func message(_ title: String, _ text: String) -> Response {
-        page(.ok, title: title, "<h1>\(escaped(title))</h1>\n<p>\(escaped(text))</p>\n")
+        page(.ok, title: title, body: "<h1>\(escaped(title))</h1>\n<p>\(escaped(text))</p>\n")
     }
 
     static func failure(_ status: Status, _ text: String) -> Response {
-        page(status, title: "This did not work", "<h1>This did not work</h1>\n<p role=\"alert\">\(escaped(text))</p>\n")
+        page(
+            status, title: "This did not work",
+            body: "<h1>This did not work</h1>\n<p role=\"alert\">\(escaped(text))</p>\n")
     }
 
     private static func userField(_ user: WireText?) -> String {
@@ -53,7 +55,7 @@ enum Page {
             + " required maxlength=\"100\" autocomplete=\"username\"></p>\n"
     }
 
-    // A denial needs no name, so its button does not ask the browser to check the fields.
+    // A denial needs no user name, so its button skips the browser's validation.
     private static let decision = """
         <p><button name="decision" value="approve">Approve</button>
         <button name="decision" value="deny" formnovalidate>Deny</button></p>
@@ -64,7 +66,7 @@ enum Page {
         complaint.map { "<p role=\"alert\"><strong>\(escaped($0))</strong></p>\n" } ?? ""
     }
 
-    private static func page(_ status: Status, title: String, _ body: String) -> Response {
+    private static func page(_ status: Status, title: String, body: String) -> Response {
         let nonce = Secrets.make("")
         let html = """
             <!DOCTYPE html>
@@ -86,8 +88,8 @@ enum Page {
             </html>
 
             """
-        // No form-action: browsers apply it to the redirects after the form, too, and where those lead is the
-        // application's affair.
+        // The policy omits form-action, because browsers also apply it to the redirects after the form, and the
+        // application decides where these lead.
         let policy = "default-src 'none'; style-src 'nonce-\(nonce)'; base-uri 'none'; frame-ancestors 'none'"
         return Response(
             status,
@@ -98,7 +100,7 @@ enum Page {
             body: Array(html.utf8))
     }
 
-    /// `text` in HTML content or between double quotes.
+    /// Escapes `text` for HTML content and for attribute values in double quotes.
     static func escaped(_ text: String) -> String {
         var result = ""
         for scalar in text.unicodeScalars {
@@ -108,7 +110,7 @@ enum Page {
             case ">": result += "&gt;"
             case "\"": result += "&quot;"
             case "'": result += "&#39;"
-            // A form control would change a line break on its way back.
+            // A form control would change a line break when the form is submitted.
             case "\n": result += "&#10;"
             case "\r": result += "&#13;"
             default: result.unicodeScalars.append(scalar)

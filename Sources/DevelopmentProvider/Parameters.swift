@@ -2,11 +2,11 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
-/// The parameters of a request as they came, by the place where they stood.
+/// The received parameters of a request, separately for the URL and the body.
 struct ReceivedParameters: Sendable {
-    /// Nil when malformed, or beyond the limits of `FormEncoding`.
+    /// Nil when the query is malformed or exceeds the limits of `FormEncoding`.
     let query: [FormEncoding.Pair]?
-    /// Likewise; empty without a form.
+    /// Nil when the form is malformed or exceeds the limits; empty without a form.
     let form: [FormEncoding.Pair]?
     let hasForm: Bool
 
@@ -24,7 +24,7 @@ struct ReceivedParameters: Sendable {
         }
     }
 
-    /// The parameters of a POST to the token endpoint and its siblings.
+    /// The parameters of a POST to the token, device authorization or revocation endpoint.
     func posted(_ profile: ProviderProfile) throws(OAuthError) -> Parameters {
         guard hasForm else {
             throw OAuthError(.invalidRequest, "The content type is not application/x-www-form-urlencoded")
@@ -32,7 +32,7 @@ struct ReceivedParameters: Sendable {
         switch profile {
         case .rfc:
             guard let query, let form else { throw OAuthError(.invalidRequest, "Malformed parameters") }
-            // A URL ends up in logs and histories (RFC 6749 §2.3.1, RFC 9700 §4.3.2).
+            // URLs are recorded in logs and histories (RFC 6749 §2.3.1, RFC 9700 §4.3.2).
             if query.contains(where: { Parameters.names.contains($0.name) }) {
                 throw OAuthError(.invalidRequest, "Parameters belong in the body, not in the URL")
             }
@@ -40,8 +40,8 @@ struct ReceivedParameters: Sendable {
             try parameters.refuseRepeated()
             return parameters
         case .tidal:
-            // One of TIDAL's clients sends each parameter in the query and again in a body that it has decoded by
-            // mistake. The query is the trustworthy one.
+            // One of TIDAL's clients sends each parameter in the query and again in the body, where it is decoded by
+            // mistake. The query has the correct values.
             let fromQuery = Parameters(query ?? [], toleratesEqual: true)
             guard query != nil, form != nil || !fromQuery.isEmpty else {
                 throw OAuthError(.invalidRequest, "Malformed parameters")
@@ -54,27 +54,28 @@ struct ReceivedParameters: Sendable {
     }
 }
 
-/// Parameters by name. One without a value counts as left out (RFC 6749 §3.1).
+/// Parameters by name. A parameter without a value counts as absent (RFC 6749 §3.1).
 struct Parameters: Sendable {
-    /// Those that a client sends to the token endpoint and its siblings.
+    /// The parameters that a client sends to the token, device authorization or revocation endpoint.
     static let names: Set<WireText> = [
         "grant_type", "code", "redirect_uri", "code_verifier", "client_id", "client_secret", "client_unique_key",
         "refresh_token", "scope", "device_code", "token", "token_type_hint",
     ]
 
-    /// Those whose values no log shows.
+    /// The parameters whose values must not be logged.
     static let secretNames: Set<WireText> = [
         "code", "code_verifier", "client_secret", "refresh_token", "device_code", "token", "access_token", "id_token",
         "state", "nonce", "password", "client_assertion", "assertion", "subject_token", "actor_token",
     ]
 
-    /// In the order sent, each name once.
+    /// In the order of the request, each name once.
     private(set) var all: [FormEncoding.Pair] = []
-    /// Names that came more than once.
+    /// The names that occurred more than once.
     private(set) var repeated: Set<WireText> = []
     private var values: [WireText: WireText] = [:]
 
-    /// - Parameter toleratesEqual: does not count repetitions of one value, which some clients send.
+    /// - Parameter toleratesEqual: whether repetitions with the same value are accepted, because some clients send
+    ///   them.
     init(_ pairs: [FormEncoding.Pair], toleratesEqual: Bool) {
         for pair in pairs where !pair.value.isEmpty {
             if let earlier = values[pair.name] {
@@ -90,7 +91,7 @@ struct Parameters: Sendable {
 
     subscript(_ name: WireText) -> WireText? { values[name] }
 
-    /// These, and those of `other` that are not among them.
+    /// These parameters, and those of `other` whose names are not among them.
     func adding(_ other: Parameters) -> Parameters {
         var result = self
         for pair in other.all where values[pair.name] == nil {
@@ -108,7 +109,7 @@ struct Parameters: Sendable {
     /// - Throws: `invalid_scope`.
     func scope() throws(OAuthError) -> [String]? {
         guard let text = self["scope"] else { return nil }
-        guard let scopes = AuthorizationServer.scopes(text) else {
+        guard let scopes = TokenIssuer.scopes(text) else {
             throw OAuthError(.invalidScope, "The scope is malformed")
         }
         return scopes

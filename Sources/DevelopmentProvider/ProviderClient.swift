@@ -3,13 +3,13 @@ package struct ProviderClient: Sendable, Equatable {
     package var id: String
     /// Nil makes a public client (RFC 6749 §2.1).
     package var secret: String?
-    /// Taken beside `secret`, as a provider does for a while when a secret is changed.
+    /// Secrets that are accepted in addition to `secret`, as providers do for a while after a change of the secret.
     package var formerSecrets: [String] = []
-    /// Answered as `clientName` with the tidal profile, and shown on the login page.
+    /// The tidal profile returns it as `clientName`, and the login page shows it.
     package var name: String
-    /// The scopes that it may ask for, and gets when it asks for none; nil allows any.
+    /// The scopes that the client may request, and that it gets when it requests none; nil allows any scopes.
     package var scopes: [String]?
-    /// Compared character by character (RFC 9700 §2.1); empty allows any that is safe to redirect to.
+    /// Redirect URIs are compared character by character (RFC 9700 §2.1). An empty list allows any safe redirect URI.
     package var redirectURIs: [String]
 
     package init(

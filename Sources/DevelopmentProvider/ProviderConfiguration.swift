@@ -1,52 +1,53 @@
 internal import ExternalText
 
-/// What becomes of a refresh token when it is used (RFC 9700 §4.14.2).
+/// What happens to a refresh token when it is used (RFC 9700 §4.14.2).
 package enum RefreshTokenRotation: Sendable, Equatable {
-    /// It stays as it is, and answers carry none.
+    /// The refresh token stays valid, and the response contains none.
     case none
-    /// Each use gives a new one. The predecessor works on for `grace` after its first use, as long as no successor has
-    /// been presented; after that its use revokes everything that came from the same login.
+    /// Each use issues a new refresh token. The old token stays valid for `grace` after its first use, until a
+    /// successor is presented. A later use revokes all tokens from the same login.
     case rotate(grace: Duration)
 }
 
-/// The `iss` of authorization responses (RFC 9207). Others than `.issuer` are a provider's mistakes.
+/// The `iss` of authorization responses (RFC 9207). Values other than `.issuer` simulate faulty providers.
 package enum ResponseIssuer: Sendable, Equatable {
     case issuer
     case absent
     case other(String)
 }
 
-/// How a provider behaves. May be changed while it runs.
+/// The behaviour of a provider, which may be changed while it runs.
 package struct ProviderConfiguration: Sendable {
     package var profile: ProviderProfile
     package var clients: [ProviderClient]
-    /// How browsers and clients reach the provider, and the issuer's name.
+    /// The URL at which browsers and clients reach the provider, which is also the issuer's name.
     package var baseURL: BaseURL
     package var accessTokenLifetime: Duration
-    /// From the issue of each refresh token; nil: they do not expire.
+    /// Counted from the issue of each refresh token; nil means that refresh tokens do not expire.
     package var refreshTokenLifetime: Duration?
     package var authorizationCodeLifetime: Duration = .seconds(60)
     package var deviceCodeLifetime: Duration
     package var deviceInterval: Duration
     package var rotation: RefreshTokenRotation
-    /// TIDAL gives third-party clients none.
+    /// TIDAL issues no refresh tokens to third-party clients.
     package var issuesRefreshTokens = true
-    /// The status beside `invalid_grant` for a refresh token that does not work: 400, or 401 as TIDAL was seen to
-    /// answer too. The tidal profile only.
+    /// The status of an `invalid_grant` for an invalid refresh token, in the tidal profile only: 400, or 401, which
+    /// TIDAL has been observed to send.
     package var deadRefreshTokenStatus = 400
     /// Refuses authorization requests without `code_challenge` and `code_challenge_method=S256` (RFC 7636 §4.4.1).
     package var requiresProofKey = true
-    /// Answers `slow_down` to a poll that comes before its interval is over (RFC 8628 §3.5).
+    /// Responds with `slow_down` to a poll before the end of its interval (RFC 8628 §3.5).
     package var slowsDownEagerPolls: Bool
-    /// `authorization_response_iss_parameter_supported` in the metadata.
+    /// The metadata member `authorization_response_iss_parameter_supported`.
     package var announcesResponseIssuer = true
     package var responseIssuer: ResponseIssuer
-    /// How many tokens of each kind are remembered, a quarter as many sessions and a tenth as many requests; what is
-    /// oldest is forgotten first. Counts from the start or from a reset.
+    /// The most tokens of each kind that are remembered; for sessions a quarter of this, for requests a tenth. The
+    /// oldest are removed first. A change takes effect at the next reset.
     package var capacity = 200_000
 
-    /// The profile's defaults. TIDAL: tokens for four hours, device codes for five minutes at two seconds, and polls
-    /// are not measured. RFC: one hour, ten minutes, five seconds. Neither rotates.
+    /// Sets the defaults of the profile. TIDAL: access tokens for four hours, device codes for five minutes, polls
+    /// every two seconds without a check of the interval. RFC: one hour, ten minutes, five seconds. Neither rotates
+    /// refresh tokens.
     package init(profile: ProviderProfile, clients: [ProviderClient], baseURL: BaseURL = .default) {
         self.profile = profile
         self.clients = clients

@@ -2,49 +2,50 @@ package import Reactor
 
 /// The command line of `token-broker-provider`.
 package struct ProviderOptions: Sendable {
-    /// What a command line has wrong. `description` is for people and names the option.
+    /// Why a command line is refused. `description` is for people and names the option.
     package struct Mistake: Error, Equatable, CustomStringConvertible {
         package let description: String
     }
 
     package var listen = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 8181)
     package var configuration = ProviderConfiguration(profile: .tidal, clients: [])
-    /// Nil: `http` at the address that is listened on.
+    /// Nil means `http` and the address that the server listens on.
     package var publicBaseURL: BaseURL?
     package var wantsHelp = false
 
     package static let help = """
         Usage: token-broker-provider [options]
 
-        An OAuth 2.0 authorization server for development and tests. It lets anyone in by name and keeps
-        everything in memory. Controls for tests are under /_control. Do not let others reach it.
+        An OAuth 2.0 authorization server for development and tests. Anyone can log in with any name, and the
+        state is in memory only. Controls for tests are under /_control. Do not make it reachable by others.
 
-          --listen ADDRESS:PORT            where to listen; port 0 takes a free one (127.0.0.1:8181)
-          --public-base-url URL            how clients and browsers reach it, and the issuer's name
-                                           (http:// and the address listened on)
+          --listen ADDRESS:PORT            where to listen; port 0 means a free port (127.0.0.1:8181)
+          --public-base-url URL            the URL for clients and browsers, and the issuer's name
+                                           (http:// and the listen address)
           --profile tidal|rfc              paths, names and errors of TIDAL or of the RFCs (tidal)
           --client ID[:SECRET]             a client; may be repeated (development, without a secret)
           --redirect-uri URI               a redirect URI of every client; may be repeated (any)
-          --rotation none|rotate           whether each refresh gives a new refresh token (none)
-          --grace SECONDS                  how long a rotated refresh token still works (0)
-          --access-token-lifetime SECONDS  (tidal 14400, rfc 3600)
-          --refresh-token-lifetime SECONDS (without end)
-          --code-lifetime SECONDS          of authorization codes (60)
-          --device-code-lifetime SECONDS   (tidal 300, rfc 600)
-          --device-interval SECONDS        between polls (tidal 2, rfc 5)
+          --rotation none|rotate           whether each refresh issues a new refresh token (none)
+          --grace SECONDS                  how long a rotated refresh token stays valid (0)
+          --access-token-lifetime SECONDS  lifetime of access tokens (tidal 14400, rfc 3600)
+          --refresh-token-lifetime SECONDS lifetime of refresh tokens (unlimited)
+          --code-lifetime SECONDS          lifetime of authorization codes (60)
+          --device-code-lifetime SECONDS   lifetime of device codes (tidal 300, rfc 600)
+          --device-interval SECONDS        time between polls (tidal 2, rfc 5)
           --dead-refresh-token-status 400|401
-                                           beside invalid_grant, with the tidal profile (400)
-          --no-refresh-tokens              logins give no refresh token
-          --no-issuer-announcement         the metadata does not promise iss in authorization responses
-          --capacity TOKENS                how many of each kind are remembered, with a quarter as many
-                                           sessions and a tenth as many requests (200000)
-          --help                           this text
+                                           status of invalid_grant for a refresh token, with the
+                                           tidal profile (400)
+          --no-refresh-tokens              logins issue no refresh token
+          --no-issuer-announcement         the metadata does not announce iss in authorization responses
+          --capacity TOKENS                the most tokens of each kind in memory; a quarter of this
+                                           for sessions, a tenth for requests (200000)
+          --help                           print this text
 
-        When it is ready it prints one line of JSON with its address. SIGTERM and SIGINT end it.
+        When it is ready it prints one line of JSON with its address. SIGTERM and SIGINT stop it.
 
         """
 
-    /// - Parameter arguments: without the program's name.
+    /// - Parameter arguments: the arguments without the program's name.
     package init(arguments: [String]) throws(Mistake) {
         var arguments = arguments[...]
         var given: [String: [String]] = [:]
@@ -54,10 +55,10 @@ package struct ProviderOptions: Sendable {
             } else if Self.switches.contains(name) {
                 given[name, default: []].append("")
             } else if Self.valued.contains(name) {
-                guard let value = arguments.popFirst() else { throw Mistake(description: "\(name) wants a value.") }
+                guard let value = arguments.popFirst() else { throw Mistake(description: "\(name) requires a value.") }
                 given[name, default: []].append(value)
             } else {
-                throw Mistake(description: "\(name) is no option.")
+                throw Mistake(description: "\(name) is not an option.")
             }
         }
         if let (name, _) = given.first(where: { $1.count > 1 && !Self.repeatable.contains($0) }) {
@@ -79,27 +80,28 @@ package struct ProviderOptions: Sendable {
         func seconds(_ name: String, from least: Int64 = 1) throws(Mistake) -> Duration? {
             guard let text = value(name) else { return nil }
             guard let number = Int64(text), (least...1_000_000_000).contains(number) else {
-                throw Mistake(description: "\(name) wants whole seconds from \(least) to 1000000000.")
+                throw Mistake(description: "\(name) must be whole seconds from \(least) to 1000000000.")
             }
             return .seconds(number)
         }
         func choice(_ name: String, _ choices: [String]) throws(Mistake) -> String? {
             guard let text = value(name) else { return nil }
             guard choices.contains(text) else {
-                throw Mistake(description: "\(name) wants \(choices.joined(separator: " or ")).")
+                throw Mistake(description: "\(name) must be \(choices.joined(separator: " or ")).")
             }
             return text
         }
 
         if let text = value("--listen") {
             guard let address = Self.address(text) else {
-                throw Mistake(description: "--listen wants a numeric address and a port, as 127.0.0.1:8181 or [::1]:0.")
+                throw Mistake(
+                    description: "--listen must be a numeric address and a port, such as 127.0.0.1:8181 or [::1]:0.")
             }
             listen = address
         }
         if let text = value("--public-base-url") {
             guard let url = BaseURL(text) else {
-                throw Mistake(description: "--public-base-url wants an http or https URL without query and fragment.")
+                throw Mistake(description: "--public-base-url must be an http or https URL without query and fragment.")
             }
             publicBaseURL = url
         }
@@ -109,7 +111,7 @@ package struct ProviderOptions: Sendable {
         for text in given["--client"] ?? ["development"] {
             let halves = text.split(separator: ":", maxSplits: 1, omittingEmptySubsequences: false).map(String.init)
             guard !halves[0].isEmpty, halves.last != "" else {
-                throw Mistake(description: "--client wants an identifier, or one with a colon and a secret.")
+                throw Mistake(description: "--client must be an identifier, or an identifier, a colon and a secret.")
             }
             guard !clients.contains(where: { $0.id == halves[0] }) else {
                 throw Mistake(description: "--client names \(halves[0]) twice.")
@@ -123,7 +125,7 @@ package struct ProviderOptions: Sendable {
         if try choice("--rotation", ["none", "rotate"]) == "rotate" {
             configuration.rotation = .rotate(grace: grace ?? .zero)
         } else if grace != nil {
-            throw Mistake(description: "--grace has no meaning without --rotation rotate.")
+            throw Mistake(description: "--grace requires --rotation rotate.")
         }
         if let lifetime = try seconds("--access-token-lifetime") { configuration.accessTokenLifetime = lifetime }
         configuration.refreshTokenLifetime = try seconds("--refresh-token-lifetime")
@@ -135,7 +137,7 @@ package struct ProviderOptions: Sendable {
         }
         if let text = value("--capacity") {
             guard let number = Int(text), (1000...100_000_000).contains(number) else {
-                throw Mistake(description: "--capacity wants a whole number from 1000 to 100000000.")
+                throw Mistake(description: "--capacity must be a whole number from 1000 to 100000000.")
             }
             configuration.capacity = number
         }
@@ -144,7 +146,7 @@ package struct ProviderOptions: Sendable {
         self.configuration = configuration
     }
 
-    /// `127.0.0.1:8181` or `[::1]:8181`.
+    /// Reads `127.0.0.1:8181` or `[::1]:8181`.
     private static func address(_ text: String) -> SocketAddress? {
         guard let colon = text.lastIndex(of: ":"), let port = UInt16(text[text.index(after: colon)...]),
             text[text.index(after: colon)...].utf8.allSatisfy({ $0 >= 0x30 && $0 <= 0x39 })

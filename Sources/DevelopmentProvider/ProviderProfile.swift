@@ -1,12 +1,13 @@
-/// Whose habits the provider has.
+/// The kind of provider that is simulated.
 package enum ProviderProfile: String, Sendable, CaseIterable {
-    /// TIDAL's login and auth services: their paths, camelCase device answers, errors of four members, a numeric user.
+    /// TIDAL's login and auth services: their paths, camelCase members in device responses, errors with four members,
+    /// and numeric user IDs.
     case tidal
-    /// The RFCs by the letter: 6749, 7636, 8628, 7009, 8414 and 9207.
+    /// A provider that follows the RFCs exactly: 6749, 7636, 8628, 7009, 8414 and 9207.
     case rfc
 
-    /// Where an endpoint stands below the base URL; nil where the profile has no such endpoint. Metadata stands at the
-    /// well-known paths.
+    /// The path of an endpoint below the base URL; nil when the profile has no such endpoint. Metadata is at the
+    /// well-known paths instead.
     func path(of endpoint: Endpoint) -> String? {
         switch (self, endpoint) {
         case (_, .authorize): "/authorize"
@@ -20,7 +21,7 @@ package enum ProviderProfile: String, Sendable, CaseIterable {
     }
 }
 
-/// What a request is counted under and a fault is scripted for.
+/// An endpoint, by which requests are counted and for which faults are scripted.
 package enum Endpoint: String, Sendable, CaseIterable, Hashable {
     case authorize
     case token
@@ -29,12 +30,12 @@ package enum Endpoint: String, Sendable, CaseIterable, Hashable {
     case metadata
 }
 
-/// A `grant_type` that the token endpoint knows.
+/// A `grant_type` that the token endpoint supports.
 package enum GrantType: String, Sendable, CaseIterable, Hashable {
     case authorizationCode = "authorization_code"
     case refreshToken = "refresh_token"
     case clientCredentials = "client_credentials"
     case deviceCode = "urn:ietf:params:oauth:grant-type:device_code"
-    /// TIDAL's: moves a session to another client registration.
+    /// TIDAL's grant that moves a session to another client registration.
     case updateClient = "update_client"
 }

@@ -1,21 +1,22 @@
 internal import HTTPCodec
 internal import Reactor
 
-/// Disturbances that are drawn by lot for each request at an endpoint, from a seed: the same requests in the same order
-/// are disturbed in the same way. Scripted faults come first; a request that one of them disturbs draws nothing.
+/// Faults that are chosen at random for each request at an endpoint. The same seed and the same sequence of requests
+/// give the same faults. Scripted faults take precedence, and a request with a scripted fault draws no random number.
 package struct RandomFaults: Sendable, Equatable {
     package var seed: UInt64
     package var endpoint: Endpoint
-    /// Disturbs requests with this `grant_type` only; nil disturbs any request at the endpoint.
+    /// Applies to requests with this `grant_type` only; nil means all requests at the endpoint.
     package var grant: GrantType?
-    /// How many of a thousand requests are disturbed in each way. `answer` is 503 without the work, `answer_after_work`
-    /// 500 with it; `malformed` is 200 with the first half of the right content, or with none, an empty object, or a
-    /// page.
+    /// How many of a thousand requests get each kind of fault. `answer` is a 503 without processing the request,
+    /// `answer_after_work` a 500 after processing it. `malformed` is a 200 with the first half of the correct body, an
+    /// empty body, an empty JSON object, or an HTML page.
     package var perMille: [Fault.Mode: Int]
-    /// How many of a thousand requests wait before the work is done, and how many between the work and the answer.
+    /// How many of a thousand requests are delayed before they are processed, and how many between processing and
+    /// response.
     package var delayedPerMille: Int
     package var answerDelayedPerMille: Int
-    /// The waits are drawn between nothing and this.
+    /// Delays are chosen between zero and this duration.
     package var longestDelay: Duration
 
     package init(
@@ -31,15 +32,15 @@ package struct RandomFaults: Sendable, Equatable {
         self.longestDelay = longestDelay
     }
 
-    func concerns(_ endpoint: Endpoint, grant: GrantType?) -> Bool {
+    func applies(to endpoint: Endpoint, grant: GrantType?) -> Bool {
         self.endpoint == endpoint && (self.grant == nil || self.grant == grant)
     }
 
-    /// All ways together; more than a thousand cannot be.
+    /// The sum of all rates, which must not exceed a thousand.
     var total: Int { perMille.values.reduce(delayedPerMille + answerDelayedPerMille, +) }
 
-    /// The disturbance of the next request that it concerns; nil for none. Takes two numbers whatever comes of it, so
-    /// that a changed rate does not change the lots of all that follow.
+    /// The fault for the next matching request; nil for none. Always draws two numbers, so that a changed rate does not
+    /// change the faults of later requests.
     func draw(using generator: inout SplitMix64) -> Fault? {
         var lot = Int.random(in: 0..<1000, using: &generator)
         let delay = Duration.milliseconds(
@@ -59,7 +60,7 @@ package struct RandomFaults: Sendable, Equatable {
         return lot < answerDelayedPerMille ? Fault(endpoint, grant: grant, answerDelay: delay) : nil
     }
 
-    /// What a malformed answer holds; nil for the first half of the right content.
+    /// The body of a malformed response; nil means the first half of the correct body.
     private static func content(_ lot: Duration) -> [UInt8]? {
         switch lot.milliseconds % 4 {
         case 0: nil

@@ -2,7 +2,8 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
-/// The requests at the endpoints, the newest of them in full, and who waits for more.
+/// The counters of all requests at the endpoints, the records of the newest requests, and the callers that wait for
+/// requests.
 struct RequestLog: Sendable {
     private struct Waiter: Sendable {
         let endpoint: Endpoint
@@ -19,14 +20,14 @@ struct RequestLog: Sendable {
     private static let maximumParameters = 64
     private static let maximumLength = 512
 
-    /// - Parameter capacity: how many requests are kept.
+    /// - Parameter capacity: the number of records that are kept.
     init(capacity: Int) {
         records = BoundedTable(capacity: max(1, capacity))
     }
 
     var all: [RequestRecord] { records.all.map(\.value) }
 
-    /// Takes up a request and gives its number.
+    /// Records the begin of a request and returns its number.
     mutating func begin(
         _ request: Request, endpoint: Endpoint, received: ReceivedParameters, now: Int64
     ) -> Int {
@@ -51,7 +52,7 @@ struct RequestLog: Sendable {
         return lastNumber
     }
 
-    /// The known `grant_type` of a request.
+    /// The `grant_type` of a request; nil when it is absent or not supported.
     func grant(_ number: Int) -> GrantType? { records[number]?.grant.flatMap { GrantType(WireText($0)) } }
 
     mutating func disturb(_ number: Int, _ fault: Fault.Mode) {
@@ -82,10 +83,10 @@ struct RequestLog: Sendable {
 
     // MARK: Waiting
 
-    /// Resumes the continuation once `count` requests were counted, which may be at once.
+    /// Resumes the continuation once `count` requests have been counted, which may be at once.
     mutating func wait(
         _ id: Int, for count: Int, endpoint: Endpoint, grant: GrantType?,
-        _ continuation: CheckedContinuation<Void, any Error>
+        continuation: CheckedContinuation<Void, any Error>
     ) {
         waiters[id] = Waiter(endpoint: endpoint, grant: grant, count: count, continuation: continuation)
         resumeWaiters()

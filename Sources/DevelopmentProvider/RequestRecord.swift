@@ -1,40 +1,41 @@
 package import ExternalText
 package import JSON
 
-/// What the log keeps of a request. Secrets stand in it as digests.
+/// The record of a request. Secrets are replaced by digests.
 package struct RequestRecord: Sendable, Equatable {
     package enum Outcome: Sendable, Equatable {
         case inFlight
         case answered(status: Int)
-        /// The connection was closed without an answer.
+        /// The connection was closed without a response.
         case dropped
     }
 
-    /// Counts from 1.
+    /// The first request has the number 1.
     package let number: Int
     /// Milliseconds since 1970, by the provider's clock.
     package let receivedAt: Int64
     package let endpoint: Endpoint
     package let method: String
-    /// `grant_type` as sent.
+    /// The `grant_type` of the request, unchanged.
     package let grant: String?
     package let clientID: String?
     package let clientAuthentication: ClientAuthenticationMethod
-    /// Values by name, at most 64 of them, cut to 512 bytes; a secret is `sha256:` and its digest.
+    /// Values by name, at most 64, each cut to 512 bytes. A secret is replaced by `sha256:` and its digest.
     package let parameters: [WireText: String]
-    /// Names of parameters that stood in the URL, sorted.
+    /// The names of the parameters in the URL, sorted.
     package let queryParameters: [String]
     package let contentType: String?
     package let accept: String?
     package let userAgent: String?
     package internal(set) var outcome = Outcome.inFlight
-    /// When the answer was given to the connection or the connection given up, by the provider's clock; nil before.
+    /// When the response was passed to the server or the connection was closed, by the provider's clock; nil before
+    /// that.
     package internal(set) var finishedAt: Int64?
-    /// The `error` that was answered or sent to the redirect URI.
+    /// The `error` of the response or of the redirect.
     package internal(set) var error: String?
-    /// The fault that disturbed it.
+    /// The fault that was applied to the request.
     package internal(set) var fault: Fault.Mode?
-    /// What became of the refresh token.
+    /// The result for the refresh token in the request.
     package internal(set) var refresh: RefreshTrace?
 
     package func write(to writer: inout JSONWriter) {
@@ -77,12 +78,12 @@ package struct RequestRecord: Sendable, Equatable {
     }
 }
 
-/// How many requests came, since the start or the last reset.
+/// The number of requests since the start or the last reset.
 package struct RequestCounters: Sendable, Equatable {
     package internal(set) var endpoints: [Endpoint: Int] = [:]
-    /// By `grant_type`; those that the provider does not know are left out.
+    /// Requests by `grant_type`, without those whose grant type is not supported.
     package internal(set) var grants: [GrantType: Int] = [:]
-    /// Answers by status.
+    /// Responses by status.
     package internal(set) var statuses: [Int: Int] = [:]
     package internal(set) var dropped = 0
     package internal(set) var faults = 0

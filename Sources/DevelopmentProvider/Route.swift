@@ -1,21 +1,21 @@
 internal import ExternalText
 internal import HTTPCodec
 
-/// What a path means.
+/// What a path refers to.
 enum Route: Equatable {
     case endpoint(Endpoint)
     case keys
     case verification(userCode: WireText?)
-    /// The segments after `/_control`.
+    /// The path segments after `/_control`.
     case control([WireText])
 
-    /// Nil for a path that means nothing. Paths stand below the base URL's, and also at the root: a proxy in front may
-    /// or may not take the base's path away.
+    /// Nil for an unknown path. Paths are recognised below the path of the base URL and at the root, since a proxy may
+    /// or may not remove the base path.
     init?(_ path: String, _ configuration: ProviderConfiguration) {
         let prefix = configuration.baseURL.path
         var path = WireText(path)
         if !prefix.isEmpty, path.starts(with: WireText(prefix + "/")) { path = path.dropping(prefix.utf8.count) }
-        // RFC 8414 §3.1 puts the issuer's path behind the well-known one.
+        // RFC 8414 §3.1 puts the issuer's path after the well-known path.
         if !prefix.isEmpty, path.starts(with: "/.well-known/"), path.ends(with: WireText(prefix)) {
             path = path.prefix(path.count - prefix.utf8.count)
         }
@@ -25,7 +25,7 @@ enum Route: Equatable {
             self = .endpoint(endpoint)
             return
         }
-        // No path that means something has more than four segments.
+        // No valid path has more than four segments.
         let segments = path.split(at: "/", limit: 6).dropFirst().map { $0 }
         switch segments.first {
         case ".well-known"

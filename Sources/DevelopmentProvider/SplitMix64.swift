@@ -1,5 +1,5 @@
-/// Numbers that look random and follow from a seed alone, so that what was drawn by lot can be drawn again: Steele, Lea
-/// and Flood, "Fast splittable pseudorandom number generators" (2014). For tests; whoever sees a few of them knows all.
+/// A pseudorandom generator whose numbers depend only on the seed, so that a random choice can be repeated: Steele, Lea
+/// and Flood, "Fast splittable pseudorandom number generators" (2014). For tests only: its output can be predicted.
 package struct SplitMix64: RandomNumberGenerator, Sendable {
     private var state: UInt64
 

@@ -2,12 +2,13 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 
-/// Where the user enters the device's code (RFC 8628 §3.3): `/link`, and `/link/{user_code}` with the code filled in.
+/// The page on which the user enters the device's code (RFC 8628 §3.3): `/link`, and `/link/{user_code}` with the code
+/// filled in.
 enum VerificationEndpoint {
-    static func answer(
-        _ request: Request, userCode: WireText?, _ server: inout AuthorizationServer, now: Int64
+    static func respond(
+        _ request: Request, userCode: WireText?, issuer: inout TokenIssuer, now: Int64
     ) -> Response {
-        let action = server.configuration.baseURL.path + "/link"
+        let action = issuer.configuration.baseURL.path + "/link"
         switch request.method {
         case .get:
             return Page.device(.ok, userCode: userCode, user: nil, action: action, complaint: nil)
@@ -21,7 +22,7 @@ enum VerificationEndpoint {
                 Page.device(.badRequest, userCode: entered, user: form["user"], action: action, complaint: complaint)
             }
             guard form.repeated.isEmpty, let entered else { return again("Enter the code that the device shows.") }
-            let decision: AuthorizationServer.DeviceAuthorization.Decision
+            let decision: TokenIssuer.DeviceAuthorization.Decision
             switch form["decision"] {
             case "approve":
                 guard let user = AuthorizationEndpoint.user(form) else {
@@ -31,7 +32,7 @@ enum VerificationEndpoint {
             case "deny": decision = .denied
             default: return again("Choose Approve or Deny.")
             }
-            guard server.decide(userCode: entered, decision, now: now) else {
+            guard issuer.decide(userCode: entered, decision, now: now) else {
                 return again("No device waits with this code. It may have expired.")
             }
             return decision == .denied

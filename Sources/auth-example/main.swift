@@ -1,13 +1,13 @@
-// Logs a user in on another device and says whose credentials it then has: the library `Auth`, without a server.
+// Logs a user in on another device and prints the user's credentials, with the library `Auth` and without a server.
 //
 //     swift run auth-example <client id> <login service> <auth service> <directory>
 //
-// With `swift run token-broker-provider` beside it, in development:
+// For development, start `swift run token-broker-provider` first and then:
 //
 //     swift run auth-example development http://127.0.0.1:8181 http://127.0.0.1:8181/v1 auth-example-data
 //
-// The credentials are kept, sealed, in the directory: a second run finds the user logged in. `logout` as a fifth
-// argument logs out instead.
+// The directory stores the credentials encrypted, so that in a second run the user is still logged in. With `logout` as
+// the fifth argument the program logs the user out instead.
 import Auth
 import Foundation
 
@@ -21,9 +21,9 @@ else {
 }
 let environment = AuthEnvironment(
     storage: .directory(arguments[3]),
-    // The development provider speaks http on a private address.
+    // The development provider uses http on a private address.
     allowsInsecureProviders: loginService.scheme == "http")
-let auth = Auth(
+let auth = AuthClient(
     AuthConfiguration(
         credentialsStorageKey: "example", clientID: arguments[0], scopes: ["r_usr"],
         tidalLoginServiceBaseURI: loginService, tidalAuthServiceBaseURI: authService,
@@ -37,13 +37,13 @@ do {
     say("failed: \(error)")
     status = 1
 }
-// What a provider has granted is stored before the process ends.
+// This stores the tokens that the provider has granted before the process ends.
 await environment.close()
 exit(status)
 
-/// The whole of what a program does with the library.
-func run(_ auth: Auth, logsOut: Bool) async throws(AuthError) -> Int32 {
-    // Whoever wants to know of changes listens before they begin.
+/// Logs the user in or out.
+func run(_ auth: AuthClient, logsOut: Bool) async throws(AuthError) -> Int32 {
+    // Subscribe before the first change, so that no message is missed.
     let bus = auth.credentialsProvider.bus
     let listener = Task {
         for await message in bus { say("changed: \(message.credentials)") }
@@ -61,13 +61,13 @@ func run(_ auth: Auth, logsOut: Bool) async throws(AuthError) -> Int32 {
         try await auth.finalizeDeviceLogin()
     }
     let credentials = try await auth.credentialsProvider.getCredentials()
-    // The token goes into an API's `Authorization: Bearer`, and nowhere else.
-    let end = credentials.expires?.description ?? "-"
-    say("user \(credentials.userID ?? "unknown"), level \(credentials.level), good until \(end)")
+    // Send the token only to an API, as `Authorization: Bearer`. Never print it.
+    let expiry = credentials.expires?.description ?? "-"
+    say("user \(credentials.userID ?? "unknown"), level \(credentials.level), valid until \(expiry)")
     return 0
 }
 
-/// Prints a line at once, so that whoever waits for it behind a pipe has it.
+/// Prints a line and flushes it, so that a program which reads the output through a pipe gets it at once.
 func say(_ line: String) {
     print(line)
     fflush(nil)

@@ -2,7 +2,7 @@ internal import DevelopmentProvider
 internal import HTTPServer
 internal import Reactor
 
-/// Ends the process with a line on the error stream.
+/// Prints the reason to standard error and exits.
 func fail(_ reason: String, status: Int32) -> Never {
     Console.printError("token-broker-provider: \(reason)")
     Console.exit(status)
@@ -19,7 +19,7 @@ if options.wantsHelp {
     Console.exit(0)
 }
 
-// Before any thread is started: threads inherit which signals are blocked.
+// Must run before any thread is started, since threads inherit the signal mask.
 TerminationSignal.block()
 let provider = DevelopmentProvider(options.configuration)
 let server: Server
@@ -38,8 +38,8 @@ stop(server)
 TerminationSignal.wait()
 Console.exit(130)
 
-/// Ends the server beside the main thread, which waits for a second signal and must not be needed for anything else:
-/// a task of the top level would wait for it.
+/// Stops the server in a task that does not use the main thread, because the main thread waits for a second signal. A
+/// task of the top level would run on the main thread.
 nonisolated func stop(_ server: Server) {
     Task {
         await server.drain(within: .seconds(2))

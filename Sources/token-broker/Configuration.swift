@@ -7,65 +7,68 @@ internal import Postgres
 internal import Reactor
 internal import TokenBroker
 
-/// What the environment says, checked as a whole: every fault is found before anything is opened or bound.
+/// The configuration from the environment. All variables are checked, and all faults are reported together, before
+/// anything is opened or bound.
 struct Configuration: Sendable {
     enum Store: Sendable {
-        /// A directory; keys that are not configured are made there on first start.
+        /// A directory. Keys that are not configured are generated there at the first start.
         case files(directory: String)
         case postgres(PostgresConfiguration, PostgresRecordStore.Listening)
     }
 
-    /// Everything that is wrong, one line each, with the variable's name and without its value.
+    /// All faults of a configuration, one line each, with the variable's name and without its value.
     struct Faults: Error {
         let lines: [String]
     }
 
     var listen: SocketAddress
-    /// Where probes and metrics are answered instead of on `listen`; nil answers them there.
+    /// The address for probes and metrics; nil means that `listen` also serves them.
     var operationsListen: SocketAddress?
     var publicBaseURL: String
     var store: Store
-    /// Whether `serve` brings the database's schema up to date by itself.
+    /// Whether `serve` brings the database's schema up to date.
     var migratesSchema: Bool
     var masterKeys: SecretBytes?
-    /// The file that `masterKeys` came from, or, without them, the one in which the embedded store is to keep new ones.
+    /// The file from which `masterKeys` was read or, without keys, the file in which the embedded store saves new ones.
     var masterKeysFile: String?
     var adminKeys: AdminKeys?
     var limits: Limits
-    /// Where a shared store's replica keeps what the store could not take; nil keeps it in memory.
+    /// The directory in which a replica with a database stores grants that the database could not accept; nil keeps
+    /// them in memory.
     var journalDirectory: String?
     var trustedCAFile: String?
-    /// Where providers may be.
+    /// Which servers providers may be.
     var providerTargets: TargetPolicy
     var logLevel: LogLevel
     var logsReads: Bool
     var eventLoops: Int?
     var maximumConnections: Int
-    /// Nil for a limit that holds only while the server is full.
+    /// The most connections from one source; nil means that a source is limited only while the server is full.
     var maximumConnectionsPerSource: Int?
-    /// The proxies whose word on a request's client is believed.
+    /// The proxies that are trusted to name the client of a request.
     var trustedProxies: [NetworkRange]
     var providerConcurrency: Int
     var providerTimeout: Duration
-    /// How long a caller waits for a renewal while the token at hand lives.
+    /// How long a caller waits for a renewal while the held token is valid.
     var renewalPatience: Duration
     var quarantine: Duration
     var expiryNotice: Duration
     var eventRetention: Duration
     var eventLimit: Int
-    /// For how long what was stored is kept, for a database that goes back; zero keeps nothing.
+    /// How long stored grants are kept in memory, in case the database loses its last commits; zero keeps none.
     var grantMemory: Duration
     var cacheBytes: Int
     var cacheValidity: Duration
     var shutdownGrace: Duration
     /// The variables that name a file which other users can read.
     var exposedFiles: [StaticString]
-    /// Variables with our prefix that mean nothing: a warning at a start, since a replica that does not come up for one
-    /// costs more than it tells, and a fault where the configuration is checked.
+    /// Unknown variables with the prefix TOKEN_BROKER_. A start only warns about them, because refusing to start would
+    /// be worse than ignoring them. `config check` reports them as faults.
     var unknownVariables: [UnknownVariable]
 
-    /// - Parameter command: what the configuration is for. `migrate` needs a database and no keys: whoever changes the
-    ///   schema need not be able to open what is stored. `examineStore` needs no admin key, and with a database a journal.
+    /// - Parameter command: decides what is required. `migrate` requires a database and no keys, so that the account
+    ///   that changes the schema need not be able to decrypt records. `examineStore` requires no admin key and, with a
+    ///   database, a journal.
     init(environment: [String: String], for command: Command) throws(Faults) {
         var reader = EnvironmentReader(environment)
         let listen =
@@ -88,7 +91,7 @@ struct Configuration: Sendable {
         let base = reader.value("PUBLIC_BASE_URL")
         if let base, let port = URLTarget.refusedPort(of: base) {
             reader.fault(
-                "PUBLIC_BASE_URL", "must not have the port \(port): of the ports below 1024 it can have 80 and 443 only"
+                "PUBLIC_BASE_URL", "must not have the port \(port): of the ports below 1024 only 80 and 443 are allowed"
             )
         } else if let base, Self.isBaseURL(base) == false {
             reader.fault("PUBLIC_BASE_URL", "must be an http or https URL without query and fragment")
@@ -96,19 +99,24 @@ struct Configuration: Sendable {
         if base == nil, self.listen.ip.isUnspecified, command == .serve || command == .checkConfiguration {
             reader.fault(
                 "PUBLIC_BASE_URL",
-                "is required where TOKEN_BROKER_LISTEN is \(self.listen), which is every address of this machine and none that a "
-                    + "browser can open: say where browsers reach the broker, such as https://broker.example.com")
+                "is required when TOKEN_BROKER_LISTEN is \(self.listen), which means all addresses of this machine and is no "
+                    + "address for a browser: set the URL at which browsers reach the broker, such as "
+                    + "https://broker.example.com")
         }
         publicBaseURL = (base ?? "http://\(self.listen)").trimmingSlash
 
-        let databaseURL = reader.secret("DATABASE_URL", "TOKEN_BROKER_DATABASE_URL_FILE")
+        let databaseURL = reader.secret("DATABASE_URL", fileVariable: "TOKEN_BROKER_DATABASE_URL_FILE")
         let directory = reader.value("DATA_DIR")
         journalDirectory = reader.value("JOURNAL_DIR")
-        // Without a database, a file that is missing is made by the embedded store.
-        masterKeys = reader.secret("MASTER_KEYS", "TOKEN_BROKER_MASTER_KEYS_FILE", mayBeMissing: databaseURL == nil)
-            .map { SecretBytes(utf8: $0) }
+        // Without a database, the embedded store creates a missing file.
+        masterKeys = reader.secret(
+            "MASTER_KEYS", fileVariable: "TOKEN_BROKER_MASTER_KEYS_FILE", mayBeMissing: databaseURL == nil
+        )
+        .map { SecretBytes(utf8: $0) }
         masterKeysFile = reader.value("MASTER_KEYS_FILE")
-        let adminKey = reader.secret("ADMIN_KEY", "TOKEN_BROKER_ADMIN_KEY_FILE").map { SecretBytes(utf8: $0) }
+        let adminKey = reader.secret("ADMIN_KEY", fileVariable: "TOKEN_BROKER_ADMIN_KEY_FILE").map {
+            SecretBytes(utf8: $0)
+        }
         if let masterKeys {
             do {
                 _ = try Keyring(parsing: masterKeys.revealedText)
@@ -140,12 +148,13 @@ struct Configuration: Sendable {
             if directory != nil { reader.fault("DATA_DIR", "is not used together with TOKEN_BROKER_DATABASE_URL") }
             if masterKeys == nil, command != .migrate {
                 reader.fault(
-                    "MASTER_KEYS", "is required with TOKEN_BROKER_DATABASE_URL; token-broker keys generate makes one")
+                    "MASTER_KEYS", "is required with TOKEN_BROKER_DATABASE_URL; token-broker keys generate prints one")
             }
             if case .examineStore = command {
                 if journalDirectory == nil {
                     reader.fault(
-                        "JOURNAL_DIR", "is required with TOKEN_BROKER_DATABASE_URL: a database is not examined")
+                        "JOURNAL_DIR",
+                        "is required with TOKEN_BROKER_DATABASE_URL, because only the journal can be examined")
                 }
             } else if adminKey == nil, command != .migrate {
                 reader.fault("ADMIN_KEY", "is required with TOKEN_BROKER_DATABASE_URL")
@@ -153,7 +162,7 @@ struct Configuration: Sendable {
         } else {
             store = .files(directory: directory ?? "/var/lib/token-broker")
             if journalDirectory != nil {
-                reader.fault("JOURNAL_DIR", "is for TOKEN_BROKER_DATABASE_URL; the embedded store needs none")
+                reader.fault("JOURNAL_DIR", "requires TOKEN_BROKER_DATABASE_URL; the embedded store has no journal")
             }
             if command == .migrate {
                 reader.fault("DATABASE_URL", "is required to migrate; the embedded store has no schema")
@@ -193,7 +202,7 @@ struct Configuration: Sendable {
     }
 
     private static func listening(_ reader: inout EnvironmentReader) -> PostgresRecordStore.Listening {
-        switch reader.secret("DATABASE_LISTEN_URL", "TOKEN_BROKER_DATABASE_LISTEN_URL_FILE") {
+        switch reader.secret("DATABASE_LISTEN_URL", fileVariable: "TOKEN_BROKER_DATABASE_LISTEN_URL_FILE") {
         case nil: return .automatic
         case "off": return .off
         case let url?:
@@ -206,7 +215,7 @@ struct Configuration: Sendable {
         }
     }
 
-    /// Reads a comma-separated list of addresses and CIDR ranges; empty where the variable is not set.
+    /// Reads a comma-separated list of addresses and CIDR ranges; empty when the variable is not set.
     private static func networks(_ name: String, _ reader: inout EnvironmentReader) -> [NetworkRange] {
         guard let text = reader.value(name) else { return [] }
         let items = text.split(separator: ",", omittingEmptySubsequences: false)
@@ -215,7 +224,7 @@ struct Configuration: Sendable {
             reader.fault(
                 name,
                 "must be a comma-separated list of addresses and CIDR ranges, such as 10.0.0.0/8,2001:db8::1; "
-                    + "a range has no bits set behind its prefix")
+                    + "a range must not have bits set after its prefix")
         }
         return ranges.compactMap(\.self)
     }
@@ -228,13 +237,13 @@ struct Configuration: Sendable {
         if isInsecure, !networks.allSatisfy(\.isLinkLocalOrMetadataService) {
             reader.fault(
                 "PROVIDER_NETWORKS",
-                "has no effect with TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true, but for link-local addresses and those "
-                    + "where clouds give out credentials")
+                "has no effect with TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true, except for link-local addresses and the "
+                    + "metadata services of clouds")
         }
         if networks.contains(where: { !$0.isSingleAddress && $0.contains(NetworkAddress(Self.metadataService)) }) {
             reader.fault(
                 "PROVIDER_NETWORKS",
-                "must not have a network that contains 169.254.169.254, where clouds give out credentials; name single "
+                "must not contain a network with 169.254.169.254, at which clouds provide credentials; list single "
                     + "addresses instead")
         }
         targets.networks = networks
@@ -259,7 +268,7 @@ struct Configuration: Sendable {
 }
 
 extension Configuration {
-    /// What one API key and one tenant may use. Zero in the environment is nil here: no limit.
+    /// The limits of one API key and one tenant. Zero in the environment means no limit, which is nil here.
     struct Limits: Sendable {
         var rates = Rates()
         var pendingLogins: Int?
@@ -284,7 +293,7 @@ extension Configuration {
     }
 }
 
-/// Reads variables with our prefix and remembers what is wrong with them.
+/// Reads the variables with the prefix TOKEN_BROKER_ and collects their faults.
 private struct EnvironmentReader {
     private static let prefix = "TOKEN_BROKER_"
 
@@ -302,17 +311,18 @@ private struct EnvironmentReader {
         faults.append("\(Self.prefix)\(name) \(text)")
     }
 
-    /// The variable's text; an empty one counts as unset, as compose files and charts write it.
+    /// The value of a variable. An empty value counts as not set, because compose files and charts write unset
+    /// variables that way.
     mutating func value(_ name: String) -> String? {
         known.insert(Self.prefix + name)
         return environment[Self.prefix + name].flatMap { $0.isEmpty ? nil : $0 }
     }
 
-    /// The variable itself, or the content of the file that its `_FILE` form names, without the newline at its end.
+    /// The value of a variable, or the content of the file that its `_FILE` form names, without trailing newlines.
     /// - Parameters:
-    ///   - fileVariable: the whole name of the `_FILE` form.
-    ///   - mayBeMissing: a file that does not exist is no fault.
-    mutating func secret(_ name: String, _ fileVariable: StaticString, mayBeMissing: Bool = false) -> String? {
+    ///   - fileVariable: the full name of the `_FILE` form.
+    ///   - mayBeMissing: whether a file that does not exist is accepted.
+    mutating func secret(_ name: String, fileVariable: StaticString, mayBeMissing: Bool = false) -> String? {
         let direct = value(name)
         guard let path = value(name + "_FILE") else { return direct }
         if direct != nil {
@@ -338,13 +348,13 @@ private struct EnvironmentReader {
         return trimmed.isEmpty ? nil : trimmed
     }
 
-    /// A rate by the second, with a burst of four seconds' worth; nil where the variable is 0.
+    /// A rate per second, with a burst of four seconds' worth; nil when the variable is 0.
     mutating func rate(_ name: String, _ usual: Rate?) -> Rate? {
         guard let perSecond = integer(name, 0...1_000_000) else { return usual }
         return perSecond == 0 ? nil : Rate(perSecond: perSecond)
     }
 
-    /// How many there may be; nil where the variable is 0.
+    /// A maximum count; nil when the variable is 0.
     mutating func limit(_ name: String, _ usual: Int?) -> Int? {
         guard let count = integer(name, 0...10_000_000) else { return usual }
         return count == 0 ? nil : count
@@ -378,7 +388,8 @@ private struct EnvironmentReader {
 
     mutating func fault(unknown variable: UnknownVariable) { faults.append(variable.text) }
 
-    /// Those with our prefix that neither this build reads nor Kubernetes adds for a service of our name.
+    /// The variables with the prefix TOKEN_BROKER_ that are neither read by this build nor set by Kubernetes for a
+    /// service with this name.
     var unknownVariables: [UnknownVariable] {
         let documented = UnknownVariable.documented
         return environment.keys.sorted().compactMap { name in

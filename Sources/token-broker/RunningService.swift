@@ -9,9 +9,9 @@ internal import Postgres
 internal import Reactor
 internal import TokenBroker
 
-/// The running service, from its store to its listener.
+/// The running service: its store, its clients and its listeners.
 struct RunningService {
-    /// Why the service did not come up, in one sentence for the operator.
+    /// Why the service could not start, in one sentence for the operator.
     struct StartFailure: Error {
         let text: String
     }
@@ -22,26 +22,26 @@ struct RunningService {
     private let journal: Journal?
     private let client: HTTPSClient
     private let server: Server
-    /// For probes and metrics, where they have a listener of their own.
+    /// The server for probes and metrics, if they have their own address.
     private let operations: Server?
-    /// Keeps the time that all replicas share.
+    /// The task that follows the clock that all replicas share.
     private let clock: Task<Void, Never>
     private let log: Log
     private let output: LineWriter
 
-    /// How long a database that does not answer is waited for at the start.
+    /// How long the start waits for a database that does not answer.
     private static let patience: Duration = .seconds(60)
 
-    /// Connections at once of the listener for probes and metrics.
+    /// The most connections of the listener for probes and metrics.
     private static let operationsConnections = 64
 
-    /// What is left for storing what providers have granted, even where callers have used up the grace.
+    /// The time for storing granted tokens at the end, even if requests have used up the grace period.
     private static let leastTimeToFinish: Duration = .seconds(1)
 
-    /// Opens the store, checks the keys, binds.
+    /// Opens the store, checks the keys and binds the listeners.
     static func start(_ configuration: Configuration) async throws(StartFailure) -> RunningService {
         let time = SystemTime()
-        let (output, loop) = try outbound()
+        let (output, loop) = try makeOutputAndLoop()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
         for variable in configuration.unknownVariables {
             log.warning(
@@ -51,12 +51,13 @@ struct RunningService {
             log.warning("secret_file_readable_by_others", [.variable(variable)])
         }
         let reports = DatabaseReports(log, time: time)
-        let (vault, keyring, adminKeys) = try await openStore(configuration, loop, log, reports, time)
+        let (vault, keyring, adminKeys) = try await openStore(
+            configuration, loop: loop, log: log, reports: reports, time: time)
         var journal: Journal?
         do {
             try await vault.unlock()
             if let directory = configuration.journalDirectory {
-                journal = try await openJournal(directory, keyring, log)
+                journal = try await openJournal(directory, keyring: keyring, log: log)
             }
         } catch {
             await vault.close()
@@ -72,8 +73,8 @@ struct RunningService {
         settings.expiryNotice = configuration.expiryNotice
         settings.eventRetention = configuration.eventRetention
         settings.eventLimit = configuration.eventLimit
-        // Ten writes a second for each listener at most, and a delay that nobody notices who is told that something
-        // happened, not what: those at other replicas wait longer for the word of it.
+        // At most ten writes a second for each event stream. Subscribers do not notice this delay, because events at
+        // other replicas arrive later anyway.
         settings.eventSpan = .milliseconds(100)
         settings.cacheBytes = configuration.cacheBytes
         settings.core.grantMemory = configuration.grantMemory
@@ -107,7 +108,7 @@ struct RunningService {
         } catch {
             await journal?.close()
             await vault.close()
-            throw StartFailure(text: "the store does not tell the time: \(text(of: error))")
+            throw StartFailure(text: "the store's time cannot be read: \(text(of: error))")
         }
         let broker = Broker(
             settings: settings, vault: vault, journal: journal, transport: client, time: shared, log: log)
@@ -157,7 +158,7 @@ struct RunningService {
             server: server, operations: operations, clock: clock, log: log, output: output)
     }
 
-    /// The server for probes and metrics; nil where they have no listener of their own.
+    /// The server for probes and metrics; nil if they have no address of their own.
     private static func operationsServer(
         _ configuration: Configuration, _ broker: Broker
     ) throws(SystemError) -> Server? {
@@ -177,25 +178,26 @@ struct RunningService {
         if !targets.networks.isEmpty { log.info("provider_networks_allowed", [.count(targets.networks.count)]) }
     }
 
-    /// Brings the schema of the configuration's database up to date.
+    /// Brings the schema of the configured database up to date.
     static func migrate(_ configuration: Configuration) async throws(StartFailure) {
         let time = SystemTime()
-        let (output, loop) = try outbound()
+        let (output, loop) = try makeOutputAndLoop()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
         let store = try await connect(
-            configuration, migrates: true, loop, log, DatabaseReports(log, time: time), time)
+            configuration, migrates: true, loop: loop, log: log, reports: DatabaseReports(log, time: time), time: time)
         await store.close()
         log.info("schema_up_to_date", [])
         output.close(within: .seconds(1))
     }
 
-    /// Not ready from the first moment; then what is under way comes to its end, within the grace.
+    /// Reports the service as not ready at once, then waits for running requests within the grace period.
     func stop() async {
         log.info("draining", [])
         broker.beginDraining()
         let end = MonotonicInstant.after(configuration.shutdownGrace)
         await server.drain(within: configuration.shutdownGrace)
-        // A provider may have granted what is not stored yet; that comes before everything else.
+        // A provider may have granted tokens that are not stored yet. They must be stored before anything else is
+        // closed.
         await broker.finish(within: max(MonotonicInstant.now.duration(to: end), Self.leastTimeToFinish))
         await client.close()
         clock.cancel()
@@ -203,15 +205,15 @@ struct RunningService {
         await journal?.close()
         await vault.close()
         await server.close()
-        // Last, so that probes are told to the end that the process is not ready.
+        // Closed last, so that probes learn until the end that the process is not ready.
         await operations?.drain(within: .seconds(1))
         await operations?.close()
         log.info("stopped", [])
         output.close(within: .seconds(1))
     }
 
-    /// Where the log goes, and what calls to databases and providers are made on.
-    private static func outbound() throws(StartFailure) -> (LineWriter, EventLoop) {
+    /// The writer for the log, and the event loop for connections to databases and providers.
+    private static func makeOutputAndLoop() throws(StartFailure) -> (LineWriter, EventLoop) {
         do throws(SystemError) {
             return (try LineWriter(descriptor: 1), try EventLoop(name: "outbound"))
         } catch {
@@ -223,7 +225,7 @@ struct RunningService {
         "the system refuses threads or descriptors: \(error)"
     }
 
-    /// Callers may not take every descriptor: the store, the providers and the loops need some, too.
+    /// Limits the connections so that descriptors are left for the store, the providers and the loops.
     private static func connectionLimit(_ configuration: Configuration, _ log: Log) throws(StartFailure) -> Int {
         let available: Int
         do throws(SystemError) {
@@ -241,7 +243,7 @@ struct RunningService {
     }
 
     private static func openStore(
-        _ configuration: Configuration, _ loop: EventLoop, _ log: Log, _ reports: DatabaseReports, _ time: SystemTime
+        _ configuration: Configuration, loop: EventLoop, log: Log, reports: DatabaseReports, time: SystemTime
     ) async throws(StartFailure) -> (Vault, Keyring, AdminKeys) {
         switch configuration.store {
         case .files(let directory):
@@ -251,7 +253,7 @@ struct RunningService {
                 ) { error in log.warning("file_store_failed", [.fileStore(error)]) }
                 do {
                     let adminKeys = try await adminKeys(configuration, store)
-                    try await warn(of: store, configuration, log)
+                    try await warnOfExposedSecrets(in: store, configuration: configuration, log: log)
                     return (Vault(store: store, keyring: keyring), keyring, adminKeys)
                 } catch {
                     await store.close()
@@ -267,13 +269,14 @@ struct RunningService {
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
             let store = try await connect(
-                configuration, migrates: configuration.migratesSchema, loop, log, reports, time)
+                configuration, migrates: configuration.migratesSchema, loop: loop, log: log, reports: reports,
+                time: time)
             return (Vault(store: store, keyring: keyring), keyring, adminKeys)
         }
     }
 
-    /// The journal is a store of files with the database's keys.
-    private static func openJournal(_ directory: String, _ keyring: Keyring, _ log: Log) async throws -> Journal {
+    /// Opens the journal, which is a file store that is encrypted with the database's keys.
+    private static func openJournal(_ directory: String, keyring: Keyring, log: Log) async throws -> Journal {
         do {
             let store = try await FileRecordStore(directory: directory) { error in
                 log.warning("journal_failed", [.fileStore(error)])
@@ -291,25 +294,25 @@ struct RunningService {
         }
     }
 
-    /// Why files cannot be used, and where they are damaged, what to do about it.
+    /// Why files cannot be used. For damaged files, also which command helps.
     private static func text(of error: any Error) -> String {
         let isDamage =
             switch error {
             case FileStoreError.damaged, VaultError.store(.damaged): true
             default: false
             }
-        return isDamage ? "\(error); token-broker doctor store says what can be saved" : "\(error)"
+        return isDamage ? "\(error); run token-broker doctor store to see what can be saved" : "\(error)"
     }
 
-    /// A database that starts at the same time as we do is waited for.
+    /// Connects to the database, and waits for a database that is starting at the same time.
     private static func connect(
-        _ configuration: Configuration, migrates: Bool, _ loop: EventLoop, _ log: Log, _ reports: DatabaseReports,
-        _ time: SystemTime
+        _ configuration: Configuration, migrates: Bool, loop: EventLoop, log: Log, reports: DatabaseReports,
+        time: SystemTime
     ) async throws(StartFailure) -> PostgresRecordStore {
         guard case .postgres(let database, let listening) = configuration.store else {
             throw StartFailure(text: "there is no database to connect to")
         }
-        // Its own, so that names of providers cannot keep the database's from being looked up.
+        // A separate resolver, so that slow look-ups of providers' names cannot delay those of the database.
         let resolver: NameResolver
         do throws(SystemError) {
             resolver = try NameResolver(name: "db-resolver", limits: .database)
@@ -331,7 +334,7 @@ struct RunningService {
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {
-                    var reason = "PostgreSQL cannot be reached or refuses"
+                    var reason = "PostgreSQL cannot be reached or refuses the connection"
                     if let failure = reports.lastReason { reason += " (\(failure))" }
                     if case .damaged(let what) = error { reason = what }
                     throw StartFailure(text: "TOKEN_BROKER_DATABASE_URL: \(reason)")
@@ -361,9 +364,9 @@ struct RunningService {
         return try AdminKeys(parsing: SecretBytes(utf8: key))
     }
 
-    /// Says where the embedded store's secrets are kept less safely than they can be.
-    private static func warn(
-        of store: FileRecordStore, _ configuration: Configuration, _ log: Log
+    /// Logs where the secrets of the embedded store are less safe than they could be.
+    private static func warnOfExposedSecrets(
+        in store: FileRecordStore, configuration: Configuration, log: Log
     ) async throws(FileStoreError) {
         for secret in StoreSecret.allCases where try await store.isReadableByOthers(secret) {
             log.warning("secret_file_readable_by_others", [.file(secret)])
@@ -374,7 +377,7 @@ struct RunningService {
                 [
                     .file(.masterKeys),
                     .reason(
-                        "a backup of TOKEN_BROKER_DATA_DIR contains the keys that open it"),
+                        "a backup of TOKEN_BROKER_DATA_DIR contains the keys that decrypt it"),
                 ])
         }
     }

@@ -2,8 +2,8 @@ internal import CredentialStore
 internal import Cryptography
 internal import Reactor
 
-/// Reports on the configuration's data directory, or on the journal's where there is a database, and writes what is whole
-/// to `target`, if there is one. Nothing is sent anywhere, and nothing is changed in the directory.
+/// Reports on the configured data directory, or on the journal directory if there is a database. If `target` is given,
+/// writes the intact records to it. Sends nothing over a network and does not change the examined directory.
 func examineStore(repair target: String?) -> Never {
     let configuration = loadConfiguration(for: .examineStore(repair: target))
     harden()
@@ -15,7 +15,7 @@ func examineStore(repair target: String?) -> Never {
     }
 }
 
-/// Why a directory cannot be examined, or not be repaired, in one sentence for the operator.
+/// Why a directory cannot be examined or repaired, in one sentence for the operator.
 struct DoctorFailure: Error {
     let text: String
 }
@@ -25,7 +25,7 @@ private struct StoreDoctor {
     private let examination: StoreExamination
     private let keyring: Keyring?
     private let usesOwnKeys: Bool
-    /// What keeps the keys from being used; nil where they are there.
+    /// Why the keys cannot be used; nil when they can.
     private let keyFault: String?
 
     init(_ configuration: Configuration) throws(DoctorFailure) {
@@ -61,7 +61,8 @@ private struct StoreDoctor {
         }
     }
 
-    /// Whether anything is damaged.
+    /// Prints the report, and repairs if requested.
+    /// - Returns: whether anything is damaged.
     func run(repair target: String?) throws(DoctorFailure) -> Bool {
         examination.examine(with: keyring, usesOwnKeys: usesOwnKeys)
         for file in examination.files {
@@ -73,7 +74,7 @@ private struct StoreDoctor {
             }
         }
         if let keyFault {
-            Console.print("damaged  the master keys: \(keyFault); whether the records open was not looked at")
+            Console.print("damaged  the master keys: \(keyFault); so the records were not decrypted")
         }
         let count = examination.files.count { $0.flaw != nil }
         Console.print(
@@ -83,7 +84,7 @@ private struct StoreDoctor {
         return examination.isDamaged || keyFault != nil
     }
 
-    /// On one line, whatever name an unknown file has.
+    /// The path on one line, whatever characters the name of an unknown file has.
     private static func printable(_ path: String) -> String {
         String(decoding: path.utf8.map { $0 < 0x20 || $0 == 0x7F ? UInt8(ascii: "?") : $0 }, as: UTF8.self)
     }
@@ -91,16 +92,16 @@ private struct StoreDoctor {
     private func repair(_ target: String) throws(DoctorFailure) {
         if let keyFault {
             throw DoctorFailure(
-                text: "without the master keys nothing is repaired (\(keyFault)); put them back and try again")
+                text: "nothing is repaired without the master keys (\(keyFault)); restore the keys and try again")
         }
         if examination.savableCount == 0, examination.files.contains(where: { $0.flaw?.isUnknownKey ?? false }) {
-            throw DoctorFailure(text: "nothing is repaired: no record opens with the configured master keys")
+            throw DoctorFailure(text: "nothing is repaired: the configured master keys decrypt no record")
         }
         do throws(RepairError) {
             try examination.repair(into: target)
         } catch {
             throw DoctorFailure(text: "\(error)")
         }
-        Console.print("\(target): written, with all that is whole; \(directory) is as it was")
+        Console.print("\(target): written with all intact records; \(directory) is unchanged")
     }
 }

@@ -1,10 +1,10 @@
 internal import OAuth
 
-/// A variable of the environment that looks like one of ours and is none.
+/// An environment variable that has the prefix of this program's variables and is not one of them.
 struct UnknownVariable: Sendable, Equatable {
-    /// Characters that variables of ours do not have are shown as `?`.
+    /// The name, with `?` for characters that this program's variables do not contain.
     let name: String
-    /// The variable that is meant, most likely.
+    /// The variable that was most likely intended.
     let suggestion: String?
 
     init(_ name: String) {
@@ -17,7 +17,7 @@ struct UnknownVariable: Sendable, Equatable {
         }
         let nearest = Self.documented.sorted().map { (name: $0, distance: Self.distance(name, $0)) }
             .min { $0.distance < $1.distance }
-        // Of a name without the prefix, a third may be wrong.
+        // Up to a third of the name without the prefix may be wrong.
         suggestion = nearest.flatMap {
             3 * $0.distance <= max(name.utf8.count, $0.name.utf8.count) - 13 ? $0.name : nil
         }
@@ -25,10 +25,10 @@ struct UnknownVariable: Sendable, Equatable {
 
     var text: String {
         "\(name) is not a variable of token-broker"
-            + (suggestion.map { "; is \($0) meant?" } ?? "; see token-broker --help")
+            + (suggestion.map { "; did you mean \($0)?" } ?? "; see token-broker --help")
     }
 
-    /// All that `--help` names, with their `_FILE` forms.
+    /// All variables that `--help` lists, and their `_FILE` forms.
     static let documented: Set<String> = {
         var names: Set<String> = []
         for line in Command.helpText.utf8.split(separator: UInt8(ascii: "\n")) {
@@ -43,13 +43,13 @@ struct UnknownVariable: Sendable, Equatable {
         return names
     }()
 
-    /// Kubernetes adds `…_SERVICE_HOST`, `…_SERVICE_PORT` and `…_PORT` with their like, for each service whose name begins
-    /// with ours.
+    /// Whether Kubernetes set the variable. It sets `…_SERVICE_HOST`, `…_SERVICE_PORT`, `…_PORT` and similar variables
+    /// for each service whose name begins with token-broker.
     static func isOfKubernetes(_ name: String, _ value: String) -> Bool {
         if name.hasSuffix("_SERVICE_HOST") || name.contains("_SERVICE_PORT") { return true }
         let parts = name.utf8.split(separator: UInt8(ascii: "_"), omittingEmptySubsequences: false)
         guard let port = parts.lastIndex(where: { $0.elementsEqual("PORT".utf8) }) else { return false }
-        // `…_PORT=tcp://…`, and `…_PORT_8080_TCP` with what is behind that.
+        // `…_PORT=tcp://…`, and `…_PORT_8080_TCP` with its suffixes.
         return port + 1 == parts.count
             ? value.utf8.contains(UInt8(ascii: "/")) : parts[port + 1].first?.isDigit ?? false
     }
@@ -58,7 +58,7 @@ struct UnknownVariable: Sendable, Equatable {
         byte.isUppercaseLetter || byte.isDigit || byte == UInt8(ascii: "_")
     }
 
-    /// How many characters must be changed, added or left out to make the one of the other.
+    /// The edit distance: how many characters must be changed, added or removed to turn one text into the other.
     private static func distance(_ left: String, _ right: String) -> Int {
         let (left, right) = (Array(left.utf8.prefix(100)), Array(right.utf8))
         var row = Array(0...right.count)

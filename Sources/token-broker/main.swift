@@ -17,7 +17,7 @@ case .checkConfiguration:
     for variable in loadConfiguration(for: command).exposedFiles {
         Console.printError("token-broker: warning: \(variable) names a file that other users can read")
     }
-    Console.print("The configuration is good.")
+    Console.print("The configuration is valid.")
 case .generateKey(let id):
     do {
         Console.print(try Keyring.generate(id: id))
@@ -31,7 +31,7 @@ case .serve: runService()
 case .examineStore(let target): examineStore(repair: target)
 }
 
-/// Ends the process when something is wrong with the configuration, after telling all of it.
+/// Reads the configuration. If it has faults, prints all of them and exits.
 func loadConfiguration(for command: Command) -> Configuration {
     do throws(Configuration.Faults) {
         return try Configuration(environment: ProcessEnvironment.variables, for: command)
@@ -41,7 +41,7 @@ func loadConfiguration(for command: Command) -> Configuration {
     }
 }
 
-/// Serves until the first SIGTERM or SIGINT and what it leaves time for; a second one ends the process at once.
+/// Serves until the first SIGTERM or SIGINT and the grace period after it. A second signal ends the process at once.
 func runService() -> Never {
     reserveDescriptors()
     prepareCryptography()
@@ -58,7 +58,7 @@ func runService() -> Never {
     }
     TerminationSignal.wait()
     Task {
-        // A start that waits for its database is told to stop waiting.
+        // A start that waits for its database stops waiting.
         service.cancel()
         await service.value.stop()
         Console.exit(0)
@@ -67,18 +67,18 @@ func runService() -> Never {
     Console.exit(130)
 }
 
-/// Before the first thread: for as many as there are unless the configuration, which is not read yet, allows more
-/// connections than it does by default.
+/// Reserves descriptors before the first thread starts. The configuration has not been read yet, so this assumes its
+/// default number of connections.
 func reserveDescriptors() {
-    // Where the limit cannot be raised, the start fails for that later.
+    // If the limit cannot be raised, the start fails later with an error.
     let limit = (try? DescriptorLimit.raise()) ?? 0
     DescriptorLimit.reserve(min(16_384, limit))
 }
 
-/// OpenSSL looks for an algorithm among all that it has when it is first asked for one, a good part of what a start takes.
-/// It does so while the configuration is read.
+/// Makes OpenSSL load its algorithms while the configuration is read. The first use of an algorithm makes OpenSSL
+/// search all of them, which takes a large part of the start.
 func prepareCryptography() {
-    // Where there is no thread to be had, whoever needs an algorithm first waits for it.
+    // Without a thread, the first use of an algorithm takes longer.
     let thread = try? Thread.start(name: "openssl") {
         AES256GCM.prepare()
         HTTPSClient.prepare()
@@ -86,7 +86,7 @@ func prepareCryptography() {
     thread?.detach()
 }
 
-/// Ends with the migration, or at the first signal: then the server takes back the step that is under way.
+/// Migrates and exits. The first signal ends the process, and the database then rolls back the running step.
 func runMigration() -> Never {
     let configuration = loadConfiguration(for: .migrate)
     TerminationSignal.block()
@@ -104,7 +104,7 @@ func runMigration() -> Never {
     Console.exit(130)
 }
 
-/// The process holds secrets from here on.
+/// Protects the secrets that the process will hold.
 func harden() {
     do throws(SystemError) {
         try ProcessHardening.forbidCoreDumps()
@@ -114,7 +114,7 @@ func harden() {
     }
 }
 
-/// Asks /livez where the configuration has it answered, by way of loopback where that is on every address.
+/// Requests /livez at the configured address, over loopback if the address means all addresses of the host.
 func runHealthCheck() -> Never {
     let configuration = loadConfiguration(for: .healthCheck)
     let listen = configuration.operationsListen ?? configuration.listen

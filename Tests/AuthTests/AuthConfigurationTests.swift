@@ -11,12 +11,12 @@ internal import Testing
         #expect(!text.contains("a-secret-token"))
     }
 
-    @Test func `neither a configuration nor an environment prints what is secret in it`() {
+    @Test func `neither a configuration nor an environment prints its secrets`() {
         let configuration = AuthConfiguration(
             credentialsStorageKey: "main", clientID: "c1", clientSecret: "a-secret", clientUniqueKey: "a-secret-key")
         let storage = AuthEnvironment.Storage.postgres(url: "postgresql://u:a-secret@h/d", masterKeys: "k1:a-secret")
         let environment = AuthEnvironment(storage: storage)
-        let values: [Any] = [configuration, storage, environment, Auth(configuration, in: environment)]
+        let values: [Any] = [configuration, storage, environment, AuthClient(configuration, in: environment)]
         for value in values {
             var text = "\(value) " + String(reflecting: value)
             dump(value, to: &text)
@@ -24,5 +24,11 @@ internal import Testing
         }
         #expect("\(configuration)" == "client c1 of provider tidal")
         #expect("\(AuthEnvironment.Storage.directory("/d"))" == "directory /d")
+    }
+
+    @Test func `an error prints its code, its message and the provider's error code`() {
+        let error = AuthError(.authorizationError, message: "The user refused.", providerErrorCode: "access_denied")
+        #expect("\(error)" == "authorizationError: The user refused. (access_denied)")
+        #expect("\(AuthError(.networkError, message: "No route."))" == "networkError: No route.")
     }
 }

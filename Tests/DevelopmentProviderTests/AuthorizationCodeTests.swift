@@ -8,7 +8,7 @@ import Testing
 
 @Suite struct `Authorization codes` {
     @Test(arguments: ProviderProfile.allCases)
-    func `a login gives a code that gives tokens`(profile: ProviderProfile) async throws {
+    func `a login gives a code that can be exchanged for tokens`(profile: ProviderProfile) async throws {
         let fixture = ProviderFixture(profile)
         let code = try #require(await fixture.driver.login())
         let response = await fixture.driver.redeem(code)
@@ -19,7 +19,7 @@ import Testing
     }
 
     @Test(arguments: ProviderProfile.allCases)
-    func `a code works once, and its reuse takes back what it gave`(profile: ProviderProfile) async throws {
+    func `a code works once, and its reuse revokes its tokens`(profile: ProviderProfile) async throws {
         let fixture = ProviderFixture(profile)
         let code = try #require(await fixture.driver.login())
         let first = await fixture.driver.redeem(code)
@@ -42,7 +42,7 @@ import Testing
         if !works { expectError(response, "invalid_grant") }
     }
 
-    @Test func `a code serves no other client`() async throws {
+    @Test func `a code works for its own client only`() async throws {
         var fixture = ProviderFixture()
         let code = try #require(await fixture.driver.login())
         fixture.driver.clientID = "other"
@@ -55,7 +55,7 @@ import Testing
         "https://broker.test/login/callback/", "https://broker.test/login", "https://broker.test/login/callback?a=1",
         "HTTPS://broker.test/login/callback", "",
     ])
-    func `a code wants the redirect URI that it was sent to`(uri: String) async throws {
+    func `a code requires the redirect URI that it was sent to`(uri: String) async throws {
         let fixture = ProviderFixture()
         let code = try #require(await fixture.driver.login())
         expectError(await fixture.driver.redeem(code, [.init("redirect_uri", uri)]), "invalid_grant")
@@ -73,7 +73,7 @@ import Testing
     }
 
     @Test(arguments: ["", "nonsense", "ac_", "AC_AAAA"])
-    func `an unknown code gives nothing`(code: String) async {
+    func `an unknown code is refused`(code: String) async {
         let fixture = ProviderFixture()
         expectError(await fixture.driver.redeem(code), code.isEmpty ? "invalid_request" : "invalid_grant")
     }
@@ -100,14 +100,14 @@ import Testing
         "", "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXK", "dBjftJeZ4CVP+mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
         ProviderDriver.challenge,
     ])
-    func `a wrong verifier gives nothing, and the right one still does`(verifier: String) async throws {
+    func `a wrong verifier is refused, and the right one still works`(verifier: String) async throws {
         let fixture = ProviderFixture()
         let code = try #require(await fixture.driver.login())
         expectError(await fixture.driver.redeem(code, [.init("code_verifier", verifier)]), "invalid_grant")
         #expect(await fixture.driver.redeem(code).status == .ok)
     }
 
-    @Test func `a verifier without a challenge gives nothing`() async throws {
+    @Test func `a verifier without a challenge is refused`() async throws {
         let fixture = ProviderFixture { $0.requiresProofKey = false }
         let without: [FormEncoding.Pair] = [.init("code_challenge", ""), .init("code_challenge_method", "")]
         let code = try #require(await fixture.driver.login(without))

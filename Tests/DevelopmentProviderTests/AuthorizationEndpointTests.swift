@@ -6,7 +6,7 @@ import HTTPServer
 import Testing
 
 @Suite struct `Authorization endpoint` {
-    @Test func `a login page can be submitted without scripts and is kept by no cache`() async throws {
+    @Test func `a login page can be submitted without scripts and is not cached`() async throws {
         let fixture = ProviderFixture()
         let page = await fixture.driver.get(
             "/authorize", fixture.driver.authorizationRequest([.init("scope", "r_usr w_usr"), .init("lang", "de")]))
@@ -29,14 +29,14 @@ import Testing
         #expect(form.fields.contains(.init("state", "xyz")))
     }
 
-    @Test func `two pages have two nonces`() async {
+    @Test func `two pages have different nonces`() async {
         let driver = ProviderFixture().driver
         let first = await driver.get("/authorize", driver.authorizationRequest())
         let second = await driver.get("/authorize", driver.authorizationRequest())
         #expect(first.fields["Content-Security-Policy"] != second.fields["Content-Security-Policy"])
     }
 
-    @Test func `what a request says is inert text on the page and comes back unchanged`() async throws {
+    @Test func `request parameters are escaped on the page and are submitted unchanged`() async throws {
         let hostile = "\"><script>alert('1')</script>&amp;\r\n"
         let driver = ProviderFixture(clients: [ProviderClient("app", name: hostile)]).driver
         let page = await driver.get(
@@ -51,7 +51,7 @@ import Testing
         #expect(answer.redirectParameters?["state"] == hostile)
     }
 
-    @Test func `TIDAL's redirect echoes the state and adds parameters of its own`() async throws {
+    @Test func `TIDAL's redirect has the state and TIDAL's own parameters`() async throws {
         let driver = ProviderFixture().driver
         let answer = await driver.decide("approve", [.init("state", "a b&c"), .init("appMode", "ios")])
         #expect(answer.status == .found)
@@ -119,7 +119,7 @@ import Testing
     // MARK: Requests that go nowhere
 
     @Test(arguments: ProviderProfile.allCases)
-    func `an unknown client is told to the user, not to the redirect URI`(profile: ProviderProfile) async {
+    func `an unknown client is reported to the user and not to the redirect URI`(profile: ProviderProfile) async {
         let driver = ProviderFixture(profile).driver
         for id in ["", "nobody"] {
             let answer = await driver.get("/authorize", driver.authorizationRequest([.init("client_id", id)]))
@@ -134,7 +134,7 @@ import Testing
         "https://a.test/#f",
         "https://a.test/\r\nSet-Cookie: a=b", "https://a.test/ b", "https://a.test/é", "://a.test", "1http://a.test",
     ])
-    func `an unsafe redirect URI is no place to go`(uri: String) async {
+    func `an unsafe redirect URI is not used`(uri: String) async {
         let driver = ProviderFixture().driver
         let answer = await driver.get("/authorize", driver.authorizationRequest([.init("redirect_uri", uri)]))
         #expect(answer.status == .badRequest)
@@ -154,7 +154,7 @@ import Testing
     }
 
     @Test(arguments: ["client_id", "redirect_uri"])
-    func `a doubled client or redirect URI is no place to go`(name: String) async {
+    func `a repeated client or redirect URI is not used`(name: String) async {
         let driver = ProviderFixture().driver
         let answer = await driver.get("/authorize", driver.authorizationRequest() + [.init(name, "https://evil.test/")])
         #expect(answer.status == .badRequest)
@@ -172,7 +172,7 @@ import Testing
         ("code_challenge", "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw+cM", "invalid_request"),
         ("scope", "r_usr admin", "invalid_scope"), ("scope", "r\u{7f}", "invalid_scope"),
     ])
-    func `a faulty request goes back with its error`(name: String, value: String, error: String) async throws {
+    func `a faulty request is redirected with its error`(name: String, value: String, error: String) async throws {
         let fixture = ProviderFixture(.rfc, clients: [ProviderClient("app", scopes: ["r_usr", "w_usr"])])
         let answer = await fixture.driver.get(
             "/authorize", fixture.driver.authorizationRequest([.init(name, value)]))
@@ -185,7 +185,7 @@ import Testing
         #expect(fixture.provider.requests.last?.error == error)
     }
 
-    @Test func `a tampered submission is judged like the request`() async throws {
+    @Test func `a changed form is checked like the request`() async throws {
         let driver = ProviderFixture().driver
         var pairs = driver.authorizationRequest([.init("code_challenge_method", "plain")])
         pairs += [.init("user", "alice"), .init("decision", "approve")]
@@ -193,7 +193,7 @@ import Testing
         #expect(answer.redirectParameters?["error"] == "invalid_request")
     }
 
-    @Test func `a doubled state goes back without one`() async throws {
+    @Test func `a repeated state is omitted from the redirect`() async throws {
         let driver = ProviderFixture(.rfc).driver
         let answer = await driver.get("/authorize", driver.authorizationRequest() + [.init("state", "other")])
         let parameters = try #require(answer.redirectParameters)
@@ -201,7 +201,7 @@ import Testing
         #expect(parameters["state"] == nil)
     }
 
-    @Test func `TIDAL goes without response_type and bears equal repetitions`() async throws {
+    @Test func `TIDAL accepts a missing response_type and equal repetitions`() async throws {
         let driver = ProviderFixture().driver
         let page = await driver.get(
             "/authorize", driver.authorizationRequest([.init("response_type", "")]) + [.init("client_id", "app")])

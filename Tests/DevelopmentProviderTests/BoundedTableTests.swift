@@ -4,7 +4,7 @@ import Testing
 
 @Suite struct `Bounded table` {
     @Test(arguments: [2, 3, 4])
-    func `the oldest entry gives way to one too many`(count: Int) {
+    func `an entry beyond the capacity replaces the oldest one`(count: Int) {
         var table = BoundedTable<Int, String>(capacity: 3)
         for key in 1...count { table[key] = String(key) }
         #expect(table.count == min(count, 3))
@@ -13,7 +13,7 @@ import Testing
         #expect(table.all.map(\.key) == Array(max(1, count - 2)...count))
     }
 
-    @Test func `a replaced value keeps its age and a returning one does not`() {
+    @Test func `a replaced value keeps its age and a value that is inserted again does not`() {
         var table = BoundedTable<String, Int>(capacity: 2)
         table["a"] = 1
         table["b"] = 1
@@ -27,7 +27,7 @@ import Testing
         #expect(table["b"] == 3)
     }
 
-    @Test func `many removals and insertions leave the right ones`() {
+    @Test func `many removals and insertions leave the right entries`() {
         var table = BoundedTable<Int, Int>(capacity: 10)
         for key in 0..<999 {
             table[key] = key

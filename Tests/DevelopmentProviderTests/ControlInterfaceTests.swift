@@ -54,7 +54,7 @@ import Testing
         #"{"endpoint":"token","headers":{"a":"b\r\nc: d"}}"#, #"{"endpoint":"token","headers":{"a b":"c"}}"#,
         #"{"endpoint":"token","statos":500}"#,
     ])
-    func `a fault that cannot be meant is refused`(body: String) async {
+    func `a malformed fault is refused`(body: String) async {
         let fixture = ProviderFixture()
         let answer = await fixture.driver.control(.post, "/faults", body)
         #expect(answer.status == .badRequest)
@@ -62,13 +62,13 @@ import Testing
         #expect(fixture.provider.faults.isEmpty)
     }
 
-    @Test func `a page in a browser cannot script`() async {
+    @Test func `a web page cannot script faults`() async {
         let fixture = ProviderFixture()
         let answer = await fixture.driver.post("/_control/faults", body: #"{"endpoint":"token"}"#)
         #expect(answer.status == .unsupportedMediaType)
     }
 
-    @Test func `requests and counters are shown without secrets and forgotten`() async throws {
+    @Test func `requests and counters are shown without secrets and can be deleted`() async throws {
         let fixture = ProviderFixture()
         let token = try await fixture.refreshToken()
         _ = await fixture.driver.refresh(token)
@@ -94,7 +94,7 @@ import Testing
         #expect(await fixture.driver.control(.get, "/requests").json?["requests"]?.array?.isEmpty == true)
     }
 
-    @Test func `the ledger tells of families and generations without tokens`() async throws {
+    @Test func `the ledger shows families and generations without tokens`() async throws {
         let fixture = ProviderFixture { $0.rotation = .rotate(grace: .zero) }
         let first = try await fixture.refreshToken(user: "4711")
         let second = try #require(await fixture.driver.refresh(first).json?["refresh_token"]?.text)
@@ -123,7 +123,7 @@ import Testing
     }
 
     @Test(arguments: [#"{"user_id":4711}"#, #"{"user":"4711"}"#])
-    func `a user's sessions are revoked, another's are not`(body: String) async throws {
+    func `the sessions of one user are revoked and those of others are not`(body: String) async throws {
         let fixture = ProviderFixture()
         let one = try await fixture.refreshToken(user: "4711")
         let two = try await fixture.refreshToken(user: "4711")
@@ -172,7 +172,7 @@ import Testing
     }
 
     @Test(arguments: [(14_399_999, true), (14_400_000, false)])
-    func `an access token can be looked up while it lives`(milliseconds: Int, lives: Bool) async throws {
+    func `an access token can be introspected until it expires`(milliseconds: Int, lives: Bool) async throws {
         let fixture = ProviderFixture()
         let token = try #require(await fixture.driver.session(user: "4711", scope: "a b")?["access_token"]?.text)
         fixture.provider.advance(by: .milliseconds(milliseconds))
@@ -183,7 +183,7 @@ import Testing
         #expect(answer.json?["family"]?.integer == (lives ? 1 : nil))
     }
 
-    @Test func `everything can be forgotten`() async throws {
+    @Test func `everything can be deleted`() async throws {
         let fixture = ProviderFixture()
         let token = try await fixture.refreshToken()
         fixture.provider.script(Fault(.token, times: 5, status: Status(500)))
@@ -201,7 +201,7 @@ import Testing
         (.post, "/introspect", 400),
         (.post, "/advance", 400),
     ])
-    func `what is not offered is refused`(method: Method, path: String, status: Int) async {
+    func `unknown paths and methods are refused`(method: Method, path: String, status: Int) async {
         #expect(await ProviderFixture().driver.control(method, path, "{}").status.code == status)
     }
 }

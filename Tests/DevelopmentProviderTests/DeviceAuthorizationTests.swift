@@ -76,7 +76,7 @@ import Testing
     }
 
     @Test(arguments: ProviderProfile.allCases)
-    func `a denial is told to the device`(profile: ProviderProfile) async throws {
+    func `the device learns of a denial`(profile: ProviderProfile) async throws {
         let fixture = ProviderFixture(profile)
         let (device, user, _) = try await Self.start(fixture.driver)
         #expect(await Self.decide(fixture.driver, user, "deny", user: "").status == .ok)
@@ -115,7 +115,7 @@ import Testing
         expectError(await Self.poll(fixture.driver, device), error)
     }
 
-    @Test func `TIDAL does not measure polls unless told to`() async throws {
+    @Test func `TIDAL does not check the interval of polls by default`() async throws {
         let fixture = ProviderFixture()
         let (device, _, _) = try await Self.start(fixture.driver)
         for _ in 0..<2 { expectError(await Self.poll(fixture.driver, device), "authorization_pending") }
@@ -123,7 +123,7 @@ import Testing
         expectError(await Self.poll(fixture.driver, device), "slow_down")
     }
 
-    @Test func `a device code serves no other client`() async throws {
+    @Test func `a device code works for its own client only`() async throws {
         var fixture = ProviderFixture()
         let (device, user, _) = try await Self.start(fixture.driver)
         _ = await Self.decide(fixture.driver, user, "approve")
@@ -133,7 +133,7 @@ import Testing
         expectError(await Self.poll(fixture.driver, ""), "invalid_request")
     }
 
-    @Test func `a user code is taken however it is written`() async throws {
+    @Test func `a user code is accepted in any spelling`() async throws {
         let fixture = ProviderFixture(.rfc)
         let spellings: [(String) -> String] = [
             { $0.lowercased() }, { $0.replacing("-", with: "") }, { " " + $0 + " " },
@@ -160,7 +160,7 @@ import Testing
         ("", "alice", "approve"), ("ZZZZZ", "alice", "approve"), ("<b>", "alice", "approve"), ("user", "", "approve"),
         ("user", "alice", ""), ("user", "alice", "perhaps"),
     ])
-    func `a form that does not fit is shown again`(code: String, user: String, decision: String) async throws {
+    func `an invalid form is shown again`(code: String, user: String, decision: String) async throws {
         let fixture = ProviderFixture()
         let (device, userCode, _) = try await Self.start(fixture.driver)
         let answer = await Self.decide(fixture.driver, code == "user" ? userCode : code, decision, user: user)
@@ -171,7 +171,7 @@ import Testing
         expectError(await Self.poll(fixture.driver, device), "authorization_pending")
     }
 
-    @Test func `a form at the code's own address needs no code`() async throws {
+    @Test func `a form at the address with the code needs no code`() async throws {
         let fixture = ProviderFixture()
         let (device, userCode, _) = try await Self.start(fixture.driver)
         let answer = await fixture.driver.post(

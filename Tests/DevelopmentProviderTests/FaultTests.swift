@@ -15,7 +15,7 @@ import Testing
         fixture.provider.ledger.users.first?.families.first?.family.lastGeneration ?? 0
     }
 
-    @Test func `an answer is given as often as scripted and without the work`() async throws {
+    @Test func `a scripted response is sent as often as scripted, without processing the request`() async throws {
         let fixture = Self.rotating()
         let token = try await fixture.refreshToken()
         fixture.provider.script(
@@ -33,7 +33,7 @@ import Testing
         #expect(fixture.provider.requests.map(\.fault) == [nil, nil, nil, .answer, .answer, nil])
     }
 
-    @Test func `an answer has the scripted content`() async throws {
+    @Test func `a response has the scripted content`() async throws {
         let fixture = Self.rotating()
         fixture.provider.script(Fault(.token, status: .badRequest, body: Array(#"{"error":"invalid_grant"}"#.utf8)))
         let answer = await fixture.driver.refresh("x")
@@ -41,7 +41,7 @@ import Testing
         #expect(answer.fields["Content-Type"] == "application/json")
     }
 
-    @Test func `faults concern their endpoint and grant only and apply in order`() async throws {
+    @Test func `faults apply to their endpoint and grant only, in order`() async throws {
         let fixture = Self.rotating()
         fixture.provider.script(Fault(.token, grant: .refreshToken, status: Status(500)))
         fixture.provider.script(Fault(.token, status: Status(502)))
@@ -59,7 +59,7 @@ import Testing
         #expect(await driver.post("/revoke", []).status.code == 506)
     }
 
-    @Test func `an answer after work hides what was done`() async throws {
+    @Test func `a response after processing hides the result`() async throws {
         let fixture = Self.rotating()
         let token = try await fixture.refreshToken()
         fixture.provider.script(Fault(.token, mode: .answerAfterWork))
@@ -70,7 +70,7 @@ import Testing
     }
 
     @Test(arguments: [(Fault.Mode.dropBeforeWork, 1), (.dropAfterWork, 2)])
-    func `a connection breaks before or after the work`(mode: Fault.Mode, generations: Int) async throws {
+    func `a connection is closed before or after processing`(mode: Fault.Mode, generations: Int) async throws {
         let fixture = Self.rotating()
         let token = try await fixture.refreshToken()
         fixture.provider.script(Fault(.token, mode: mode))
@@ -83,7 +83,7 @@ import Testing
         #expect(fixture.provider.counters.dropped == 1)
     }
 
-    @Test func `malformed content is the first half of the right one, or what is scripted`() async throws {
+    @Test func `malformed content is the first half of the correct content, or the scripted content`() async throws {
         let fixture = Self.rotating()
         let token = try await fixture.refreshToken()
         fixture.provider.script(Fault(.token, mode: .malformed))
@@ -98,7 +98,7 @@ import Testing
         #expect(Self.generations(fixture) == 3)
     }
 
-    @Test func `a delay passes before the work`() async throws {
+    @Test func `a delay passes before the request is processed`() async throws {
         let fixture = Self.rotating()
         let token = try await fixture.refreshToken()
         fixture.provider.script(Fault(.token, delay: .seconds(30)))
@@ -111,7 +111,7 @@ import Testing
         #expect(fixture.provider.requests.last?.outcome == .answered(status: 200))
     }
 
-    @Test func `an answer's delay passes after the work`() async throws {
+    @Test func `a response delay passes after the request is processed`() async throws {
         let fixture = Self.rotating()
         let token = try await fixture.refreshToken()
         fixture.provider.script(Fault(.token, answerDelay: .seconds(30)))
@@ -122,7 +122,7 @@ import Testing
         #expect(await answer.status == .ok)
     }
 
-    @Test func `a client that goes away during a delay gets no work done`() async throws {
+    @Test func `a request whose client closes the connection during a delay is not processed`() async throws {
         let fixture = Self.rotating()
         let token = try await fixture.refreshToken()
         fixture.provider.script(Fault(.token, delay: .seconds(30)))
@@ -135,7 +135,7 @@ import Testing
         #expect(fixture.provider.requests.last?.outcome == .dropped)
     }
 
-    @Test func `removed faults disturb nothing`() async throws {
+    @Test func `removed faults have no effect`() async throws {
         let fixture = Self.rotating()
         fixture.provider.script(Fault(.token, times: 9, status: Status(500)))
         fixture.provider.removeFaults()

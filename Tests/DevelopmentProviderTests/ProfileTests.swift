@@ -20,7 +20,7 @@ import Testing
         #expect((100_000_000..<1_000_000_000).contains(session["user_id"]?.integer ?? 0))
     }
 
-    @Test func `a user's number follows from the name`() async throws {
+    @Test func `a user's number is derived from the name`() async throws {
         var numbers: [Int64] = []
         for user in ["alice", "alice", " alice ", "bob"] {
             numbers.append(try #require(await ProviderFixture().driver.session(user: user)?["user_id"]?.integer))
@@ -53,7 +53,7 @@ import Testing
         ("app", "", 400, "unauthorized_client"), ("confidential", "", 401, "invalid_client"),
         ("confidential", "wrong", 401, "invalid_client"), ("confidential", "s3cret", 200, ""),
     ])
-    func `client credentials want the secret`(id: String, secret: String, status: Int, error: String) async {
+    func `client credentials require the secret`(id: String, secret: String, status: Int, error: String) async {
         let driver = ProviderFixture(clientID: id).driver
         let response = await driver.token(.clientCredentials, [.init("client_secret", secret), .init("scope", "a")])
         if status == 200 {
@@ -77,7 +77,7 @@ import Testing
         if !works { expectError(response, "invalid_client", status: 401, subStatus: 1005) }
     }
 
-    @Test func `Basic credentials count for nothing`() async {
+    @Test func `Basic credentials are ignored`() async {
         let driver = ProviderFixture(clientID: "confidential").driver
         let response = await driver.post(
             driver.tokenPath, [.init("grant_type", "client_credentials")],
@@ -85,7 +85,7 @@ import Testing
         expectError(response, "invalid_client", status: 401)
     }
 
-    @Test func `parameters repeated in the query and decoded in the body are borne`() async throws {
+    @Test func `parameters that are repeated in the query and decoded in the body are accepted`() async throws {
         let fixture = ProviderFixture()
         let code = try #require(await fixture.driver.login())
         let pairs: [FormEncoding.Pair] = [
@@ -100,7 +100,7 @@ import Testing
         #expect(fixture.provider.requests.last?.queryParameters.contains("code") == true)
     }
 
-    @Test func `a body that cannot be decoded is borne beside a query that can`() async throws {
+    @Test func `a body that cannot be decoded is accepted with a query that can be decoded`() async throws {
         let driver = ProviderFixture(clientID: "confidential").driver
         let query = "grant_type=client_credentials&client_id=confidential&client_secret=s3cret&scope=a%25"
         #expect(await driver.post(driver.tokenPath, body: "scope=a%", query: query).status == .ok)
@@ -119,7 +119,7 @@ import Testing
         "application/x-www-form-urlencoded", "application/x-www-form-urlencoded; charset=UTF-8",
         "APPLICATION/X-WWW-FORM-URLENCODED",
     ])
-    func `spaces may be written in each way`(type: String) async {
+    func `spaces may be encoded in either way`(type: String) async {
         let driver = ProviderFixture(clientID: "confidential").driver
         let start = "grant_type=client_credentials&client_id=confidential&client_secret=s3cret&scope="
         for scope in ["a+b", "a%20b", "a b"] {
@@ -139,13 +139,13 @@ import Testing
     @Test(arguments: [
         "/token", "/device_authorization", "/revoke", "/.well-known/oauth-authorization-server", "/jwks", "/",
     ])
-    func `the other profile's paths lead nowhere`(path: String) async {
+    func `the other profile's paths are not found`(path: String) async {
         let provider = ProviderFixture().provider
         #expect(await provider.respond(to: Request(method: .get, path: path)).status == .notFound)
         #expect(await provider.respond(to: Request(method: .post, path: path)).status == .notFound)
     }
 
-    @Test func `the token endpoint takes POST only`() async {
+    @Test func `the token endpoint accepts POST only`() async {
         let driver = ProviderFixture().driver
         let response = await driver.get(driver.tokenPath)
         #expect(response.status == .methodNotAllowed)
@@ -185,7 +185,7 @@ import Testing
     }
 
     @Test(arguments: [("new", 200), ("old", 200), ("older", 401), ("", 401)])
-    func `a secret before the present one is taken for as long as it is listed`(secret: String, status: Int) async {
+    func `a former secret is accepted while it is listed`(secret: String, status: Int) async {
         let fixture = ProviderFixture(.rfc, clientID: "confidential")
         fixture.provider.configure { configuration in
             configuration.clients[2].secret = "new"
@@ -198,7 +198,7 @@ import Testing
         #expect(later.status.code == (secret == "new" ? 200 : 401))
     }
 
-    @Test func `what a token was issued for is known when it is over`() async throws {
+    @Test func `the record of an access token remains after its expiry`() async throws {
         let fixture = ProviderFixture()
         let session = try #require(fixture.provider.openSessions(users: ["alice"])?.first)
         fixture.provider.expire(.accessTokens)
@@ -218,7 +218,7 @@ import Testing
         #expect(refresh.json?["error"]?.string == (status == 200 ? "invalid_grant" : "invalid_client"))
     }
 
-    @Test func `credentials by two ways at once are refused`() async {
+    @Test func `credentials in two ways at once are refused`() async {
         let driver = ProviderFixture(.rfc, clientID: "confidential").driver
         let basic: Fields = ["Authorization": "Basic Y29uZmlkZW50aWFsOnMzY3JldA=="]
         let grant = FormEncoding.Pair("grant_type", "client_credentials")
@@ -232,7 +232,7 @@ import Testing
         #expect(same.status == .ok)
     }
 
-    @Test func `a public client has no credentials of its own and no secret`() async {
+    @Test func `a public client gets no client credentials and has no secret`() async {
         let driver = ProviderFixture(.rfc).driver
         expectError(await driver.token(.clientCredentials, []), "unauthorized_client")
         expectError(
@@ -261,7 +261,7 @@ import Testing
     @Test(arguments: [
         ("", "invalid_request"), ("password", "unsupported_grant_type"), ("Refresh_Token", "unsupported_grant_type"),
     ])
-    func `a missing grant type is not an unknown one`(grant: String, error: String) async {
+    func `a missing grant type and an unknown one give different errors`(grant: String, error: String) async {
         let driver = ProviderFixture(.rfc).driver
         expectError(
             await driver.post(driver.tokenPath, [.init("grant_type", grant), .init("client_id", "app")]), error)
@@ -293,7 +293,7 @@ import Testing
         #expect(await fixture.driver.refresh(try #require(session["refresh_token"]?.text)).status == .ok)
     }
 
-    @Test func `revocation knows its clients`() async throws {
+    @Test func `revocation authenticates the client`() async throws {
         let fixture = ProviderFixture(.rfc)
         let token = try await fixture.refreshToken()
         let driver = fixture.driver
@@ -348,7 +348,7 @@ import Testing
     @Test(arguments: [
         "/.well-known", "/.well-known/x", "/.well-known/openid-configuration/x", "/v1/oauth2/token", "/authorize/",
     ])
-    func `other paths lead nowhere`(path: String) async {
+    func `other paths are not found`(path: String) async {
         #expect(await ProviderFixture(.rfc).driver.get(path).status == .notFound)
     }
 }

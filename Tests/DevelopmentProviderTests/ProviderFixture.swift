@@ -6,7 +6,7 @@ import HTTPServer
 import JSON
 import Testing
 
-/// A provider at a clock that stands still, and a client of it.
+/// A provider whose clock stands still, and a client of the provider.
 struct ProviderFixture {
     let clock = ProviderClock()
     let provider: DevelopmentProvider
@@ -38,7 +38,7 @@ struct ProviderFixture {
     }
 }
 
-/// Expects an OAuth error in the profile's form.
+/// Expects an OAuth error in the form of the profile.
 func expectError(
     _ response: Response, _ error: String, status: Int = 400, subStatus: Int64? = nil,
     sourceLocation: SourceLocation = #_sourceLocation

@@ -3,7 +3,7 @@ import Reactor
 import Testing
 
 @Suite struct `Provider options` {
-    @Test func `without options the defaults hold`() throws {
+    @Test func `without options the defaults apply`() throws {
         let options = try ProviderOptions(arguments: [])
         #expect(options.listen.description == "127.0.0.1:8181")
         #expect(options.publicBaseURL == nil)
@@ -47,7 +47,7 @@ import Testing
     }
 
     @Test(arguments: ["--help", "-h"])
-    func `help is asked for`(option: String) throws {
+    func `help can be requested`(option: String) throws {
         #expect(try ProviderOptions(arguments: [option]).wantsHelp)
         #expect(ProviderOptions.help.contains("--rotation none|rotate"))
     }
@@ -65,7 +65,7 @@ import Testing
         ["--dead-refresh-token-status", "403"], ["--profile", "rfc", "--profile", "rfc"],
         ["--no-refresh-tokens", "--no-refresh-tokens"],
     ])
-    func `a mistake is named`(arguments: [String]) {
+    func `a mistake is reported with the option`(arguments: [String]) {
         let mistake = #expect(throws: ProviderOptions.Mistake.self) { try ProviderOptions(arguments: arguments) }
         #expect(mistake?.description.contains(arguments[0]) == true)
     }
@@ -85,7 +85,7 @@ import Testing
         "https://u@a",
         "https://a\r\nb", "HTTP://a", "https://ä.test",
     ])
-    func `anything else is refused`(text: String) {
+    func `any other text is refused`(text: String) {
         #expect(BaseURL(text) == nil)
     }
 }

@@ -7,7 +7,7 @@ import JSON
 import Testing
 
 @Suite struct `Random faults` {
-    /// What became of so many refreshes of a token that stays as it is.
+    /// The outcomes of a number of refreshes of a token that is not rotated.
     private static func outcomes(_ faults: RandomFaults?, count: Int = 200) async throws -> [String] {
         let fixture = ProviderFixture(.rfc)
         let token = try await fixture.refreshToken()
@@ -22,7 +22,7 @@ import Testing
 
     private static let some: [Fault.Mode: Int] = [.answer: 200, .answerAfterWork: 200, .dropAfterWork: 200]
 
-    @Test func `the same seed disturbs the same requests, another one others`() async throws {
+    @Test func `the same seed affects the same requests, another seed other requests`() async throws {
         let first = try await Self.outcomes(RandomFaults(seed: 1, perMille: Self.some))
         #expect(try await Self.outcomes(RandomFaults(seed: 1, perMille: Self.some)) == first)
         #expect(try await Self.outcomes(RandomFaults(seed: 2, perMille: Self.some)) != first)
@@ -33,12 +33,12 @@ import Testing
         (Fault.Mode.answer, "503"), (.answerAfterWork, "500"), (.dropBeforeWork, "dropped"),
         (.dropAfterWork, "dropped"),
     ])
-    func `a thousand of a thousand are all requests`(mode: Fault.Mode, outcome: String) async throws {
+    func `a rate of a thousand affects all requests`(mode: Fault.Mode, outcome: String) async throws {
         let outcomes = try await Self.outcomes(RandomFaults(seed: 3, perMille: [mode: 1000]), count: 20)
         #expect(outcomes == Array(repeating: outcome, count: 20))
     }
 
-    @Test func `malformed answers are of four kinds, and their work is done`() async throws {
+    @Test func `malformed responses are of four kinds, and their requests are processed`() async throws {
         let fixture = ProviderFixture(.rfc)
         let token = try await fixture.refreshToken()
         fixture.provider.disturbAtRandom(RandomFaults(seed: 5, perMille: [.malformed: 1000]))
@@ -53,7 +53,7 @@ import Testing
         #expect(fixture.provider.requests.last?.refresh?.outcome == .kept)
     }
 
-    @Test func `other grants and endpoints are left alone, and scripted faults come first`() async throws {
+    @Test func `other grants and endpoints are not affected, and scripted faults take precedence`() async throws {
         let fixture = ProviderFixture(.rfc)
         let token = try await fixture.refreshToken()
         fixture.provider.disturbAtRandom(
@@ -66,7 +66,7 @@ import Testing
         #expect(await fixture.driver.refresh(token).status == .ok)
     }
 
-    @Test func `they are set, shown and ended over HTTP`() async throws {
+    @Test func `random faults are set, shown and ended over HTTP`() async throws {
         let fixture = ProviderFixture(.rfc)
         let set = await fixture.driver.control(
             .put, "/random_faults",
@@ -92,7 +92,7 @@ import Testing
         #"{"seed":1,"endpoint":"token","answer_per_mille":600,"delay_per_mille":401}"#,
         #"{"seed":1,"endpoint":"token","drop_per_mille":1}"#,
     ])
-    func `what cannot be meant is refused`(body: String) async {
+    func `a malformed configuration is refused`(body: String) async {
         let fixture = ProviderFixture()
         #expect(await fixture.driver.control(.put, "/random_faults", body).status == .badRequest)
         #expect(fixture.provider.randomFaults == nil)
@@ -100,7 +100,7 @@ import Testing
 }
 
 @Suite struct `Sessions without a login` {
-    @Test func `many are opened at once, each with tokens of its own`() async throws {
+    @Test func `many sessions are opened at once, each with its own tokens`() async throws {
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .seconds(10)) }
         let answer = await fixture.driver.control(.post, "/sessions", #"{"prefix":"u","first":5,"count":1000}"#)
         let sessions = try #require(answer.json?["sessions"]?.array)
@@ -116,7 +116,7 @@ import Testing
                 == .control)
     }
 
-    @Test func `a session's access token is good`() async throws {
+    @Test func `a session's access token is valid`() async throws {
         let fixture = ProviderFixture()
         let answer = await fixture.driver.control(.post, "/sessions", #"{"user":"alice","client_id":"other"}"#)
         let session = try #require(answer.json?["sessions"]?.array?.first)
@@ -130,13 +130,13 @@ import Testing
         (#"{"prefix":"u","count":100001}"#, 400), (#"{"user":"a","count":2}"#, 400),
         (#"{"user":"a","client_id":"nobody"}"#, 404),
     ])
-    func `what cannot be meant is refused`(body: String, status: Int) async {
+    func `a malformed request is refused`(body: String, status: Int) async {
         let fixture = ProviderFixture()
         #expect(await fixture.driver.control(.post, "/sessions", body).status.code == status)
         #expect(fixture.provider.ledgerSummary.families == 0)
     }
 
-    @Test func `the ledger is told in numbers and for one user`() async throws {
+    @Test func `the ledger has a summary and a view of one user`() async throws {
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .seconds(10)) }
         let token = try await fixture.refreshToken(user: "4711")
         _ = try await fixture.refreshToken(user: "4712")
@@ -155,7 +155,7 @@ import Testing
         #expect(await fixture.driver.control(.get, "/ledger/users/x").status == .badRequest)
     }
 
-    @Test func `the oldest session is forgotten beyond the capacity`() async throws {
+    @Test func `the oldest session is removed beyond the capacity`() async throws {
         let fixture = ProviderFixture { $0.capacity = 40 }
         #expect(fixture.provider.openSessions(users: (1...12).map { "u\($0)" })?.count == 12)
         #expect(fixture.provider.ledger.users.map(\.user.name) == (3...12).map { "u\($0)" })

@@ -9,7 +9,7 @@ import Testing
 
 @Suite struct `Refresh tokens` {
     @Test(arguments: ProviderProfile.allCases)
-    func `without rotation a token works again and again and none is answered`(profile: ProviderProfile) async throws {
+    func `without rotation a token stays valid and no new one is sent`(profile: ProviderProfile) async throws {
         let fixture = ProviderFixture(profile)
         let token = try await fixture.refreshToken()
         for _ in 0..<3 {
@@ -63,7 +63,7 @@ import Testing
         #expect(family.reusesDetectedAt == [fixture.clock.milliseconds])
     }
 
-    @Test func `of a hundred uses at once one wins and the next ends the family`() async throws {
+    @Test func `of a hundred concurrent uses the first succeeds and the second revokes the family`() async throws {
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .zero) }
         let token = try await fixture.refreshToken()
         let driver = fixture.driver
@@ -76,7 +76,7 @@ import Testing
         #expect(fixture.provider.ledger.users.first?.families.first?.refreshTokens.first?.presentations == 100)
     }
 
-    @Test func `a reuse leaves the user's other logins alone`() async throws {
+    @Test func `a reuse does not affect the user's other logins`() async throws {
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .zero) }
         let stolen = try await fixture.refreshToken()
         let other = try await fixture.refreshToken()
@@ -87,7 +87,7 @@ import Testing
     }
 
     @Test(arguments: [(9_999, true), (10_000, false), (10_001, false)])
-    func `within the grace period the predecessor works on`(milliseconds: Int, works: Bool) async throws {
+    func `within the grace period the old token stays valid`(milliseconds: Int, works: Bool) async throws {
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .seconds(10)) }
         let first = try await fixture.refreshToken()
         let lost = await fixture.driver.refresh(first)
@@ -135,7 +135,7 @@ import Testing
     }
 
     @Test(arguments: [(99_999, true), (100_000, false), (100_001, false)])
-    func `a token may expire`(milliseconds: Int, works: Bool) async throws {
+    func `a refresh token may expire`(milliseconds: Int, works: Bool) async throws {
         let fixture = ProviderFixture { $0.refreshTokenLifetime = .seconds(100) }
         let token = try await fixture.refreshToken()
         fixture.clock.advance(by: .milliseconds(milliseconds))
@@ -143,7 +143,7 @@ import Testing
         #expect(fixture.provider.requests.last?.refresh?.outcome == (works ? .kept : .expired))
     }
 
-    @Test func `a token serves no other client`() async throws {
+    @Test func `a refresh token works for its own client only`() async throws {
         var fixture = ProviderFixture()
         let token = try await fixture.refreshToken()
         fixture.driver.clientID = "other"
@@ -154,20 +154,20 @@ import Testing
     }
 
     @Test(arguments: [400, 401])
-    func `TIDAL's dead tokens have the status that was set and 11101`(status: Int) async throws {
+    func `TIDAL's invalid refresh tokens have the configured status and 11101`(status: Int) async throws {
         let fixture = ProviderFixture { $0.deadRefreshTokenStatus = status }
         expectError(await fixture.driver.refresh("rt_unknown"), "invalid_grant", status: status, subStatus: 11101)
         #expect(fixture.provider.requests.last?.refresh == RefreshTrace(outcome: .unknown))
-        // Another kind of invalid_grant is not concerned.
+        // The setting does not apply to other kinds of invalid_grant.
         expectError(await fixture.driver.redeem("ac_unknown"), "invalid_grant", status: 400, subStatus: 1000)
     }
 
-    @Test func `the RFC profile's dead tokens have 400`() async {
+    @Test func `the RFC profile's invalid refresh tokens have 400`() async {
         let fixture = ProviderFixture(.rfc) { $0.deadRefreshTokenStatus = 401 }
         expectError(await fixture.driver.refresh("rt_unknown"), "invalid_grant", status: 400)
     }
 
-    @Test func `a refresh may narrow the scope for once but not widen it`() async throws {
+    @Test func `a refresh may request fewer scopes once but not more`() async throws {
         let fixture = ProviderFixture(.rfc) { $0.rotation = .rotate(grace: .zero) }
         var token = try #require(await fixture.driver.session(scope: "a b")?["refresh_token"]?.text)
         let narrow = await fixture.driver.refresh(token, scope: "a")
@@ -210,7 +210,7 @@ import Testing
         #expect((tokens[0].supersededAt != nil) == (rotation != .none))
     }
 
-    @Test func `update_client keeps to the new client's scopes and to living tokens`() async throws {
+    @Test func `update_client is limited to the new client's scopes and to valid tokens`() async throws {
         var fixture = ProviderFixture(clients: [ProviderClient("app"), ProviderClient("new", scopes: ["r_usr"])])
         let old = try await fixture.refreshToken()
         fixture.driver.clientID = "new"
@@ -223,7 +223,7 @@ import Testing
         expectError(await fixture.driver.token(.updateClient, []), "invalid_request")
     }
 
-    @Test func `update_client is TIDAL's alone`() async throws {
+    @Test func `update_client is supported by the tidal profile only`() async throws {
         let fixture = ProviderFixture(.rfc)
         let token = try await fixture.refreshToken()
         expectError(

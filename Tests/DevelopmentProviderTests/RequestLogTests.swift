@@ -8,7 +8,7 @@ import Testing
 @testable import DevelopmentProvider
 
 @Suite struct `Request log` {
-    @Test func `a request is kept with digests in the place of secrets`() async throws {
+    @Test func `a request is recorded with digests instead of secrets`() async throws {
         let fixture = ProviderFixture(clientID: "confidential")
         _ = await fixture.driver.post(
             fixture.driver.tokenPath,
@@ -25,7 +25,7 @@ import Testing
         #expect(record.clientAuthentication == .post)
         #expect(record.receivedAt == fixture.clock.milliseconds)
         #expect(record.parameters["scope"] == "a b")
-        // SHA-256 of "abc": FIPS 180-4's example.
+        // SHA-256 of "abc", an example of FIPS 180-4.
         #expect(
             record.parameters["refresh_token"]
                 == "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
@@ -61,7 +61,7 @@ import Testing
         let long = String(repeating: "x", count: 10_000)
         _ = await fixture.driver.post(
             fixture.driver.tokenPath,
-            // A name of more than 128 bytes is refused with the whole form.
+            // A form that contains a name of more than 128 bytes is refused.
             [
                 .init("grant_type", WireText(long)), .init("scope", WireText(long)),
                 .init(WireText(String(repeating: "n", count: 128)), WireText(long)),
@@ -73,7 +73,7 @@ import Testing
         #expect(record.parameters.allSatisfy { $0.key.count <= 512 && $0.value.count <= 512 })
     }
 
-    @Test func `the newest twenty thousand requests are kept`() async throws {
+    @Test func `the newest twenty thousand requests are recorded`() async throws {
         let fixture = ProviderFixture()
         for _ in 0..<20_001 { _ = await fixture.driver.refresh("x") }
         let requests = fixture.provider.requests
@@ -83,7 +83,7 @@ import Testing
         #expect(fixture.provider.counters.requests(.token) == 20_001)
     }
 
-    @Test func `a waiter learns of requests that came and that come`() async throws {
+    @Test func `a waiter is resumed for earlier and for later requests`() async throws {
         let fixture = ProviderFixture()
         let provider = fixture.provider
         async let second: Void = provider.waitForRequests(2, at: .token, grant: .refreshToken)
@@ -94,7 +94,7 @@ import Testing
         #expect(provider.counters.requests(.refreshToken) == 2)
     }
 
-    @Test func `a cancelled waiter is let go`() async {
+    @Test func `cancelling ends a wait`() async {
         let provider = ProviderFixture().provider
         let task = Task { try await provider.waitForRequests(1, at: .token) }
         task.cancel()

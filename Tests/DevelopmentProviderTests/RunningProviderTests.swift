@@ -13,7 +13,7 @@ import Testing
             + "Content-Length: \(body.utf8.count)\r\n\r\n\(body)"
     }
 
-    @Test func `a login by HTTP goes from the page to the redirect`() async throws {
+    @Test func `a login over HTTP leads from the page to the redirect`() async throws {
         let running = try RunningProvider(ProviderConfiguration(profile: .rfc, clients: [ProviderClient("app")]))
         let client = try HTTPRawClient(running.address)
         let driver = ProviderDriver(running.provider)
@@ -31,7 +31,7 @@ import Testing
         await running.close()
     }
 
-    @Test func `a scripted delay holds one request up and no other`() async throws {
+    @Test func `a scripted delay affects one request and no other`() async throws {
         let clock = ProviderClock()
         let running = try RunningProvider(
             ProviderConfiguration(profile: .rfc, clients: [ProviderClient("app")]), now: { clock.milliseconds },

@@ -30,7 +30,8 @@ import Testing
         ("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody", false),
         ("HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nbody", false),
     ])
-    func `a response is read whole, and its connection is kept when both sides allow it`(text: String, isKept: Bool) async throws
+    func `a response is read whole, and its connection is kept when both sides allow it`(text: String, isKept: Bool)
+        async throws
     {
         let script: [TLSTestServer.Step] = isKept ? [.serve(text)] : [.read, .send(text), .close]
         for isTLS in [true, false] {

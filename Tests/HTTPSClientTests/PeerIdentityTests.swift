@@ -174,7 +174,9 @@ import Testing
             // unexpected_message, internal_error, user_canceled: a later attempt may succeed after these alerts.
             (10, .tlsFailed), (80, .tlsFailed), (90, .tlsFailed),
         ] as [(UInt8, TransportError)])
-    func `an alert about the client's offer and a transient alert give different errors`(alert: UInt8, expected: TransportError)
+    func `an alert about the client's offer and a transient alert give different errors`(
+        alert: UInt8, expected: TransportError
+    )
         async throws
     {
         let server = try await TLSTestServer([

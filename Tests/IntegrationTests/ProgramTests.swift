@@ -107,11 +107,11 @@ struct `The program` {
     }
 
     @Test(arguments: [
-        ("TOKEN_BROKER_DATABSE_URL", "; is TOKEN_BROKER_DATABASE_URL meant?"),
-        ("TOKEN_BROKER_MASTERKEYS_FILE", "; is TOKEN_BROKER_MASTER_KEYS_FILE meant?"),
-        ("TOKEN_BROKER_LOGLEVEL", "; is TOKEN_BROKER_LOG_LEVEL meant?"),
+        ("TOKEN_BROKER_DATABSE_URL", "; did you mean TOKEN_BROKER_DATABASE_URL?"),
+        ("TOKEN_BROKER_MASTERKEYS_FILE", "; did you mean TOKEN_BROKER_MASTER_KEYS_FILE?"),
+        ("TOKEN_BROKER_LOGLEVEL", "; did you mean TOKEN_BROKER_LOG_LEVEL?"),
         ("TOKEN_BROKER_FAVOURITE_COLOUR", "; see token-broker --help"),
-        ("TOKEN_BROKER_LISTEN_FILE", "; is TOKEN_BROKER_LISTEN meant?"),
+        ("TOKEN_BROKER_LISTEN_FILE", "; did you mean TOKEN_BROKER_LISTEN?"),
     ])
     func `a variable that is none of the program's fails a check and is a warning at a start`(
         name: String, text: String
@@ -397,7 +397,7 @@ struct `The program` {
     @Test(
         arguments: [
             (["--help"], 0, "TOKEN_BROKER_MASTER_KEYS"), (["--version"], 0, "token-broker "),
-            (["config", "check"], 0, "The configuration is good."), (["keys", "generate"], 0, "k1:"),
+            (["config", "check"], 0, "The configuration is valid."), (["keys", "generate"], 0, "k1:"),
             (["keys", "generate", "2026-11"], 0, "2026-11:"), (["keys", "generate", "a b"], 64, ""),
             (["unknown"], 64, "see token-broker --help"), (["healthcheck"], 1, ""),
         ] as [([String], Int32, String)])

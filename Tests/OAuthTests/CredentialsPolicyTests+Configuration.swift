@@ -58,7 +58,9 @@ extension `Credentials policy` {
     }
 
     @Test(arguments: changes.indices, lives)
-    func `the client's credentials are obtained anew for the new registration, expired or not`(index: Int, left: Duration) {
+    func `the client's credentials are obtained anew for the new registration, expired or not`(
+        index: Int, left: Duration
+    ) {
         for canUpgrade in [false, true] {
             let terms = terms(secret: true, canUpgrade: canUpgrade, client: Self.changes[index].client)
             for policy in [Policy.localValid, .localForceRefresh, .createIfNeeded] {

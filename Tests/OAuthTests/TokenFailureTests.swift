@@ -42,7 +42,7 @@ import Testing
     }
 
     @Test(arguments: ProviderPreset.all.filter { $0 != .tidal }, [400, 401, 402, 403, 404, 408, 409, 422, 499])
-    func `at other providers only an invalid grant ends the session, and a fault of the client is a configuration error`(
+    func `at other providers only an invalid grant ends the session, and client faults are configuration errors`(
         preset: ProviderPreset, status: Int
     ) {
         let faults = ["invalid_client", "unauthorized_client", "unsupported_grant_type"]
@@ -66,7 +66,9 @@ import Testing
 
     // T11
     @Test(arguments: [400, 401, 403, 404, 408, 422, 428, 430, 499])
-    func `any other 4xx is unexpected for both kinds of code and a configuration error for client credentials`(status: Int) {
+    func `any other 4xx is unexpected for both kinds of code and a configuration error for client credentials`(
+        status: Int
+    ) {
         for error in Self.errors {
             #expect(failure(.authorizationCode, status, error) == .unexpected)
             #expect(failure(.deviceCode, status, error) == .unexpected)

@@ -29,7 +29,9 @@ internal import Testing
         ("2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", true), ("2001:db8::1", "2001:db8:0:1::1", false),
         ("::1", "0.0.0.1", false),
     ])
-    func `have the same source when the IPv4 address or the /64 prefix is the same`(one: String, other: String, isSame: Bool) throws {
+    func `have the same source when the IPv4 address or the /64 prefix is the same`(
+        one: String, other: String, isSame: Bool
+    ) throws {
         let one = NetworkSource(try #require(address(one)))
         let other = NetworkSource(try #require(address(other)))
         #expect((one == other) == isSame)

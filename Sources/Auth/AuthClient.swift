@@ -7,60 +7,63 @@ internal import JSON
 internal import OAuth
 internal import Synchronization
 
-/// Logs a user in and keeps their credentials: the `Auth` role of TIDAL's Auth design.
+/// Logs a user in and keeps the user's credentials: the `Auth` role of TIDAL's Auth design.
 ///
-/// One instance stands for one set of credentials: those under its `credentialsStorageKey`. Making one does nothing but
-/// keep the parameters; the first call opens the environment and takes up what was stored before. Where the parameters
-/// differ from those that the stored credentials were obtained with, the next `getCredentials` carries them over.
+/// One instance manages one set of credentials: those under the `credentialsStorageKey` of its configuration. Creating
+/// an instance only keeps the parameters. The first call opens the environment and reads what was stored before. If the
+/// parameters differ from those with which the stored credentials were obtained, the next `getCredentials` moves the
+/// credentials to the new parameters.
 ///
-/// Instances with one storage key in one store share its credentials, also from several processes. Give them one
-/// configuration: each call puts its instance's in force, and different ones would carry the credentials back and forth.
+/// Instances with the same storage key in the same store share its credentials, even from several processes. Give them
+/// equal configurations: each call applies the configuration of its instance, and different configurations would move
+/// the credentials back and forth.
 ///
-/// Safe to use from any task. A user is logged out by `logout` and by the provider's word, by nothing else. A task that
-/// is cancelled stops waiting for the provider, with `retryableError`; what it asked for may be done all the same.
+/// Any task may use an instance. Only `logout` and the provider end a user's session. Cancelling a task ends its wait
+/// for the provider with `retryableError`; the requested operation may complete all the same.
 ///
-/// Besides what is said at each, every operation throws `illegalArgument` for a configuration that is no use,
-/// `storageUnavailable` and `storageUnusable`.
-public final class Auth: Sendable {
+/// Every operation can throw `illegalArgument` for a configuration that cannot be used, `storageUnavailable` and
+/// `storageUnusable`, in addition to the errors that its own documentation lists.
+public final class AuthClient: Sendable {
     private let configuration: AuthConfiguration
     private let environment: AuthEnvironment
     private let state = Mutex(State())
 
     private struct State {
-        /// Listeners that are about to begin: what is done from now on must not escape them.
+        /// Event listeners that are being started. An operation waits for them, so that `bus` reports its changes.
         var openings: [UInt64: Task<Listener?, Never>] = [:]
         var lastOpening: UInt64 = 0
-        /// The device login that `finalizeDeviceLogin` waits for.
+        /// The handle of the device login that `finalizeDeviceLogin` waits for.
         var deviceLogin: SecretBytes?
     }
 
+    /// Keeps the parameters; opens nothing.
     /// - Parameters:
-    ///   - configuration: checked by each call.
-    ///   - environment: shared by the instances of a process.
+    ///   - configuration: each call checks it.
+    ///   - environment: the environment that the instances of a process share.
     public init(_ configuration: AuthConfiguration, in environment: AuthEnvironment) {
         self.configuration = configuration
         self.environment = environment
     }
 
-    /// The other role of this instance: for all the places that need credentials and have no part in logging in.
+    /// The `CredentialsProvider` role of this instance, for code that needs credentials and does not log users in.
     public var credentialsProvider: any CredentialsProvider { self }
 
     // MARK: Standard login
 
-    /// Prepares a login (authorization code with PKCE).
+    /// Begins a login (authorization code with PKCE).
     ///
     /// - Parameters:
-    ///   - redirectURI: where the login service sends the user afterwards. It must be registered there.
-    ///   - loginConfig: nil for the login service's defaults.
-    /// - Returns: the address to show to the user. Good for ten minutes and for one login.
-    /// - Throws: `illegalArgument` for an address or a parameter that cannot be used; with a provider that is found by
-    ///   its issuer also `networkError`, `retryableError`, `illegalConfiguration`, `providerUntrusted`.
+    /// - redirectURI: the address to which the login service sends the user afterwards. It must be registered there.
+    ///   - loginConfig: nil means the login service's defaults.
+    /// - Returns: the address that the user must open. It is valid for ten minutes and for one login.
+    /// - Throws: `illegalArgument` for an address or a parameter that cannot be used. For a provider that is configured
+    ///   by its issuer also `networkError`, `retryableError`, `illegalConfiguration`, `providerUntrusted`.
     public func initializeLogin(redirectURI: URL, loginConfig: LoginConfig? = nil) async throws(AuthError) -> URL {
         let redirectURI = redirectURI.absoluteString
         let customParameters = Dictionary(
             uniqueKeysWithValues: (loginConfig?.customParameters ?? [:]).map { (WireText($0), WireText($1)) })
         let uri = try await run { opened, tenant throws(BrokerError) in
-            // The provider knows which addresses are the client's; here there is no second list of them.
+            // The provider has the list of the client's redirect addresses, so a second list here has no use.
             var configuration = tenant.configuration
             configuration.allowedRedirectURIs = [redirectURI]
             let begun = try await opened.broker.logins.begin(
@@ -71,24 +74,26 @@ public final class Auth: Sendable {
                 of: Tenant(name: tenant.name, version: tenant.version, configuration: configuration))
             return begun.loginURI
         }
-        guard let url = URL(string: uri) else { throw .illegalArgument("The login service's address is not a URL.") }
+        guard let url = URL(string: uri) else {
+            throw AuthError(.illegalArgument, message: "The login service's address is not a URL.")
+        }
         return url
     }
 
-    /// Finishes a login: exchanges the code for tokens and stores them.
+    /// Completes a login: exchanges the code for tokens and stores them.
     ///
-    /// - Parameter loginResponseQuery: the query of the address that the login service sent the user to, untouched,
+    /// - Parameter loginResponseQuery: the unchanged query of the address to which the login service sent the user,
     ///   with or without its question mark.
-    /// - Throws: `authorizationError` where the user did not log in; `illegalArgument` for a response that belongs to no
-    ///   login under way; `unexpectedError` where the provider refuses the code, `tokenResponseError`, `networkError`,
-    ///   `retryableError` after six requests that it answered with 5xx, `providerUntrusted`. A response is good for one
-    ///   attempt: after a failure begin another login.
+    /// - Throws: `authorizationError` if the user did not log in; `illegalArgument` for a response that belongs to no
+    ///   pending login; `unexpectedError` if the provider refuses the code; `tokenResponseError`; `networkError`;
+    ///   `retryableError` if the provider answered six requests with 5xx; `providerUntrusted`. A response can be used
+    ///   once: after a failure, begin another login.
     public func finalizeLogin(loginResponseQuery: String) async throws(AuthError) {
         let response: AuthorizationResponse
         do throws(AuthorizationResponse.Fault) {
             response = try AuthorizationResponse(query: WireText(loginResponseQuery))
         } catch {
-            throw .illegalArgument("The response's query is not well-formed.")
+            throw AuthError(.illegalArgument, message: "The response's query is not well-formed.")
         }
         try await run { opened, tenant throws(BrokerError) in
             let ended = try await opened.broker.logins.finish(response, of: tenant.name, storageKeys: nil)
@@ -98,10 +103,10 @@ public final class Auth: Sendable {
 
     // MARK: Device login
 
-    /// Begins a login on another device (RFC 8628). The provider is asked for its end from now on, whether
-    /// `finalizeDeviceLogin` is called or not. A device login that this instance began before is given up.
-    /// - Throws: `unexpectedError` or `illegalConfiguration` where the provider refuses or has no device login,
-    ///   `tokenResponseError`, `networkError`, `retryableError` after six requests that it answered with 5xx,
+    /// Begins a login on another device (RFC 8628). From now on the provider is polled for the result, whether or not
+    /// `finalizeDeviceLogin` is called. An earlier device login of this instance is cancelled.
+    /// - Throws: `unexpectedError` or `illegalConfiguration` if the provider refuses or has no device login;
+    ///   `tokenResponseError`; `networkError`; `retryableError` if the provider answered six requests with 5xx;
     ///   `providerUntrusted`.
     public func initializeDeviceLogin() async throws(AuthError) -> DeviceAuthorizationResponse {
         let begun = try await run { opened, tenant throws(BrokerError) in
@@ -122,20 +127,21 @@ public final class Auth: Sendable {
             interval: begun.interval)
     }
 
-    /// Waits until the device login has ended, which is when its time runs out at the latest. Cancelling the task ends
-    /// the wait, not the login: it can be waited for again.
-    /// - Throws: `authorizationError` where the user refused, `tokenResponseError` where the login came to nothing or
-    ///   its time ran out, `illegalArgument` without a login to wait for.
+    /// Waits until the device login has ended, at the latest when its time runs out. Cancelling the task ends the wait
+    /// and not the login: another call can wait for it again.
+    /// - Throws: `authorizationError` if the user refused; `tokenResponseError` if the provider ended the login for
+    ///   another reason or its time ran out; `illegalArgument` if no device login was begun; `retryableError` if the
+    ///   task was cancelled.
     public func finalizeDeviceLogin() async throws(AuthError) {
         guard let handle = state.withLock({ $0.deviceLogin }) else {
-            throw .illegalArgument("Call initializeDeviceLogin first.")
+            throw AuthError(.illegalArgument, message: "Call initializeDeviceLogin first.")
         }
         let ended = try await run { opened, tenant throws(BrokerError) -> LoginProgress in
             repeat {
                 let progress = try await opened.broker.deviceLogins.progress(
                     handle, for: .init(tenant: tenant.name, storageKeys: nil), wait: .seconds(60))
                 guard let progress else {
-                    throw BrokerError(.illegalArgument, "The device login was given up for another one.")
+                    throw BrokerError(.illegalArgument, "A later device login has replaced this one.")
                 }
                 if progress != .pending { return progress }
             } while !Task.isCancelled && !self.environment.isClosed
@@ -143,23 +149,25 @@ public final class Auth: Sendable {
         }
         if ended == .pending {
             if environment.isClosed { throw AuthEnvironment.closed }
-            throw .retryableError("The wait was cancelled.", errorCode: nil, retryAfter: .zero)
+            throw AuthError(.retryableError, message: "The wait was cancelled.", retryAfter: .zero)
         }
         state.withLock { if $0.deviceLogin == handle { $0.deviceLogin = nil } }
         switch ended {
         case .completed, .pending: return
-        case .expired: throw .tokenResponseError("The time for the login ran out.", errorCode: "expired_token")
+        case .expired:
+            throw AuthError(
+                .tokenResponseError, message: "The time for the login ran out.", providerErrorCode: "expired_token")
         case .failed(let failure): throw AuthError(failure.error)
         }
     }
 
-    // MARK: Credentials from elsewhere, and none
+    // MARK: Imported credentials, and logout
 
-    /// Stores credentials that were obtained elsewhere, in place of what is stored.
+    /// Stores credentials that were obtained elsewhere and replaces the stored ones.
     /// - Parameters:
-    ///   - credentials: of level `user` or `client`, with a token.
-    ///   - refreshToken: nil where there is none; then a user is logged in until the token expires.
-    /// - Throws: `illegalArgument` where the client, its unique key or the scopes are not this configuration's, or a
+    ///   - credentials: must have the level `user` or `client` and a token.
+    ///   - refreshToken: nil if there is none; a user is then logged in until the token expires.
+    /// - Throws: `illegalArgument` if the client, its unique key or the scopes differ from the configuration, or if a
     ///   value cannot be used.
     public func setCredentials(_ credentials: Credentials, refreshToken: String?) async throws(AuthError) {
         var members: [WireText: JSONValue] = [
@@ -176,7 +184,7 @@ public final class Auth: Sendable {
             // A date may be further away than 64 bits can count.
             guard let seconds = Int64(exactly: expires.timeIntervalSince1970.rounded(.down)),
                 abs(seconds) <= Timestamp.latest.seconds
-            else { throw .illegalArgument("expires must be a time before the year 10000.") }
+            else { throw AuthError(.illegalArgument, message: "expires must be a time before the year 10000.") }
             members["expires"] = .string(WireText(Timestamp(seconds: seconds).description))
         }
         members["token"] = credentials.token.map { .string(WireText($0)) }
@@ -192,17 +200,17 @@ public final class Auth: Sendable {
         }
     }
 
-    /// Purges the stored credentials, the client's own among them; does nothing where there are none. Local: the
-    /// provider is not told. A refresh under way cannot bring the user back.
+    /// Deletes the stored credentials, including the client's own. Does nothing if none are stored. The provider is not
+    /// informed. A refresh that is running cannot restore the deleted credentials.
     public func logout() async throws(AuthError) {
         try await run { opened, tenant throws(BrokerError) in
             _ = try await opened.broker.credentials.purge(self.id(of: tenant))
         }
     }
 
-    // MARK: The way in
+    // MARK: Access to the environment
 
-    /// Runs `body` with what is open, and with this configuration as it stands in the store.
+    /// Runs `body` with the open environment, after storing this instance's configuration if it has changed.
     private func run<R: Sendable>(
         _ body: (AuthEnvironment.Opened, Tenant) async throws(BrokerError) -> R
     ) async throws(AuthError) -> R {
@@ -210,31 +218,31 @@ public final class Auth: Sendable {
             _ = await opening.value
             state.withLock { _ = $0.openings.removeValue(forKey: number) }
         }
-        return try await runAtOnce(body)
+        return try await runWithoutWaiting(body)
     }
 
-    private func runAtOnce<R: Sendable>(
+    private func runWithoutWaiting<R: Sendable>(
         _ body: (AuthEnvironment.Opened, Tenant) async throws(BrokerError) -> R
     ) async throws(AuthError) -> R {
         let configuration = try configuration.checked(for: environment.providerTargets)
         let opened = try await environment.enter()
         defer { environment.leave() }
         do throws(BrokerError) {
-            return try await body(opened, try await tenant(configuration, opened))
+            return try await body(opened, try await tenant(for: configuration, in: opened))
         } catch {
             throw AuthError(error)
         }
     }
 
     private func tenant(
-        _ configuration: TenantConfiguration, _ opened: AuthEnvironment.Opened
+        for configuration: TenantConfiguration, in opened: AuthEnvironment.Opened
     ) async throws(BrokerError) -> Tenant {
         let tenants = opened.broker.tenants
         if let tenant = try await tenants.tenant(name), tenant.configuration == configuration { return tenant }
         return try await tenants.put(name, configuration).tenant
     }
 
-    /// A storage key may be any text, a tenant's name may not: its digest stands for it.
+    /// A storage key may be any text, a tenant name may not. The name is therefore derived from a digest.
     private var name: TenantName {
         let digest = SHA256.digest(Array(configuration.credentialsStorageKey.utf8))
         guard let name = TenantName("k" + Hex.encode(Array(digest.prefix(24)))) else {
@@ -250,7 +258,7 @@ public final class Auth: Sendable {
 
 // MARK: - The CredentialsProvider role
 
-extension Auth: CredentialsProvider {
+extension AuthClient: CredentialsProvider {
     public func getCredentials(
         apiErrorSubStatus: String?, refused: Credentials?
     ) async throws(AuthError) -> Credentials {
@@ -284,7 +292,7 @@ extension Auth: CredentialsProvider {
         }
         let task = Task {
             if let listener = await opening.value {
-                await self.tell(continuation, listener)
+                await self.forwardChanges(from: listener, to: continuation)
                 self.environment.leave()
             }
             continuation.finish()
@@ -293,7 +301,7 @@ extension Auth: CredentialsProvider {
         return stream
     }
 
-    /// Whoever has one is to leave the environment in the end.
+    /// A listener keeps the environment open. Its owner must call `leave` in the end.
     fileprivate struct Listener: Sendable {
         let events: EventListener
         let opened: AuthEnvironment.Opened
@@ -302,7 +310,7 @@ extension Auth: CredentialsProvider {
 
     private func beginListening() async -> Listener? {
         guard (try? await environment.enter()) != nil else { return nil }
-        let listener = try? await runAtOnce { opened, tenant throws(BrokerError) in
+        let listener = try? await runWithoutWaiting { opened, tenant throws(BrokerError) in
             Listener(
                 events: try await opened.broker.events.listener(
                     .init(tenant: tenant.name, storageKeys: nil), after: nil),
@@ -312,8 +320,8 @@ extension Auth: CredentialsProvider {
         return listener
     }
 
-    private func tell(
-        _ continuation: AsyncStream<CredentialsUpdatedMessage>.Continuation, _ listener: Listener
+    private func forwardChanges(
+        from listener: Listener, to continuation: AsyncStream<CredentialsUpdatedMessage>.Continuation
     ) async {
         await listener.events.run(
             while: { true },
@@ -321,8 +329,10 @@ extension Auth: CredentialsProvider {
                 for kind in piece.kinds {
                     switch kind {
                     case .credentialsUpdated:
-                        // A change that is over by now is told by the word of what ended it.
-                        guard let stored = await self.stored(listener), let held = stored.record.held else { continue }
+                        // A change that later changes have replaced is skipped: the later event reports the state.
+                        guard let stored = await self.stored(for: listener), let held = stored.record.held else {
+                            continue
+                        }
                         continuation.yield(.init(credentials: Credentials(held, version: stored.version)))
                     case .credentialsDeauthorized:
                         let client = listener.tenant.configuration.client
@@ -334,8 +344,9 @@ extension Auth: CredentialsProvider {
             })
     }
 
-    /// What is stored. A store that is away is asked until it answers; nil where the record does not open.
-    private func stored(_ listener: Listener) async -> CredentialsSnapshot? {
+    /// The stored record. While the store does not answer, this repeats the request; nil when the record cannot be
+    /// decrypted.
+    private func stored(for listener: Listener) async -> CredentialsSnapshot? {
         let broker = listener.opened.broker
         while true {
             do throws(BrokerError) {

@@ -1,32 +1,32 @@
-/// Who logged in.
+/// A user who has logged in.
 package struct ProviderUser: Sendable, Equatable, Hashable {
     package let id: Int64
     package let name: String
 
-    /// The user of that name; the number follows from the name.
+    /// The user with this name. The number is derived from the name.
     package init(_ name: String) {
         self.name = name
         id = Secrets.userID(name)
     }
 }
 
-/// A login and everything that came from it: a token family (RFC 9700 §4.14.2).
+/// A login and all tokens from it: a token family (RFC 9700 §4.14.2).
 package struct Family: Sendable, Equatable {
     package enum Origin: String, Sendable {
         case authorizationCode = "authorization_code"
         case deviceCode = "device_code"
-        /// The control interface.
+        /// The control interface opened the session.
         case control
     }
 
     package enum RevocationCause: String, Sendable {
-        /// A refresh token was used again after its successor, or after its grace period.
+        /// A refresh token was used after its successor had been presented or after its grace period.
         case refreshTokenReuse = "refresh_token_reuse"
         /// An authorization code was redeemed twice (RFC 6749 §4.1.2).
         case codeReuse = "code_reuse"
-        /// The revocation endpoint.
+        /// The client called the revocation endpoint.
         case client
-        /// The control interface.
+        /// The control interface revoked the session.
         case control
     }
 
@@ -39,35 +39,35 @@ package struct Family: Sendable, Equatable {
     package let user: ProviderUser
     package let clientID: String
     package let origin: Origin
-    /// Milliseconds since 1970, as every time here.
+    /// Milliseconds since 1970, like every time in this file.
     package let createdAt: Int64
     package internal(set) var revocation: Revocation?
     package internal(set) var reusesDetectedAt: [Int64] = []
-    /// How many refresh tokens were issued; the newest one's generation.
+    /// The number of refresh tokens that were issued, which is the generation of the newest one.
     package internal(set) var lastGeneration = 0
-    /// Digests of the refresh tokens, oldest first.
+    /// The digests of the refresh tokens, oldest first.
     var refreshTokens: [String] = []
 }
 
-/// One refresh token of a family, as the ledger tells of it.
+/// A refresh token of a family, as the ledger shows it.
 package struct RefreshTokenRecord: Sendable, Equatable {
-    /// SHA-256 of the token, in hexadecimal.
+    /// The SHA-256 digest of the token, in hexadecimal.
     package let digest: String
     package let family: Int
-    /// Counts from 1 in each family.
+    /// The first refresh token of a family has the generation 1.
     package let generation: Int
-    /// The generation that was presented to get this one; nil for the first.
+    /// The generation of the token that was exchanged for this one; nil for the first.
     package let predecessor: Int?
     package let clientID: String
     package let scope: [String]
     package let issuedAt: Int64
     package internal(set) var expiresAt: Int64?
     package internal(set) var presentations = 0
-    /// When it was presented: the newest ones, as many as `maximumPresentations`.
+    /// The times at which the token was presented, at most the newest `maximumPresentations`.
     package internal(set) var presentedAt: [Int64] = []
     /// When its first successor was issued.
     package internal(set) var supersededAt: Int64?
-    /// Whether a successor was presented, which ends the grace period.
+    /// Whether a successor has been presented, which ends the grace period.
     package internal(set) var isConfirmed = false
     var predecessorDigest: String?
 
@@ -80,19 +80,19 @@ package struct RefreshTokenRecord: Sendable, Equatable {
     }
 }
 
-/// What the use of a refresh token came to, for the log.
+/// The result of a use of a refresh token, for the log.
 package struct RefreshTrace: Sendable, Equatable {
     package enum Outcome: String, Sendable {
         case kept
         case rotated
-        /// The predecessor, within its grace period.
+        /// The old token was used within its grace period.
         case graceReplay = "grace_replay"
         case reused
         case revoked
         case expired
         case unknown
         case otherClient = "other_client"
-        /// The token was good and the rest of the request was not.
+        /// The token was valid, but another part of the request was not.
         case refused
     }
 
@@ -102,7 +102,7 @@ package struct RefreshTrace: Sendable, Equatable {
     package var issuedGeneration: Int?
 }
 
-/// What an access token stands for, as a resource server would learn (RFC 7662 §2.2).
+/// The content of an access token, as a resource server would learn it (RFC 7662 §2.2).
 package struct AccessTokenRecord: Sendable, Equatable {
     package let clientID: String
     package let user: ProviderUser?

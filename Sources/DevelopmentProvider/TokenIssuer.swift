@@ -1,20 +1,21 @@
 internal import ExternalText
 internal import Reactor
 
-/// The provider's memory and its rules, without HTTP: codes, device authorizations, families and tokens.
+/// The provider's state and rules, without HTTP: authorization codes, device authorizations, token families and tokens.
 ///
-/// Tables hold digests of secrets as keys. Every table is bounded and forgets its oldest entry first.
-struct AuthorizationServer: Sendable {
+/// The keys of the tables are digests of secrets. Every table is bounded and removes its oldest entry first.
+struct TokenIssuer: Sendable {
     struct AuthorizationCode: Sendable {
         let clientID: String
         let redirectURI: String
-        /// Whether the authorization request named it, so that the token request must too (RFC 6749 §4.1.3).
+        /// Whether the authorization request contained the redirect URI. The token request must then contain it too
+        /// (RFC 6749 §4.1.3).
         let redirectURIWasSent: Bool
         let challenge: String?
         let scope: [String]
         let user: ProviderUser
         var expiresAt: Int64
-        /// Set by the redemption: the family it opened.
+        /// The token family that redeeming the code opened; nil until then.
         var family: Int?
     }
 
@@ -30,7 +31,7 @@ struct AuthorizationServer: Sendable {
         let userCode: String
         var expiresAt: Int64
         var interval: Duration
-        /// When the next poll is welcome; nil before the first.
+        /// The earliest time of the next poll; nil before the first poll.
         var nextPollAt: Int64?
         var decision = Decision.pending
     }
@@ -66,14 +67,15 @@ struct AuthorizationServer: Sendable {
     private(set) var events = Events()
     private var codes = BoundedTable<String, AuthorizationCode>(capacity: 20_000)
     private var devices = BoundedTable<String, DeviceAuthorization>(capacity: 20_000)
-    /// Device codes' digests by user code.
+    /// The digests of device codes, by user code.
     private var userCodes = BoundedTable<String, String>(capacity: 20_000)
     private var families: BoundedTable<Int, Family>
     private var refreshTokens: BoundedTable<String, RefreshTokenRecord>
     private var accessTokens: BoundedTable<String, AccessTokenRecord>
     private var lastFamily = 0
 
-    /// Tokens of one family that are remembered. An older one is unknown when it comes back, so no reuse is seen.
+    /// The most refresh tokens of a family that are kept. An older token is unknown when it is presented, so its reuse
+    /// is not detected.
     private static let maximumGenerations = 5000
 
     init(configuration: ProviderConfiguration) {
@@ -98,7 +100,7 @@ struct AuthorizationServer: Sendable {
         return code
     }
 
-    /// A request that is refused for anything but reuse leaves the code as it is.
+    /// Exchanges a code for tokens. A refusal for another reason than reuse leaves the code valid.
     mutating func redeem(
         code: WireText, client: ProviderClient, redirectURI: WireText?, verifier: WireText?, now: Int64
     ) throws(OAuthError) -> Grant {
@@ -127,7 +129,8 @@ struct AuthorizationServer: Sendable {
         switch (verifier, challenge) {
         case (nil, nil): return
         case (nil, _?): throw OAuthError(.invalidGrant, "code_verifier is missing")
-        // Otherwise a code from a request without PKCE could be injected into a session with it (RFC 9700 §2.1.1).
+        // Without this check, a code from a request without PKCE could be injected into a session with PKCE (RFC 9700
+        // §2.1.1).
         case (_?, nil): throw OAuthError(.invalidGrant, "code_verifier without code_challenge")
         case (let verifier?, let challenge?):
             guard (43...128).contains(verifier.count), verifier.utf8.allSatisfy(\.isUnreserved) else {
@@ -143,7 +146,7 @@ struct AuthorizationServer: Sendable {
 
     mutating func authorizeDevice(client: ProviderClient, scope: [String], now: Int64) -> DeviceGrant {
         let deviceCode = Secrets.make("dc_")
-        // TIDAL's codes have five letters; RFC 8628 §6.1 advises eight.
+        // TIDAL's user codes have five letters; RFC 8628 §6.1 recommends eight.
         let letters = configuration.profile == .tidal ? 5 : 8
         var userCode = Secrets.makeUserCode(count: letters)
         while userCodes[userCode] != nil { userCode = Secrets.makeUserCode(count: letters) }
@@ -157,7 +160,7 @@ struct AuthorizationServer: Sendable {
             interval: configuration.deviceInterval)
     }
 
-    /// The open device authorization of a user code, however the user wrote it; nil when there is none.
+    /// The pending device authorization of a user code, in any spelling of the code; nil when there is none.
     func device(userCode: WireText, now: Int64) -> DeviceAuthorization? {
         guard let digest = userCodes[Self.normalized(userCode: userCode)], let device = devices[digest],
             device.decision == .pending, now < device.expiresAt
@@ -165,7 +168,7 @@ struct AuthorizationServer: Sendable {
         return device
     }
 
-    /// Whether there was an open device authorization to decide about.
+    /// Records the user's decision. Returns false when no pending device authorization has this code.
     mutating func decide(
         userCode: WireText, _ decision: DeviceAuthorization.Decision, now: Int64
     ) -> Bool {
@@ -184,7 +187,7 @@ struct AuthorizationServer: Sendable {
         guard now < device.expiresAt else { throw OAuthError(.expiredToken, "Device code has expired") }
         let isEager = device.nextPollAt.map { now < $0 } ?? false
         if isEager, configuration.slowsDownEagerPolls {
-            // For this and all later polls (RFC 8628 §3.5).
+            // The longer interval applies to this poll and all later ones (RFC 8628 §3.5).
             device.interval += .seconds(5)
             device.nextPollAt = Self.time(now, device.interval)
             devices[digest] = device
@@ -205,7 +208,7 @@ struct AuthorizationServer: Sendable {
         }
     }
 
-    /// Empty for what can be no user code.
+    /// Empty for a text that cannot be a user code.
     private static func normalized(userCode: WireText) -> String {
         guard userCode.count <= 64, userCode.utf8.allSatisfy({ $0 < 0x80 }) else { return "" }
         return WireText(userCode.utf8.filter { $0 != UInt8(ascii: "-") && $0 != 0x20 }).text.uppercased()
@@ -213,7 +216,7 @@ struct AuthorizationServer: Sendable {
 
     // MARK: Refresh
 
-    /// The grants `refresh_token` and, with `movesClient`, `update_client`.
+    /// Handles the grant `refresh_token` and, with `movesClient`, `update_client`.
     mutating func refresh(
         _ token: WireText, client: ProviderClient, scope requested: [String]?, movesClient: Bool = false, now: Int64,
         trace: inout RefreshTrace?
@@ -221,7 +224,7 @@ struct AuthorizationServer: Sendable {
         let digest = Secrets.digest(token.text)
         guard var entry = refreshTokens[digest], let family = families[entry.family] else {
             trace = RefreshTrace(outcome: .unknown)
-            throw OAuthError(.deadRefreshToken, "Token could not be verified")
+            throw OAuthError(.invalidRefreshToken, "Token could not be verified")
         }
         entry.present(at: now)
         refreshTokens[digest] = entry
@@ -229,10 +232,10 @@ struct AuthorizationServer: Sendable {
             trace = RefreshTrace(outcome: outcome, family: family.id, presentedGeneration: entry.generation)
             return error
         }
-        let dead = OAuthError(.deadRefreshToken, "Refresh token is invalid")
-        if family.revocation != nil { throw fail(.revoked, dead, trace: &trace) }
+        let invalid = OAuthError(.invalidRefreshToken, "Refresh token is invalid")
+        if family.revocation != nil { throw fail(.revoked, invalid, trace: &trace) }
         guard movesClient || entry.clientID == client.id else {
-            let error = OAuthError(.deadRefreshToken, "Refresh token was issued to another client")
+            let error = OAuthError(.invalidRefreshToken, "Refresh token was issued to another client")
             throw fail(.otherClient, error, trace: &trace)
         }
         var outcome = RefreshTrace.Outcome.kept
@@ -243,15 +246,15 @@ struct AuthorizationServer: Sendable {
                     events.reuseDetections += 1
                     families[family.id]?.reusesDetectedAt.append(now)
                     revoke(family: family.id, .refreshTokenReuse, now: now)
-                    throw fail(.reused, dead, trace: &trace)
+                    throw fail(.reused, invalid, trace: &trace)
                 }
                 outcome = .graceReplay
             }
         }
-        if let expiresAt = entry.expiresAt, now >= expiresAt { throw fail(.expired, dead, trace: &trace) }
+        if let expiresAt = entry.expiresAt, now >= expiresAt { throw fail(.expired, invalid, trace: &trace) }
         let scope: [String]
         do {
-            // A move follows the new client's registration; a refresh cannot widen the grant (RFC 6749 §6).
+            // A move uses the scopes of the new client's registration; a refresh cannot extend the grant (RFC 6749 §6).
             scope =
                 movesClient
                 ? try Self.scope(requested, of: client)
@@ -266,10 +269,10 @@ struct AuthorizationServer: Sendable {
             refreshTokens[digest]?.supersededAt = entry.supersededAt ?? now
         }
         if let predecessor = entry.predecessorDigest { refreshTokens[predecessor]?.isConfirmed = true }
-        let gives = outcome != .kept || movesClient
+        let issuesRefreshToken = outcome != .kept || movesClient
         let grant = issue(
             client: client, scope: scope, user: family.user, family: family.id, refreshScope: entry.scope,
-            successorTo: digest, givesRefreshToken: gives, movesClient: movesClient, now: now)
+            successorTo: digest, issuesRefreshToken: issuesRefreshToken, movesClient: movesClient, now: now)
         trace = RefreshTrace(
             outcome: outcome, family: family.id, presentedGeneration: entry.generation,
             issuedGeneration: grant.refreshToken == nil ? nil : families[family.id]?.lastGeneration)
@@ -293,7 +296,7 @@ struct AuthorizationServer: Sendable {
 
     // MARK: Sessions without a login
 
-    /// What a login of that user would end in.
+    /// Opens a session as a login of this user does.
     mutating func openSession(user: ProviderUser, client: ProviderClient, now: Int64) -> Grant {
         let family = openFamily(user: user, client: client, origin: .control, now: now)
         return issue(client: client, scope: client.scopes ?? [], user: user, family: family, now: now)
@@ -312,11 +315,11 @@ struct AuthorizationServer: Sendable {
 
     private mutating func issue(
         client: ProviderClient, scope: [String], user: ProviderUser, family: Int, refreshScope: [String]? = nil,
-        successorTo predecessor: String? = nil, givesRefreshToken: Bool = true, movesClient: Bool = false, now: Int64
+        successorTo predecessor: String? = nil, issuesRefreshToken: Bool = true, movesClient: Bool = false, now: Int64
     ) -> Grant {
         var refreshToken: String?
-        if givesRefreshToken, configuration.issuesRefreshTokens {
-            // A narrower refresh narrows the access token only (RFC 6749 §6).
+        if issuesRefreshToken, configuration.issuesRefreshTokens {
+            // A refresh with fewer scopes restricts only the access token (RFC 6749 §6).
             let scope = movesClient ? scope : refreshScope ?? scope
             refreshToken = issueRefreshToken(
                 client: client, scope: scope, family: family, successorTo: predecessor, now: now)
@@ -360,7 +363,7 @@ struct AuthorizationServer: Sendable {
 
     func record(ofAccessToken token: String) -> AccessTokenRecord? { accessTokens[Secrets.digest(token)] }
 
-    /// What a resource server would accept; nil for anything expired, revoked or unknown.
+    /// The record of a token that a resource server would accept; nil when the token is expired, revoked or unknown.
     func introspect(accessToken: String, now: Int64) -> AccessTokenRecord? {
         guard let token = accessTokens[Secrets.digest(accessToken)], now < token.expiresAt else { return nil }
         if let family = token.family, families[family]?.revocation != nil { return nil }
@@ -369,8 +372,8 @@ struct AuthorizationServer: Sendable {
 
     // MARK: Revocation
 
-    /// RFC 7009 §2.1: a refresh token takes its family with it, an access token goes alone; an unknown one is gone
-    /// already.
+    /// Revokes a token (RFC 7009 §2.1). Revoking a refresh token revokes its family; revoking an access token revokes
+    /// only that token. An unknown token counts as revoked.
     mutating func revoke(token: WireText, client: ProviderClient, now: Int64) throws(OAuthError) {
         let digest = Secrets.digest(token.text)
         let owner = refreshTokens[digest]?.clientID ?? accessTokens[digest]?.clientID
@@ -380,7 +383,7 @@ struct AuthorizationServer: Sendable {
         if let family = refreshTokens[digest]?.family { revoke(family: family, .client, now: now) }
     }
 
-    /// Ends every session of the user, and tells how many were alive.
+    /// Revokes all sessions of the user and returns how many were active.
     mutating func revokeAll(userID: Int64, now: Int64) -> Int {
         let alive = families.all.filter { $0.value.user.id == userID && $0.value.revocation == nil }
         for (id, _) in alive { revoke(family: id, .control, now: now) }
@@ -396,37 +399,37 @@ struct AuthorizationServer: Sendable {
     // MARK: Control
 
     mutating func expire(_ what: Expirable, userID: Int64?, now: Int64) {
-        func concerns(_ user: ProviderUser?) -> Bool { userID == nil || user?.id == userID }
+        func applies(to user: ProviderUser?) -> Bool { userID == nil || user?.id == userID }
         switch what {
         case .accessTokens:
-            accessTokens.updateAll { if concerns($0.user) { $0.expiresAt = min($0.expiresAt, now) } }
+            accessTokens.updateAll { if applies(to: $0.user) { $0.expiresAt = min($0.expiresAt, now) } }
         case .refreshTokens:
             let users = families
             refreshTokens.updateAll {
-                if concerns(users[$0.family]?.user) { $0.expiresAt = min($0.expiresAt ?? now, now) }
+                if applies(to: users[$0.family]?.user) { $0.expiresAt = min($0.expiresAt ?? now, now) }
             }
         case .authorizationCodes:
-            codes.updateAll { if concerns($0.user) { $0.expiresAt = min($0.expiresAt, now) } }
+            codes.updateAll { if applies(to: $0.user) { $0.expiresAt = min($0.expiresAt, now) } }
         case .deviceCodes:
             devices.updateAll { device in
                 var user: ProviderUser?
                 if case .approved(let approver) = device.decision { user = approver }
-                if concerns(user) { device.expiresAt = min(device.expiresAt, now) }
+                if applies(to: user) { device.expiresAt = min(device.expiresAt, now) }
             }
         }
     }
 
-    /// - Parameter userID: nil for all users.
+    /// - Parameter userID: nil means all users.
     func ledger(userID: Int64? = nil) -> Ledger {
         var users: [Ledger.UserEntry] = []
-        var places: [ProviderUser: Int] = [:]
+        var indices: [ProviderUser: Int] = [:]
         for (_, family) in families.all where userID == nil || family.user.id == userID {
             let entry = Ledger.FamilyEntry(
                 family: family, refreshTokens: family.refreshTokens.compactMap { refreshTokens[$0] })
-            if let place = places[family.user] {
-                users[place].families.append(entry)
+            if let index = indices[family.user] {
+                users[index].families.append(entry)
             } else {
-                places[family.user] = users.count
+                indices[family.user] = users.count
                 users.append(Ledger.UserEntry(user: family.user, families: [entry]))
             }
         }
@@ -455,7 +458,7 @@ struct AuthorizationServer: Sendable {
 
     // MARK: Scopes and times
 
-    /// The scopes of a `scope` parameter, each once; nil for what is none (RFC 6749 §3.3).
+    /// The scopes of a `scope` parameter without repetitions; nil for a malformed text (RFC 6749 §3.3).
     static func scopes(_ text: WireText) -> [String]? {
         var known: Set<WireText> = []
         var scopes: [String] = []
@@ -467,7 +470,7 @@ struct AuthorizationServer: Sendable {
         return scopes
     }
 
-    /// What `client` gets when it asks for `requested`.
+    /// The scopes that `client` gets for `requested`.
     static func scope(_ requested: [String]?, of client: ProviderClient) throws(OAuthError) -> [String] {
         try scope(requested, within: client.scopes)
     }
@@ -480,7 +483,7 @@ struct AuthorizationServer: Sendable {
         return requested
     }
 
-    /// `duration` after `now`, saturated.
+    /// The time `duration` after `now`, saturated.
     static func time(_ now: Int64, _ duration: Duration) -> Int64 {
         let (sum, overflow) = now.addingReportingOverflow(duration.milliseconds)
         return overflow ? .max : sum
@@ -488,7 +491,7 @@ struct AuthorizationServer: Sendable {
 }
 
 extension UInt8 {
-    /// RFC 3986 §2.3.
+    /// Whether RFC 3986 §2.3 calls this character unreserved.
     var isUnreserved: Bool {
         switch self {
         case UInt8(ascii: "A")...UInt8(ascii: "Z"), UInt8(ascii: "a")...UInt8(ascii: "z"),

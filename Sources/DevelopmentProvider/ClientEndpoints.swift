@@ -4,62 +4,62 @@ internal import HTTPServer
 internal import JSON
 internal import Reactor
 
-/// The token endpoint, device authorization and revocation: what clients post to.
-enum TokenEndpoint {
-    /// RFC 6749 §3.2, RFC 8628 §3.4.
+/// The endpoints that clients post to: token, device authorization and revocation.
+enum ClientEndpoints {
+    /// The token endpoint (RFC 6749 §3.2, RFC 8628 §3.4).
     static func token(
-        _ request: Request, _ received: ReceivedParameters, _ server: inout AuthorizationServer, now: Int64
-    ) -> EndpointAnswer {
+        _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
+    ) -> EndpointResult {
         var trace: RefreshTrace?
-        var answer: EndpointAnswer
+        var result: EndpointResult
         do {
-            let grant = try grant(request, received, &server, now: now, trace: &trace)
-            answer = EndpointAnswer(response(to: grant, server.configuration.profile))
+            let grant = try grant(request, received: received, issuer: &issuer, now: now, trace: &trace)
+            result = EndpointResult(response(to: grant, issuer.configuration.profile))
         } catch {
-            answer = EndpointAnswer(error, server.configuration)
+            result = EndpointResult(error, issuer.configuration)
         }
-        answer.refresh = trace
-        return answer
+        result.refresh = trace
+        return result
     }
 
     private static func grant(
-        _ request: Request, _ received: ReceivedParameters, _ server: inout AuthorizationServer, now: Int64,
+        _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64,
         trace: inout RefreshTrace?
-    ) throws(OAuthError) -> AuthorizationServer.Grant {
-        let configuration = server.configuration
+    ) throws(OAuthError) -> TokenIssuer.Grant {
+        let configuration = issuer.configuration
         let parameters = try received.posted(configuration.profile)
         let name = try parameters.required("grant_type")
         guard let grant = GrantType(name), grant != .updateClient || configuration.profile == .tidal else {
-            throw OAuthError(.unsupportedGrantType, "This grant type is unknown here")
+            throw OAuthError(.unsupportedGrantType, "This grant type is not supported")
         }
         let client = try authenticate(
-            request, parameters, configuration,
-            provesItself: configuration.profile == .rfc || grant == .clientCredentials)
+            request, parameters: parameters, configuration: configuration,
+            requiresSecret: configuration.profile == .rfc || grant == .clientCredentials)
         switch grant {
         case .authorizationCode:
-            return try server.redeem(
+            return try issuer.redeem(
                 code: parameters.required("code"), client: client, redirectURI: parameters["redirect_uri"],
                 verifier: parameters["code_verifier"], now: now)
         case .refreshToken, .updateClient:
-            return try server.refresh(
+            return try issuer.refresh(
                 parameters.required("refresh_token"), client: client, scope: parameters.scope(),
                 movesClient: grant == .updateClient, now: now, trace: &trace)
         case .clientCredentials:
-            return try server.grantClientCredentials(client: client, scope: parameters.scope(), now: now)
+            return try issuer.grantClientCredentials(client: client, scope: parameters.scope(), now: now)
         case .deviceCode:
-            return try server.poll(deviceCode: parameters.required("device_code"), client: client, now: now)
+            return try issuer.poll(deviceCode: parameters.required("device_code"), client: client, now: now)
         }
     }
 
     private static func authenticate(
-        _ request: Request, _ parameters: Parameters, _ configuration: ProviderConfiguration, provesItself: Bool
+        _ request: Request, parameters: Parameters, configuration: ProviderConfiguration, requiresSecret: Bool
     ) throws(OAuthError) -> ProviderClient {
-        // TIDAL knows credentials in the form only.
+        // TIDAL accepts client credentials only in the form.
         let fields = configuration.profile == .tidal ? [:] : request.fields
-        return try ClientAuthentication(fields, parameters).client(in: configuration, provesItself: provesItself)
+        return try ClientAuthentication(fields, parameters).client(in: configuration, requiresSecret: requiresSecret)
     }
 
-    private static func response(to grant: AuthorizationServer.Grant, _ profile: ProviderProfile) -> Response {
+    private static func response(to grant: TokenIssuer.Grant, _ profile: ProviderProfile) -> Response {
         .json(.ok) { writer in
             writer.member("access_token", grant.accessToken)
             writer.member("token_type", "Bearer")
@@ -71,31 +71,32 @@ enum TokenEndpoint {
                 writer.memberIfPresent("user_id", grant.user?.id)
                 writer.member("clientName", grant.client.name)
             case .rfc:
-                // A scope has one token at least (RFC 6749 §3.3).
+                // A scope has at least one token (RFC 6749 §3.3).
                 if !grant.scope.isEmpty { writer.member("scope", grant.scope.joined(separator: " ")) }
             }
         }
     }
 
-    /// RFC 8628 §3.1.
+    /// The device authorization endpoint (RFC 8628 §3.1).
     static func deviceAuthorization(
-        _ request: Request, _ received: ReceivedParameters, _ server: inout AuthorizationServer, now: Int64
-    ) -> EndpointAnswer {
-        let configuration = server.configuration
+        _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
+    ) -> EndpointResult {
+        let configuration = issuer.configuration
         do {
             let parameters = try received.posted(configuration.profile)
             let client = try authenticate(
-                request, parameters, configuration, provesItself: configuration.profile == .rfc)
-            let scope = try AuthorizationServer.scope(parameters.scope(), of: client)
-            let grant = server.authorizeDevice(client: client, scope: scope, now: now)
+                request, parameters: parameters, configuration: configuration,
+                requiresSecret: configuration.profile == .rfc)
+            let scope = try TokenIssuer.scope(parameters.scope(), of: client)
+            let grant = issuer.authorizeDevice(client: client, scope: scope, now: now)
             let (expiresIn, interval) = (grant.lifetime.components.seconds, grant.interval.components.seconds)
             let base = configuration.baseURL
             switch configuration.profile {
             case .tidal:
-                // TIDAL writes these addresses for a screen: without a scheme, which means https. Where this provider
-                // has only http, the address has to say so to be of any use.
+                // TIDAL shows these addresses on screens: without a scheme, which means https. If this provider uses
+                // http, the address must contain the scheme.
                 let uri = (base.scheme == "https" ? base.authority + base.path : base.description) + "/link"
-                return EndpointAnswer(
+                return EndpointResult(
                     .json(.ok) { writer in
                         writer.member("deviceCode", grant.deviceCode)
                         writer.member("userCode", grant.userCode)
@@ -106,7 +107,7 @@ enum TokenEndpoint {
                     })
             case .rfc:
                 let uri = base.description + "/link"
-                return EndpointAnswer(
+                return EndpointResult(
                     .json(.ok) { writer in
                         let code = grant.userCode.prefix(4) + "-" + grant.userCode.dropFirst(4)
                         writer.member("device_code", grant.deviceCode)
@@ -118,21 +119,22 @@ enum TokenEndpoint {
                     })
             }
         } catch {
-            return EndpointAnswer(error, configuration)
+            return EndpointResult(error, configuration)
         }
     }
 
-    /// RFC 7009 §2.
+    /// The revocation endpoint (RFC 7009 §2).
     static func revoke(
-        _ request: Request, _ received: ReceivedParameters, _ server: inout AuthorizationServer, now: Int64
-    ) -> EndpointAnswer {
+        _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
+    ) -> EndpointResult {
         do {
-            let parameters = try received.posted(server.configuration.profile)
-            let client = try authenticate(request, parameters, server.configuration, provesItself: true)
-            try server.revoke(token: parameters.required("token"), client: client, now: now)
-            return EndpointAnswer(Response(.ok, fields: ["Cache-Control": "no-store"]))
+            let parameters = try received.posted(issuer.configuration.profile)
+            let client = try authenticate(
+                request, parameters: parameters, configuration: issuer.configuration, requiresSecret: true)
+            try issuer.revoke(token: parameters.required("token"), client: client, now: now)
+            return EndpointResult(Response(.ok, fields: ["Cache-Control": "no-store"]))
         } catch {
-            return EndpointAnswer(error, server.configuration)
+            return EndpointResult(error, issuer.configuration)
         }
     }
 }

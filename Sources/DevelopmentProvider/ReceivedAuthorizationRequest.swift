@@ -1,10 +1,10 @@
 internal import ExternalText
 
-/// A request to the authorization endpoint that may be put before the user (RFC 6749 §4.1.1).
-struct AuthorizationRequest: Sendable {
-    /// Why it may not.
+/// A valid request to the authorization endpoint, which may be shown to the user (RFC 6749 §4.1.1).
+struct ReceivedAuthorizationRequest: Sendable {
+    /// Why a request is refused.
     enum Refusal: Error {
-        /// Nowhere safe to send the browser: the user is told on a page (RFC 6749 §3.1.2.4).
+        /// The browser must not be redirected, so a page shows the error to the user (RFC 6749 §3.1.2.4).
         case page(String)
         case redirect(to: String, state: WireText?, error: String, description: String)
     }
@@ -38,7 +38,7 @@ struct AuthorizationRequest: Sendable {
         guard parameters.repeated.isEmpty else { throw refuse("invalid_request", "A parameter occurs more than once") }
         switch parameters["response_type"] {
         case "code": break
-        // One of TIDAL's clients sends none.
+        // One of TIDAL's clients does not send `response_type`.
         case nil where configuration.profile == .tidal: break
         case nil: throw refuse("invalid_request", "response_type is missing")
         default: throw refuse("unsupported_response_type", "The response type is not code")
@@ -54,7 +54,7 @@ struct AuthorizationRequest: Sendable {
             throw refuse("invalid_request", "Code challenge required")
         }
         do {
-            scope = try AuthorizationServer.scope(parameters.scope(), of: client)
+            scope = try TokenIssuer.scope(parameters.scope(), of: client)
         } catch {
             throw refuse(error.error, error.description)
         }
@@ -65,7 +65,8 @@ struct AuthorizationRequest: Sendable {
         self.state = state
     }
 
-    /// An absolute URI without a fragment (RFC 6749 §3.1.2), and none that a browser would run.
+    /// Whether this is an absolute URI without a fragment (RFC 6749 §3.1.2), with a scheme that a browser does not
+    /// execute.
     private static func isSafe(_ uri: WireText) -> Bool {
         let scheme = uri.split(at: ":", limit: 2)[0]
         guard scheme.count < uri.count, let first = scheme.utf8.first, first.isLetter,

@@ -2,8 +2,8 @@ internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
 
-/// What an endpoint made of a request: the response, and what the log shall say about it.
-struct EndpointAnswer: Sendable {
+/// The result of a request: the response, and details for the log.
+struct EndpointResult: Sendable {
     var response: Response
     var error: String?
     var refresh: RefreshTrace?
@@ -13,12 +13,12 @@ struct EndpointAnswer: Sendable {
         self.error = error
     }
 
-    /// The profile's form of an error.
+    /// An error response in the form of the profile.
     init(_ error: OAuthError, _ configuration: ProviderConfiguration) {
         var status = Status.badRequest
         switch error.kind {
         case .invalidClient: status = .unauthorized
-        case .deadRefreshToken where configuration.profile == .tidal:
+        case .invalidRefreshToken where configuration.profile == .tidal:
             status = Status(configuration.deadRefreshTokenStatus)
         default: break
         }
@@ -36,7 +36,8 @@ struct EndpointAnswer: Sendable {
                 writer.member("error", error.error)
                 writer.member("error_description", error.description)
             }
-            // Due when the client tried this field (RFC 6749 §5.2), allowed otherwise (RFC 9110 §15.5.2 wants one).
+            // RFC 6749 §5.2 requires this field if the client used the Authorization field; otherwise it is allowed,
+            // and RFC 9110 §15.5.2 asks for it.
             if error.kind == .invalidClient {
                 response.fields.set("WWW-Authenticate", #"Basic realm="token-broker-provider""#)
             }
@@ -46,7 +47,7 @@ struct EndpointAnswer: Sendable {
 }
 
 extension Response {
-    /// JSON that no cache keeps (RFC 6749 §5.1).
+    /// A JSON response that caches must not store (RFC 6749 §5.1).
     static func json(_ status: Status, _ members: (inout JSONWriter) -> Void) -> Response {
         json(status, JSONWriter.object(members))
     }
@@ -59,12 +60,12 @@ extension Response {
     }
 
     static func methodNotAllowed(_ allowed: String) -> Response {
-        var response = Response.problem(.methodNotAllowed, "This path answers \(allowed).")
+        var response = Response.problem(.methodNotAllowed, "This path accepts only \(allowed).")
         response.fields.set("Allow", allowed)
         return response
     }
 
-    /// RFC 9457, for everything but OAuth's own endpoints.
+    /// An error response of RFC 9457, for requests outside the OAuth endpoints.
     static func problem(_ status: Status, _ detail: String) -> Response {
         var response = Response.json(status) { writer in
             writer.member("title", status.reason)
