@@ -53,7 +53,7 @@ public final class AuthClient: Sendable {
     /// Begins a login (authorization code with PKCE).
     ///
     /// - Parameters:
-    /// - redirectURI: the address to which the login service sends the user afterwards. It must be registered there.
+    ///   - redirectURI: the address to which the login service sends the user afterwards. It must be registered there.
     ///   - loginConfig: nil means the login service's defaults.
     /// - Returns: the address that the user must open. It is valid for ten minutes and for one login.
     /// - Throws: `illegalArgument` for an address or a parameter that cannot be used. For a provider that is configured

@@ -247,7 +247,7 @@ package final class DevelopmentProvider: RequestHandler {
             // The client closed the connection during the delay, so no response can be sent.
             response = .aborted
         }
-        state.withLock { $0.log.finish(number, response, now: now($0)) }
+        state.withLock { $0.log.finish(number, with: response, now: now($0)) }
         return response
     }
 

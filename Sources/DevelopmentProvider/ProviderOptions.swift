@@ -11,7 +11,7 @@ package struct ProviderOptions: Sendable {
     package var configuration = ProviderConfiguration(profile: .tidal, clients: [])
     /// Nil means `http` and the address that the server listens on.
     package var publicBaseURL: BaseURL?
-    package var wantsHelp = false
+    package var showsHelp = false
 
     package static let help = """
         Usage: token-broker-provider [options]
@@ -51,7 +51,7 @@ package struct ProviderOptions: Sendable {
         var given: [String: [String]] = [:]
         while let name = arguments.popFirst() {
             if name == "--help" || name == "-h" {
-                wantsHelp = true
+                showsHelp = true
             } else if Self.switches.contains(name) {
                 given[name, default: []].append("")
             } else if Self.valued.contains(name) {

@@ -60,7 +60,7 @@ struct RequestLog: Sendable {
         counters.faults += 1
     }
 
-    mutating func finish(_ number: Int, _ response: Response, now: Int64) {
+    mutating func finish(_ number: Int, with response: Response, now: Int64) {
         records[number]?.finishedAt = now
         if response.abortsConnection {
             records[number]?.outcome = .dropped

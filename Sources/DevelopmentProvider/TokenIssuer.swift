@@ -228,15 +228,15 @@ struct TokenIssuer: Sendable {
         }
         entry.present(at: now)
         refreshTokens[digest] = entry
-        func fail(_ outcome: RefreshTrace.Outcome, _ error: OAuthError, trace: inout RefreshTrace?) -> OAuthError {
+        func fail(_ outcome: RefreshTrace.Outcome, error: OAuthError, trace: inout RefreshTrace?) -> OAuthError {
             trace = RefreshTrace(outcome: outcome, family: family.id, presentedGeneration: entry.generation)
             return error
         }
         let invalid = OAuthError(.invalidRefreshToken, "Refresh token is invalid")
-        if family.revocation != nil { throw fail(.revoked, invalid, trace: &trace) }
+        if family.revocation != nil { throw fail(.revoked, error: invalid, trace: &trace) }
         guard movesClient || entry.clientID == client.id else {
             let error = OAuthError(.invalidRefreshToken, "Refresh token was issued to another client")
-            throw fail(.otherClient, error, trace: &trace)
+            throw fail(.otherClient, error: error, trace: &trace)
         }
         var outcome = RefreshTrace.Outcome.kept
         if case .rotate(let grace) = configuration.rotation {
@@ -246,12 +246,12 @@ struct TokenIssuer: Sendable {
                     events.reuseDetections += 1
                     families[family.id]?.reusesDetectedAt.append(now)
                     revoke(family: family.id, .refreshTokenReuse, now: now)
-                    throw fail(.reused, invalid, trace: &trace)
+                    throw fail(.reused, error: invalid, trace: &trace)
                 }
                 outcome = .graceReplay
             }
         }
-        if let expiresAt = entry.expiresAt, now >= expiresAt { throw fail(.expired, invalid, trace: &trace) }
+        if let expiresAt = entry.expiresAt, now >= expiresAt { throw fail(.expired, error: invalid, trace: &trace) }
         let scope: [String]
         do {
             // A move uses the scopes of the new client's registration; a refresh cannot extend the grant (RFC 6749 §6).
@@ -260,7 +260,7 @@ struct TokenIssuer: Sendable {
                 ? try Self.scope(requested, of: client)
                 : try Self.scope(requested, within: entry.scope)
         } catch {
-            throw fail(.refused, error, trace: &trace)
+            throw fail(.refused, error: error, trace: &trace)
         }
 
         if outcome == .graceReplay { events.graceReplays += 1 }

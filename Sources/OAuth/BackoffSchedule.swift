@@ -3,7 +3,7 @@
 /// | retry            | 1     | 2   | 3   | 4   | 5   |
 /// |------------------|-------|-----|-----|-----|-----|
 /// | wait before it   | 0.5 s | 1 s | 2 s | 4 s | 8 s |
-/// | waited in all    | 0.5 s | 1.5 | 3.5 | 7.5 | 15.5 s |
+/// | total wait       | 0.5 s | 1.5 s | 3.5 s | 7.5 s | 15.5 s |
 ///
 /// - Source: TIDAL's Auth design: five retries, each after twice the previous wait.
 package struct BackoffSchedule: Sendable, Equatable {
@@ -16,7 +16,7 @@ package struct BackoffSchedule: Sendable, Equatable {
 
     /// How long to wait before a retry.
     /// - Parameters:
-    /// - retry: the number of the retry, starting at 1.
+    ///   - retry: the number of the retry, starting at 1.
     ///   - retryAfter: the wait that the failed response asks for. It is used when it is longer than the schedule's
     ///     wait.
     /// - Returns: nil when the schedule has no such retry, or when the provider asks for more than `longestWait`.

@@ -38,7 +38,7 @@ package struct CredentialsQuery: Sendable, Equatable {
     }
 
     /// Whether the query asks to replace the given version.
-    func wantsRenewal(of version: Int64) -> Bool {
+    func requestsRenewal(of version: Int64) -> Bool {
         guard refusedByAPI || policy == .localForceRefresh else { return false }
         return renewedPast.map { version <= $0 } ?? true
     }
@@ -104,7 +104,7 @@ package struct CredentialsPolicy: Sendable {
     package init() {}
 
     /// - Parameters:
-    /// - held: the stored credentials; nil after a logout or before a login.
+    ///   - held: the stored credentials; nil after a logout or before a login.
     ///   - version: the version of the stored record, 0 without a record.
     package func decide(
         _ held: HeldCredentials?, version: Int64, terms: Terms, query: CredentialsQuery, now: Timestamp
@@ -120,13 +120,13 @@ package struct CredentialsPolicy: Sendable {
         let isSatisfied = isSatisfied(query, by: held, version: version, now: now)
         // A caller that requires more lifetime than is left gets the held token rather than losing the session, unless
         // the API refused the token.
-        var least = query
-        least.minimumLifetime = min(query.minimumLifetime, CredentialsQuery.defaultMinimumLifetime)
-        let servesWithoutRenewal = isSatisfied || isValid(held, for: least, now: now) && !query.refusedByAPI
+        var relaxedQuery = query
+        relaxedQuery.minimumLifetime = min(query.minimumLifetime, CredentialsQuery.defaultMinimumLifetime)
+        let servesWithoutRenewal = isSatisfied || isValid(held, for: relaxedQuery, now: now) && !query.refusedByAPI
         switch held.level {
         case .user:
             // A refresh cannot be forced without a refresh token. A token that an API refused must go all the same.
-            if held.refreshToken == nil, query.policy == .localForceRefresh, query.wantsRenewal(of: version),
+            if held.refreshToken == nil, query.policy == .localForceRefresh, query.requestsRenewal(of: version),
                 !query.refusedByAPI
             {
                 return .missing
@@ -158,7 +158,7 @@ package struct CredentialsPolicy: Sendable {
     private func isSatisfied(
         _ query: CredentialsQuery, by held: HeldCredentials, version: Int64, now: Timestamp
     ) -> Bool {
-        query.lowestLevel <= held.level && isValid(held, for: query, now: now) && !query.wantsRenewal(of: version)
+        query.lowestLevel <= held.level && isValid(held, for: query, now: now) && !query.requestsRenewal(of: version)
     }
 
     /// What to do after a renewal has brought `held`. A short lifetime does not matter, since another renewal would
@@ -177,7 +177,7 @@ package struct CredentialsPolicy: Sendable {
         whileRenewing held: HeldCredentials?, version: Int64, decision: CredentialsDecision, query: CredentialsQuery,
         now: Timestamp
     ) -> Bool {
-        guard let held, held.expires > now, query.lowestLevel <= held.level, !query.wantsRenewal(of: version) else {
+        guard let held, held.expires > now, query.lowestLevel <= held.level, !query.requestsRenewal(of: version) else {
             return false
         }
         switch decision {

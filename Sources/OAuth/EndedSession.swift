@@ -1,4 +1,4 @@
-/// A user's session that ended without a logout, and why. Callers are told this until a user logs in again or logs out.
+/// A user's session that ended without a logout, and why. Callers see this until a user logs in again or logs out.
 package struct EndedSession: Sendable, Equatable {
     /// Why credentials were removed. The raw values are the causes of `credentials.deauthorized` and are stored in
     /// records.

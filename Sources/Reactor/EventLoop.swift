@@ -95,15 +95,15 @@ package struct ScheduledAction: Hashable, Sendable {
 
     private static let wakeUpTag = UInt64.max
     /// The shortest wait that counts as a pause, in nanoseconds.
-    private static let leastWait: Int64 = 50_000
+    private static let shortestPause: Int64 = 50_000
     /// When at least this many descriptors are ready after a pause, the pause may not have been idle time: the kernel
     /// may not have scheduled the thread.
-    private static let mostAfterPause: Int32 = 64
-    private static let roundsInTurn = 32
+    private static let backlogThreshold: Int32 = 64
+    private static let maximumRounds = 32
     /// The least time that jobs get in one turn, in nanoseconds.
-    private static let leastJobTime: Int64 = 50_000
+    private static let minimumJobTime: Int64 = 50_000
     /// A larger array of items is released after use, so that one burst does not hold its memory for ever.
-    private static let keptCapacity = 256
+    private static let largestKeptCapacity = 256
 
     /// Creates the epoll set and starts the thread. Throws when the system refuses a descriptor or a thread.
     package init(name: String) throws(SystemError) {
@@ -234,9 +234,9 @@ package struct ScheduledAction: Hashable, Sendable {
         var hasMore = false
         while true {
             let end = MonotonicInstant.now
-            let isPressed = unsafe hasMore || state.pointee.isTurnRequested
+            let hasWork = unsafe hasMore || state.pointee.isTurnRequested
             unsafe state.pointee.isTurnRequested = false
-            let timeout = isPressed ? 0 : millisecondsToEarliestDeadline(end)
+            let timeout = hasWork ? 0 : millisecondsToEarliestDeadline(end)
             let count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), timeout)
             if count < 0 {
                 let number = errno
@@ -245,10 +245,10 @@ package struct ScheduledAction: Hashable, Sendable {
             let start = MonotonicInstant.now
             unsafe state.pointee.turnTime = start
             // epoll_wait returns at once when a descriptor is already ready, so a long call was a pause.
-            let tookLong = start.nanoseconds &- end.nanoseconds > Self.leastWait
-            if !isPressed, count <= 0 || tookLong && count < Self.mostAfterPause {
+            let wasPaused = start.nanoseconds &- end.nanoseconds > Self.shortestPause
+            if !hasWork, count <= 0 || wasPaused && count < Self.backlogThreshold {
                 unsafe state.pointee.busySince = start
-            } else if tookLong {
+            } else if wasPaused {
                 // Either many descriptors became ready after a pause, or the kernel did not schedule the thread. The
                 // busy period goes on, and the time of this call does not count as part of it.
                 unsafe state.pointee.busySince.nanoseconds += start.nanoseconds - end.nanoseconds
@@ -260,7 +260,7 @@ package struct ScheduledAction: Hashable, Sendable {
                 let event = unsafe events[index]
                 dispatch(tag: event.tag, events: event.events)
             }
-            if count > 0 || isPressed { observer?.readinessHandled() }
+            if count > 0 || hasWork { observer?.readinessHandled() }
             while let action = deadlines.popDue(at: start) { action() }
             hasMore = runMailbox(turnBegan: start)
             if !hasMore, mailbox.withLock({ $0.isStopping && $0.items.isEmpty }) {
@@ -287,18 +287,18 @@ package struct ScheduledAction: Hashable, Sendable {
         handler.becameReady(Readiness(rawValue: readiness), tag: ownTag)
     }
 
-    /// Runs the items in the mailbox. For up to `roundsInTurn` rounds it also runs the jobs that these items enqueue: a
+    /// Runs the items in the mailbox. For up to `maximumRounds` rounds it also runs the jobs that these items enqueue: a
     /// task that takes a few steps needs no poll of the descriptors between them. Actions that are enqueued meanwhile
     /// wait for the next turn.
     ///
-    /// Jobs get as much time as the descriptors took in this turn, and at least `leastJobTime`. So neither jobs that
+    /// Jobs get as much time as the descriptors took in this turn, and at least `minimumJobTime`. So neither jobs that
     /// enqueue jobs nor a thousand tasks that are resumed at once keep the loop from its descriptors.
     /// - Returns: whether items are left.
     private func runMailbox(turnBegan: MonotonicInstant) -> Bool {
-        if unsafe state.pointee.taken.isEmpty, !takeMail() { return false }
-        var later: [Item] = []
+        if unsafe state.pointee.taken.isEmpty, !takeItems() { return false }
+        var postponed: [Item] = []
         let now = MonotonicInstant.now.nanoseconds
-        let end = now &+ max(Self.leastJobTime, now &- turnBegan.nanoseconds)
+        let end = now &+ max(Self.minimumJobTime, now &- turnBegan.nanoseconds)
         var round = 0
         var isOver = false
         repeat {
@@ -312,29 +312,29 @@ package struct ScheduledAction: Hashable, Sendable {
                         isolatedTo: asUnownedSerialExecutor(), taskExecutor: executor.asUnownedTaskExecutor())
                 case .action(let action) where round == 0: action()
                 case .action:
-                    later.append(item)
+                    postponed.append(item)
                     continue
                 }
                 isOver = MonotonicInstant.now.nanoseconds > end
                 if isOver, unsafe state.pointee.firstTaken < state.pointee.taken.count {
                     // The postponed actions were enqueued before the remaining items.
-                    unsafe state.pointee.taken.replaceSubrange(..<state.pointee.firstTaken, with: later)
+                    unsafe state.pointee.taken.replaceSubrange(..<state.pointee.firstTaken, with: postponed)
                     unsafe state.pointee.firstTaken = 0
                     return true
                 }
             }
             unsafe state.pointee.taken.removeAll(
-                keepingCapacity: state.pointee.taken.capacity <= Self.keptCapacity)
+                keepingCapacity: state.pointee.taken.capacity <= Self.largestKeptCapacity)
             unsafe state.pointee.firstTaken = 0
             round += 1
-        } while !isOver && round < Self.roundsInTurn && takeMail()
-        // `taken` is empty now. The next `takeMail` gives its memory to the mailbox.
-        if !later.isEmpty { unsafe state.pointee.taken.append(contentsOf: later) }
-        return !later.isEmpty || mailbox.withLock { !$0.items.isEmpty }
+        } while !isOver && round < Self.maximumRounds && takeItems()
+        // `taken` is empty now. The next `takeItems` gives its memory to the mailbox.
+        if !postponed.isEmpty { unsafe state.pointee.taken.append(contentsOf: postponed) }
+        return !postponed.isEmpty || mailbox.withLock { !$0.items.isEmpty }
     }
 
     /// Moves the mailbox's items into `taken`. Returns false when the mailbox was empty.
-    private func takeMail() -> Bool {
+    private func takeItems() -> Bool {
         mailbox.withLock { unsafe swap(&$0.items, &state.pointee.taken) }
         return unsafe !state.pointee.taken.isEmpty
     }

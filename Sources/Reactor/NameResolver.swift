@@ -84,13 +84,13 @@ package final class NameResolver: Sendable {
         if let numeric = SocketAddress(numericHost: host, port: port) { return .success([numeric]) }
         let promise = Promise<LookUps.Answer>()
         let answer: LookUps.Answer
-        if let known = lookUps.ask(for: host, promise) {
+        if let known = lookUps.ask(for: host, caller: promise) {
             answer = known
         } else {
             do throws(WaitInterrupted) {
                 answer = try await promise.wait(on: loop, until: deadline)
             } catch {
-                lookUps.leave(host, promise)
+                lookUps.stopWaiting(for: host, caller: promise)
                 throw error
             }
         }
@@ -158,7 +158,7 @@ private final class LookUps: Sendable {
     }
 
     /// Returns the answer if it is known. Otherwise adds `caller` to those that get the look-up's outcome.
-    func ask(for host: String, _ caller: Promise<Answer>) -> Answer? {
+    func ask(for host: String, caller: Promise<Answer>) -> Answer? {
         let now = now()
         let (answer, wakeUp) = state.withLock { state -> (Answer?, WakeUp) in
             if state.callers[host] != nil {
@@ -186,7 +186,7 @@ private final class LookUps: Sendable {
         return answer
     }
 
-    func leave(_ host: String, _ caller: Promise<Answer>) {
+    func stopWaiting(for host: String, caller: Promise<Answer>) {
         state.withLock { state in
             state.callers[host]?.removeAll { $0 === caller }
             if state.callers[host]?.isEmpty == true, state.queue.remove(host) { state.callers[host] = nil }

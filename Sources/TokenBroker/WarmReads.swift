@@ -161,7 +161,9 @@ final class WarmReads: Shortcut {
     ) {
         let frame = Frame(number: frame)
         // What is no storage key is not found.
-        guard let holder, let caller = downcastToFinalClass(holder, Caller.self), isKnown(caller, answer) else { return }
+        guard let holder, let caller = downcastToFinalClass(holder, Caller.self), isKnown(caller, answer) else {
+            return
+        }
         let isAnswered = warm(part, frame, caller, answer.monotonic, answer.milliseconds) { facts, content, end in
             write(facts, content, end, false, frame, caller, &answer, output)
         }

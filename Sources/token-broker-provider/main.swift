@@ -14,7 +14,7 @@ do {
 } catch {
     fail(error.description + " --help lists the options.", status: 2)
 }
-if options.wantsHelp {
+if options.showsHelp {
     Console.print(ProviderOptions.help)
     Console.exit(0)
 }

@@ -33,7 +33,7 @@ import Testing
     }
 
     @Test(arguments: [(59_999, true), (60_000, false), (60_001, false)])
-    func `a code lives for a minute`(milliseconds: Int, works: Bool) async throws {
+    func `a code is valid for a minute`(milliseconds: Int, works: Bool) async throws {
         let fixture = ProviderFixture()
         let code = try #require(await fixture.driver.login())
         fixture.clock.advance(by: .milliseconds(milliseconds))

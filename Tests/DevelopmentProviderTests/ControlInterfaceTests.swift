@@ -172,15 +172,15 @@ import Testing
     }
 
     @Test(arguments: [(14_399_999, true), (14_400_000, false)])
-    func `an access token can be introspected until it expires`(milliseconds: Int, lives: Bool) async throws {
+    func `an access token can be introspected until it expires`(milliseconds: Int, isActive: Bool) async throws {
         let fixture = ProviderFixture()
         let token = try #require(await fixture.driver.session(user: "4711", scope: "a b")?["access_token"]?.text)
         fixture.provider.advance(by: .milliseconds(milliseconds))
         let answer = await fixture.driver.control(.post, "/introspect", #"{"token":"\#(token)"}"#)
-        #expect(answer.json?["active"]?.bool == lives)
-        #expect(answer.json?["user_id"]?.integer == (lives ? 4711 : nil))
-        #expect(answer.json?["scope"]?.string == (lives ? "a b" : nil))
-        #expect(answer.json?["family"]?.integer == (lives ? 1 : nil))
+        #expect(answer.json?["active"]?.bool == isActive)
+        #expect(answer.json?["user_id"]?.integer == (isActive ? 4711 : nil))
+        #expect(answer.json?["scope"]?.string == (isActive ? "a b" : nil))
+        #expect(answer.json?["family"]?.integer == (isActive ? 1 : nil))
     }
 
     @Test func `everything can be deleted`() async throws {

@@ -7,7 +7,7 @@ import Testing
         let options = try ProviderOptions(arguments: [])
         #expect(options.listen.description == "127.0.0.1:8181")
         #expect(options.publicBaseURL == nil)
-        #expect(!options.wantsHelp)
+        #expect(!options.showsHelp)
         #expect(options.configuration.profile == .tidal)
         #expect(options.configuration.clients == [ProviderClient("development")])
         #expect(options.configuration.rotation == .none)
@@ -48,7 +48,7 @@ import Testing
 
     @Test(arguments: ["--help", "-h"])
     func `help can be requested`(option: String) throws {
-        #expect(try ProviderOptions(arguments: [option]).wantsHelp)
+        #expect(try ProviderOptions(arguments: [option]).showsHelp)
         #expect(ProviderOptions.help.contains("--rotation none|rotate"))
     }
 

@@ -10,7 +10,7 @@ import Testing
         return String(decoding: writer.bytes, as: UTF8.self)
     }
 
-    @Test func `members stand in the order given with commas between them`() {
+    @Test func `members keep the given order with commas between them`() {
         let text = Self.text { writer in
             writer.object { writer in
                 writer.member("b", "text")

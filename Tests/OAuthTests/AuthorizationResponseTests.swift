@@ -52,7 +52,7 @@ import Testing
             ("error&state=st", nil), ("error=&state=st", nil), ("error=&code=abc&state=st", nil),
             ("error=%0d%0aX:1&state=st", nil),
         ] as [(String, String?)])
-    func `an error counts wherever it stands, even besides a code`(query: String, code: String?) throws {
+    func `an error counts in any position, even besides a code`(query: String, code: String?) throws {
         let response = try AuthorizationResponse(query: query)
         #expect(response.outcome == .error(code: code))
         #expect(response.state == "st")

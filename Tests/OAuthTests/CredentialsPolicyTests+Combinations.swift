@@ -7,9 +7,9 @@ extension `Credentials policy` {
     // MARK: Every combination
 
     @Test func `the laws hold for every combination`() {
-        let lives: [Duration] = [.seconds(61), .seconds(60), .milliseconds(59_999), .zero, .seconds(-1)]
+        let lifetimes: [Duration] = [.seconds(61), .seconds(60), .milliseconds(59_999), .zero, .seconds(-1)]
         var all: [HeldCredentials?] = [nil]
-        for left in lives {
+        for left in lifetimes {
             all += [user(left: left), user(left: left, refreshToken: nil), client(left: left)]
             all.append(user(left: left, grantedBy: Self.other))
         }

@@ -13,10 +13,10 @@ extension `Credentials policy` {
         ("scopes", Sample.client(scopes: ["a"])), ("client_id and scopes", Sample.client(id: "client-2", scopes: [])),
     ]
 
-    static let lives: [Duration] = [.seconds(3600), .seconds(60), .milliseconds(59_999), .zero, .seconds(-3600)]
+    static let lifetimes: [Duration] = [.seconds(3600), .seconds(60), .milliseconds(59_999), .zero, .seconds(-3600)]
 
     // T47
-    @Test(arguments: changes.indices, lives)
+    @Test(arguments: changes.indices, lifetimes)
     func `a user's session is moved to the new registration, expired or not`(index: Int, left: Duration) {
         let terms = terms(secret: true, canUpgrade: true, client: Self.changes[index].client)
         for policy in [Policy.localValid, .localForceRefresh, .createIfNeeded] {
@@ -31,7 +31,7 @@ extension `Credentials policy` {
         #expect(decide(user(left: left), terms, .init(policy: .local)) == .serve)
     }
 
-    @Test(arguments: changes.indices, lives)
+    @Test(arguments: changes.indices, lifetimes)
     func `without a refresh token a session cannot be moved`(index: Int, left: Duration) {
         let terms = terms(secret: true, canUpgrade: true, client: Self.changes[index].client)
         let held = user(left: left, refreshToken: nil)
@@ -39,7 +39,7 @@ extension `Credentials policy` {
         #expect(decide(held, terms, .init(refusedByAPI: true)) == .retire)
     }
 
-    @Test(arguments: changes.indices, lives)
+    @Test(arguments: changes.indices, lifetimes)
     func `without an upgrade the same client refreshes when a refresh is due, and another client never`(
         index: Int, left: Duration
     ) {
@@ -57,7 +57,7 @@ extension `Credentials policy` {
         }
     }
 
-    @Test(arguments: changes.indices, lives)
+    @Test(arguments: changes.indices, lifetimes)
     func `the client's credentials are obtained anew for the new registration, expired or not`(
         index: Int, left: Duration
     ) {
@@ -71,7 +71,7 @@ extension `Credentials policy` {
         }
     }
 
-    @Test(arguments: lives)
+    @Test(arguments: lifetimes)
     func `the client's credentials are not served when the secret is no longer configured`(left: Duration) {
         for client in [Sample.client(secret: nil), Sample.client(id: "client-2", secret: nil)] {
             let terms = terms(secret: false, canUpgrade: true, client: client)

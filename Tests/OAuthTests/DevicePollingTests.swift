@@ -51,7 +51,7 @@ import Testing
     }
 
     @Test(arguments: [400, 401, 403, 499])
-    func `slow_down adds five seconds for good`(status: Int) {
+    func `slow_down adds five seconds permanently`(status: Int) {
         let slowDown = Self.answer(status, "slow_down")
         #expect(
             steps([Self.pending, slowDown, Self.pending, slowDown, Self.pending, Self.pending], interval: 2) == [

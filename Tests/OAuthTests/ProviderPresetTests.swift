@@ -14,7 +14,7 @@ import Testing
         #expect(Set(ProviderPreset.all.map(\.name)).count == ProviderPreset.all.count)
     }
 
-    @Test func `tidal is what the design says`() {
+    @Test func `tidal has the values of the design`() {
         #expect(ProviderPreset.tidal.loginServiceBaseURI == "https://login.tidal.com")
         #expect(ProviderPreset.tidal.authServiceBaseURI == "https://auth.tidal.com/v1")
         #expect(ProviderPreset.tidal.clientAuthentication == .clientSecretPost)
@@ -46,7 +46,7 @@ import Testing
         }
     }
 
-    @Test func `only tidal ends a session by more than a dead grant, and none refreshes early`() {
+    @Test func `only tidal ends a session for more than an invalid grant, and no preset refreshes early`() {
         for preset in ProviderPreset.all {
             let pairs = preset.sessionEndingAnswers.map { "\($0.status) \($0.error ?? "")" }
             #expect(

@@ -137,7 +137,7 @@ import Testing
         #expect(earliest == Timestamp(milliseconds: .min))
     }
 
-    @Test func `the time between two moments is exact, however far they are apart`() {
+    @Test func `the time between two timestamps is exact, however far they are apart`() {
         #expect(Timestamp(milliseconds: 1).duration(to: Timestamp(milliseconds: 61)) == .milliseconds(60))
         #expect(Timestamp(milliseconds: 61).duration(to: Timestamp(milliseconds: 1)) == .milliseconds(-60))
         let far = Timestamp(milliseconds: .min).duration(to: Timestamp(milliseconds: .max))

@@ -40,7 +40,7 @@ import Testing
         #expect(throws: ResolutionError.self) { try answer.get() }
     }
 
-    @Test func `four zones whose servers are dead do not delay another name`() async throws {
+    @Test func `four zones whose servers do not answer do not delay another name`() async throws {
         let lookUp = HangingLookUp { $0 == "alive.example" }
         defer { lookUp.release() }
         let resolver = try NameResolver(lookUp: lookUp.addresses)
