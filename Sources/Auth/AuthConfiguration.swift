@@ -9,13 +9,13 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// Names the set of credentials. Credentials that an earlier run stored under the same key are used again. Any text
     /// is allowed.
     public var credentialsStorageKey: String
-    /// : The client identifier that the provider assigned.
+    /// The client identifier that the provider assigned.
     public var clientID: String
     /// The scopes to request. Default: none.
     public var scopes: Set<String>
     /// Required for client credentials. If it is set, every request to the token endpoint contains it. Default: none.
     public var clientSecret: String?
-    /// : Identifies this installation of the client, for TIDAL. Default: none.
+    /// Identifies this installation of the client, for TIDAL. Default: none.
     public var clientUniqueKey: String?
     /// The base address of TIDAL's login service. Nil, the default, means TIDAL's production environment.
     public var tidalLoginServiceBaseURI: URL?
@@ -40,7 +40,7 @@ public struct AuthConfiguration: Sendable, Equatable {
         case never
     }
 
-    /// : Sets the parameters. They are checked by the calls that use them.
+    /// Sets the parameters. They are checked by the calls that use them.
     public init(
         credentialsStorageKey: String, clientID: String, scopes: Set<String> = [], clientSecret: String? = nil,
         clientUniqueKey: String? = nil, tidalLoginServiceBaseURI: URL? = nil, tidalAuthServiceBaseURI: URL? = nil,
@@ -113,7 +113,7 @@ public struct LoginConfig: Sendable, Equatable {
     /// names consist of 1 to 64 letters, digits, `_` and `-`. All names and values together have at most 4096 bytes.
     public var customParameters: [String: String]
 
-    /// : Sets the parameters. `AuthClient.initializeLogin` checks them.
+    /// Sets the parameters. `AuthClient.initializeLogin` checks them.
     public init(language: String? = nil, email: String? = nil, customParameters: [String: String] = [:]) {
         self.language = language
         self.email = email

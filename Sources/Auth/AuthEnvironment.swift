@@ -35,7 +35,7 @@ public final class AuthEnvironment: Sendable {
             }
         }
 
-        /// : Printing a storage uses this mirror, which is empty for the same reason.
+        /// Printing a storage uses this mirror, which is empty for the same reason.
         public var customMirror: Mirror { Mirror(self, children: [], displayStyle: .enum) }
     }
 

@@ -48,7 +48,7 @@ public struct AuthError: Error, Sendable, Equatable {
     /// The least time to wait before a retry; nil if only something else than waiting helps.
     public let retryAfter: Duration?
 
-    /// Creates an error, for an own implementation of `CredentialsProvider`.
+    /// Creates an error, for your own implementation of `CredentialsProvider`.
     public init(_ code: Code, message: String, providerErrorCode: String? = nil, retryAfter: Duration? = nil) {
         self.code = code
         self.message = message

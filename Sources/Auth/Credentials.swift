@@ -20,13 +20,13 @@ public enum CredentialsLevel: String, Sendable, Comparable, CaseIterable {
 
 /// The credentials for calling an API (the Auth design's `Credentials`). They never contain a refresh token.
 public struct Credentials: Sendable, Equatable {
-    /// : The level of these credentials.
+    /// The level of these credentials.
     public let level: CredentialsLevel
-    /// : The client identifier.
+    /// The client identifier.
     public let clientID: String
-    /// : The scopes that were requested.
+    /// The scopes that were requested.
     public let requestedScopes: Set<String>
-    /// : The unique key of the client's installation; nil if none is configured.
+    /// The unique key of the client's installation; nil if none is configured.
     public let clientUniqueKey: String?
     /// The scopes that the provider granted; nil without a token.
     public let grantedScopes: Set<String>?
@@ -50,8 +50,8 @@ public struct Credentials: Sendable, Equatable {
     ///   - userID: the user. Default: not known.
     ///   - expires: is stored in whole seconds. Nil means the token's `exp` claim if it is a JWT, otherwise
     ///     `AuthConfiguration.defaultLifetime`.
-    ///   - token: visible ASCII. Nil makes basic credentials, for example for an own implementation of
-    ///     `CredentialsProvider`.
+    ///   - token: visible ASCII. Nil makes basic credentials, for example for your own
+    ///     implementation of `CredentialsProvider`.
     public init(
         level: CredentialsLevel = .user, clientID: String, requestedScopes: Set<String>? = nil,
         clientUniqueKey: String? = nil, grantedScopes: Set<String>? = nil, userID: String? = nil,
@@ -120,7 +120,7 @@ public struct CredentialsUpdatedMessage: Sendable, Equatable {
     /// The credentials after the change; basic ones if the credentials were removed.
     public let credentials: Credentials
 
-    /// : Creates a message, for an own implementation of `CredentialsProvider`.
+    /// Creates a message, for your own implementation of `CredentialsProvider`.
     public init(credentials: Credentials) {
         self.credentials = credentials
     }
@@ -130,9 +130,9 @@ public struct CredentialsUpdatedMessage: Sendable, Equatable {
 public struct DeviceAuthorizationResponse: Sendable, Equatable {
     /// The library's identifier for this login. It is not the provider's device code, which is never shown.
     public let deviceCode: String
-    /// : The code that the user enters.
+    /// The code that the user enters.
     public let userCode: String
-    /// : The address that the user opens.
+    /// The address that the user opens.
     public let verificationURI: String
     /// The address that contains the user code; nil if the provider sent none.
     public let verificationURIComplete: String?
@@ -141,7 +141,7 @@ public struct DeviceAuthorizationResponse: Sendable, Equatable {
     /// The shortest time between two polls of the provider.
     public let interval: Duration
 
-    /// : Creates a response, for tests of code that uses the library.
+    /// Creates a response, for tests of code that uses the library.
     public init(
         deviceCode: String, userCode: String, verificationURI: String, verificationURIComplete: String? = nil,
         expiresIn: Duration, interval: Duration

@@ -16,15 +16,15 @@ extension ConnectionPool {
         let key = PoolKey(origin: request.url.origin, pins: request.pins)
         return try await withSlot(for: key, until: deadline) { () throws(TransportError) in
             while true {
-                let lease = try await lease(for: key, until: deadline)
+                let borrowed = try await borrow(for: key, until: deadline)
                 do throws(TransportError) {
                     return try await exchange(
-                        encoded, method: request.method, on: lease.connection, for: key, until: deadline)
+                        encoded, method: request.method, on: borrowed.connection, for: key, until: deadline)
                 } catch {
                     // Retry only when the server cannot have received any of the request (RFC 9110 §9.2.2), and only
                     // after the error of a connection that was closed while it was idle. Each retry consumes an idle
                     // connection, so the loop ends.
-                    guard lease.isReused, error == .connectionLost(requestSent: false) else { throw error }
+                    guard borrowed.isReused, error == .connectionLost(requestSent: false) else { throw error }
                 }
             }
         }

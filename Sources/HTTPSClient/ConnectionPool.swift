@@ -31,7 +31,7 @@ actor ConnectionPool {
     }
 
     /// A connection that an exchange may use, and whether earlier exchanges used it.
-    struct Lease {
+    struct BorrowedConnection {
         let connection: ClientConnection
         let isReused: Bool
     }
@@ -80,14 +80,14 @@ actor ConnectionPool {
     }
 
     /// Returns an idle connection on which the server has sent nothing, or opens a new connection.
-    func lease(for key: PoolKey, until deadline: MonotonicInstant) async throws(TransportError) -> Lease {
+    func borrow(for key: PoolKey, until deadline: MonotonicInstant) async throws(TransportError) -> BorrowedConnection {
         while let idle = slots[key]?.idle.popLast() {
             idleCount -= 1
             loop.cancel(idle.expiry)
             if idle.connection.idleState() == .quiet {
                 counters.connectionsReused += 1
                 idle.connection.beginRequest()
-                return Lease(connection: idle.connection, isReused: true)
+                return BorrowedConnection(connection: idle.connection, isReused: true)
             }
         }
         let connection = try await connect(key, resuming: takeSession(key), until: deadline)
@@ -95,7 +95,7 @@ actor ConnectionPool {
         if connection.isResumed { counters.sessionsResumed += 1 }
         // An HTTP server does not send first; its bytes must not be taken for the response.
         switch connection.idleState() {
-        case .quiet: return Lease(connection: connection, isReused: false)
+        case .quiet: return BorrowedConnection(connection: connection, isReused: false)
         case .receivedData: throw .malformedResponse
         case .closed: throw .connectionLost(requestSent: false)
         }

@@ -220,9 +220,8 @@ package struct CredentialsPolicy: Sendable {
 }
 
 extension HeldCredentials {
-    /// Whether these credentials match the configuration, so that renewing them again would bring no better ones. A
-    /// refresh keeps the scopes and the unique key of the login. If the provider can move sessions, a change of these
-    /// also requires an upgrade.
+    /// Whether a renewal with this configuration could have produced these credentials. A refresh keeps the scopes and the
+    /// unique key of the login. If the provider can move sessions, a change of these also moves the session.
     package func isRenewed(by terms: CredentialsPolicy.Terms) -> Bool {
         obtainedWith == terms.client
             || level == .user && !terms.canUpgrade && obtainedWith == obtainedWith.refreshed(by: terms.client)

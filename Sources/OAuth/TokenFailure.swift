@@ -2,7 +2,7 @@ internal import ExternalText
 
 /// What a response of the token endpoint without a grant means for the request.
 package enum TokenFailure: Sendable, Equatable {
-    /// The provider ended the session: the credentials are removed and the next lower level is served.
+    /// The provider ended the session: the credentials are quarantined and the next lower level is served.
     case endsSession
     /// The provider decided nothing, and the same request may succeed later. It is retried by the schedule.
     case retryable

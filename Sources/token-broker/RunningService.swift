@@ -73,8 +73,8 @@ struct RunningService {
         settings.expiryNotice = configuration.expiryNotice
         settings.eventRetention = configuration.eventRetention
         settings.eventLimit = configuration.eventLimit
-        // At most ten writes a second for each event stream. Subscribers do not notice this delay, because events at
-        // other replicas arrive later anyway.
+        // At most ten writes a second for each event stream. The delay does no harm: an event only announces a change, and
+        // subscribers at other replicas learn of the change even later.
         settings.eventSpan = .milliseconds(100)
         settings.cacheBytes = configuration.cacheBytes
         settings.core.grantMemory = configuration.grantMemory
