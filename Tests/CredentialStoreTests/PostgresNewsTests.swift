@@ -42,7 +42,7 @@ internal import Testing
     @Test(arguments: told)
     func `say what has changed`(changes: [RecordChange], news: [StoreChange]) throws {
         let text = try #require(CommitNotice.text(changes))
-        #expect(CommitNotice.news(text) == .changed(news))
+        #expect(CommitNotice.news(in: text) == .changed(news))
     }
 
     @Test func `are not made for leases that are taken and due marks that move`() {
@@ -61,8 +61,8 @@ internal import Testing
             changes.append(.remove(RecordID(.device, Self.alpha, key: "\(changes.count)"), version: 1))
         }
         #expect(last.utf8.count > 7880)
-        #expect(CommitNotice.news(last) != .unknown)
-        #expect(CommitNotice.news("*") == .unknown)
+        #expect(CommitNotice.news(in: last) != .unknown)
+        #expect(CommitNotice.news(in: "*") == .unknown)
     }
 
     @Test(arguments: [
@@ -71,7 +71,7 @@ internal import Testing
         "l alpha\n", "l alpha\nx", "w  1 credentials alpha k",
     ])
     func `that nobody of this build made may mean anything`(text: String) {
-        #expect(CommitNotice.news(text) == .unknown)
+        #expect(CommitNotice.news(in: text) == .unknown)
     }
 }
 

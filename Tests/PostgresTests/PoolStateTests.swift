@@ -141,20 +141,20 @@ internal import Testing
 
     @Test func `who waits for a connection in use gets another one when the pause after a failure is over`() {
         var state = Self.state()
-        #expect(state.nextLook == nil)
+        #expect(state.nextRetry == nil)
         _ = state.requested(by: 1, at: Self.start)
         _ = state.opened(1, at: Self.start)
         #expect(state.requested(by: 2, at: Self.start) == [.open(connection: 2)])
-        #expect(state.nextLook == nil)
+        #expect(state.nextRetry == nil)
         #expect(state.openingFailed(2, at: Self.at(10)) == [])
-        #expect(state.nextLook == Self.at(110))
-        #expect(state.look(at: Self.at(109)) == [])
-        #expect(state.look(at: Self.at(110)) == [.open(connection: 3)])
-        #expect(state.nextLook == nil)
+        #expect(state.nextRetry == Self.at(110))
+        #expect(state.retryDue(at: Self.at(109)) == [])
+        #expect(state.retryDue(at: Self.at(110)) == [.open(connection: 3)])
+        #expect(state.nextRetry == nil)
         #expect(state.opened(3, at: Self.at(111)) == [.lend(connection: 3, to: 2)])
-        #expect(state.nextLook == nil)
+        #expect(state.nextRetry == nil)
         _ = state.requested(by: 3, at: Self.at(111))
-        #expect(state.nextLook == nil)
+        #expect(state.nextRetry == nil)
     }
 
     @Test(arguments: [(0, 100), (1, 200), (2, 400), (3, 500), (4, 500), (1_000_000, 500)])

@@ -9,7 +9,7 @@ import Testing
         _ settings: [String: String] = [:], environment: [String: String] = [:]
     ) throws -> LinkProtection {
         var settings = settings
-        return try LinkProtection(&settings, environment: environment)
+        return try LinkProtection(takenFrom: &settings, environment: environment)
     }
 
     private static func target(_ host: String, address: String = "") -> PostgresConfiguration.Target {
