@@ -67,8 +67,11 @@ final class Suspension<Answer: Sendable>: Sendable {
         loop.checkIsolated()
         let before = state.withLock { state -> State? in
             if state.outcome != nil { return nil }
-            defer { state = State(outcome: outcome) }
-            return state
+            let before = state
+            state.outcome = outcome
+            unsafe state.continuation = nil
+            state.deadline = nil
+            return before
         }
         guard let before else { return false }
         if let deadline = before.deadline { loop.cancel(deadline) }

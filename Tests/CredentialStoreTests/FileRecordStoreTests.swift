@@ -45,7 +45,9 @@ internal import Testing
         }
     }
 
-    private func damage(_ name: String, _ flaw: FileFlaw) -> FileStoreError { .damaged(path, name, flaw) }
+    private func damage(_ name: String, _ flaw: FileFlaw) -> FileStoreError {
+        .damaged("\(path)/\(name) is damaged: \(flaw.text)")
+    }
 
     private func isDamage(_ error: FileStoreError?, of name: String) -> Bool {
         if case .damaged(let text) = error { text.hasPrefix("\(path)/\(name) is damaged: ") } else { false }
