@@ -24,8 +24,8 @@ protocol CommitBasis {
     func members(of tenant: TenantName) throws(StoreError) -> [RecordID: [UInt8]?]
 }
 
-/// The effects of the changes of a commit, computed without changing the store. The store then carries the outcomes out, in
-/// any order.
+/// The effects of the changes of a commit, computed without changing the store. The store then carries the outcomes
+/// out, in any order.
 struct CommitPlan {
     /// The records that the commit writes; nil for each record that it removes.
     private(set) var outcomes: [RecordID: StoredRecord?] = [:]

@@ -2,8 +2,8 @@ internal import Cryptography
 internal import OAuth
 internal import Synchronization
 
-/// A cache of the keys that were derived from the keys of the keyring, because deriving a key takes longer than sealing a
-/// record with it.
+/// A cache of the keys that were derived from the keys of the keyring, because deriving a key takes longer than sealing
+/// a record with it.
 ///
 /// Bounded for any number of tenants. May be used from any task.
 final class DataKeys: Sendable {

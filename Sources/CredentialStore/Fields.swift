@@ -40,8 +40,8 @@ struct FieldWriter {
     }
 }
 
-/// Reads the fields that `FieldWriter` wrote. Each method returns nil when the octets end too soon or have no form that a
-/// writer makes.
+/// Reads the fields that `FieldWriter` wrote. Each method returns nil when the octets end too soon or have no form that
+/// a writer makes.
 struct FieldReader {
     private var rest: ArraySlice<UInt8>
 

@@ -2,8 +2,8 @@
 package enum KeyringError: Error, Equatable, Sendable, CustomStringConvertible {
     /// The list has no entry.
     case empty
-    /// The entry is not `id:key` with an id of `[A-Za-z0-9_-]{1,32}`. The message does not quote the entry, which may be a
-    /// key.
+    /// The entry is not `id:key` with an id of `[A-Za-z0-9_-]{1,32}`. The message does not quote the entry, which may
+    /// be a key.
     case malformedEntry(position: Int)
     /// An earlier entry has the same id.
     case duplicateID(position: Int, id: String)

@@ -7,8 +7,8 @@ package struct Lease: Sendable, Equatable {
     package var holder: String
     /// The remaining time by the store's clock when the record was read; zero or less for an expired lease.
     package var remaining: Duration
-    /// Whether the holder gave the lease up, in contrast to a holder that died. A holder that gives up does not know the
-    /// outcome of its work, unless `isSettled`.
+    /// Whether the holder gave the lease up, in contrast to a holder that died. A holder that gives up does not know
+    /// the outcome of its work, unless `isSettled`.
     package var wasGivenUp: Bool
     /// How long ago, by the store's clock, a holder's work may have consumed the record's content for the first time (a
     /// refresh token, for example); nil when that did not happen or is unknown.
@@ -36,8 +36,8 @@ package struct Lease: Sendable, Equatable {
     package var hasRunOut: Bool { remaining <= .zero || wasGivenUp }
 }
 
-/// A failure that a holder shares with the other replicas through the record's row, so that they do not repeat the work at
-/// once.
+/// A failure that a holder shares with the other replicas through the record's row, so that they do not repeat the work
+/// at once.
 package struct LeaseFailure: Sendable, Equatable {
     /// 1 to 100 octets of ASCII, which the store does not interpret.
     package var code: String
@@ -62,15 +62,16 @@ package struct LeaseClaim: Sendable, Equatable {
     package var overdue: Duration
     /// How long the lease lasts from the commit on.
     package var duration: Duration
-    /// Whether the work under the lease may consume the record's content. The store notes the time of the first such claim.
+    /// Whether the work under the lease may consume the record's content. The store notes the time of the first such
+    /// claim.
     package var marksUse: Bool
-    /// Whether the content was not consumed under the holder's lease so far. With `marksUse`, the time of this claim replaces
-    /// an earlier time.
+    /// Whether the content was not consumed under the holder's lease so far. With `marksUse`, the time of this claim
+    /// replaces an earlier time.
     package var restartsUse: Bool
     /// See `Lease.isOpen`.
     package var isOpen: Bool
-    /// The latest time of the commit by the store's clock, because a claim must not take effect after its sender has stopped
-    /// waiting; nil for no limit. A store whose commits are complete before their call returns ignores it.
+    /// The latest time of the commit by the store's clock, because a claim must not take effect after its sender has
+    /// stopped waiting; nil for no limit. A store whose commits are complete before their call returns ignores it.
     package var notAfter: Timestamp?
 
     package init(
@@ -98,7 +99,8 @@ package struct LeaseRelease: Sendable, Equatable {
         /// The holder does not know the outcome of its work. The lease is kept as given up.
         /// - Parameter recovery: after how long `lapsed` lists the lease; nil for never.
         case unknown(recovery: Duration?)
-        /// The previous holder may still store the outcome of its work. The lease expires now, as if this holder had died.
+        /// The previous holder may still store the outcome of its work. The lease expires now, as if this holder had
+        /// died.
         case open
     }
 

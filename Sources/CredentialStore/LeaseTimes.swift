@@ -1,8 +1,8 @@
 internal import OAuth
 internal import Reactor
 
-/// The times of the leases that this process has granted, by its own clock. A store with one writer needs no others: the
-/// lease that an earlier process granted has expired, because its holder died with that process.
+/// The times of the leases that this process has granted, by its own clock. A store with one writer needs no others:
+/// the lease that an earlier process granted has expired, because its holder died with that process.
 struct LeaseTimes {
     private struct Entry {
         /// Kept here because a store may keep only some members of the lease.
@@ -35,16 +35,16 @@ struct LeaseTimes {
         return record
     }
 
-    /// The time from which a replica should take the lease over; nil when that time has not come or there is none. The far
-    /// past for a lease of an earlier process that did not give it up.
+    /// The time from which a replica should take the lease over; nil when that time has not come or there is none. The
+    /// far past for a lease of an earlier process that did not give it up.
     func lapse(_ id: RecordID, wasGivenUp: Bool) -> MonotonicInstant? {
         guard let entry = entries[id] else { return wasGivenUp ? nil : MonotonicInstant(nanoseconds: .min) }
         return entry.recovery.flatMap { $0 <= now() ? $0 : nil }
     }
 
     /// To be called when a commit has written or removed the record.
-    /// - Parameter recovery: nil for a commit that gave no lease up; else after how long a replica should take the lease
-    ///   over, with nil for never.
+    /// - Parameter recovery: nil for a commit that gave no lease up; else after how long a replica should take the
+    ///   lease over, with nil for never.
     mutating func note(_ id: RecordID, _ record: StoredRecord?, recovery: Duration?? = nil) {
         guard let lease = record?.lease else {
             entries[id] = nil

@@ -38,7 +38,9 @@ package struct PlacedEntry<Content: Sendable & Equatable>: Sendable, Equatable {
         self.entry = entry
     }
 
-    package subscript<Value>(dynamicMember member: KeyPath<LogEntry<Content>, Value>) -> Value { entry[keyPath: member] }
+    package subscript<Value>(dynamicMember member: KeyPath<LogEntry<Content>, Value>) -> Value {
+        entry[keyPath: member]
+    }
 }
 
 /// An entry as it is written. Its content is sealed, so the store cannot read it.
@@ -50,8 +52,8 @@ package typealias OpenLogEntry = LogEntry<SecretBytes>
 /// A sealed entry as it was read from the log.
 package typealias PlacedLogEntry = PlacedEntry<[UInt8]>
 
-/// An entry as the vault reads it from the log. The content is nil when it does not open: it was altered or moved, or its
-/// key is not configured. Retrying cannot help; an operator must look.
+/// An entry as the vault reads it from the log. The content is nil when it does not open: it was altered or moved, or
+/// its key is not configured. Retrying cannot help; an operator must look.
 package typealias VaultLogEntry = PlacedEntry<SecretBytes?>
 
 extension LogEntry where Content == [UInt8] {

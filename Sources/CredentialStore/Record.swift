@@ -11,12 +11,12 @@ package struct Record<Content: Sendable & Equatable>: Sendable, Equatable {
     package var lookup: [UInt8]?
     /// When the record may be removed; nil for never.
     package var expires: Timestamp?
-    /// When work on the record is due; nil when none is. The store does nothing at that time. `settleDue` changes the mark
-    /// without a new version, so no seal depends on it.
+    /// When work on the record is due; nil when none is. The store does nothing at that time. `settleDue` changes the
+    /// mark without a new version, so no seal depends on it.
     package var due: Timestamp?
-    /// The lease of the holder that works on the record, or that did and could not store the outcome; nil for no lease. No
-    /// seal depends on it. Only `claim` and `release` change it: the lease of a record that is inserted or replaced is
-    /// ignored.
+    /// The lease of the holder that works on the record, or that did and could not store the outcome; nil for no lease.
+    /// No seal depends on it. Only `claim` and `release` change it: the lease of a record that is inserted or replaced
+    /// is ignored.
     package var lease: Lease?
 
     package init(

@@ -5,7 +5,8 @@ package import OAuth
 package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// The configuration of a tenant; the key is empty.
     case tenant
-    /// An API key of a caller. The record's key is the identifier of the API key, the look-up digest that of its secret.
+    /// An API key of a caller. The record's key is the identifier of the API key, the look-up digest that of its
+    /// secret.
     case apiKey = "api-key"
     /// The credentials of a user, or the tombstone that a logout left; the key is the storage key.
     case credentials
@@ -14,19 +15,21 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case keyCheck = "key-check"
     /// A pending login, later its outcome; the key is the login's identifier, the look-up digest that of its `state`.
     case login
-    /// A pending device login, later its outcome; the key is the login's identifier, the look-up digest that of its handle.
+    /// A pending device login, later its outcome; the key is the login's identifier, the look-up digest that of its
+    /// handle.
     case device
     /// Credentials that a provider ended, kept until they expire; the key is the storage key.
     case quarantine
-    /// The last error of renewals; the key is the storage key, or empty for an error that affects all users of a tenant.
+    /// The last error of renewals; the key is the storage key, or empty for an error that affects all users of a
+    /// tenant.
     case trouble
-    /// Credentials that a provider granted and that are not in the shared store yet. In the journal of a process only; the
-    /// key is the storage key.
+    /// Credentials that a provider granted and that are not in the shared store yet. In the journal of a process only;
+    /// the key is the storage key.
     case unpublished
     /// The identity of a journal. Under the tenant `.broker`; the key is empty.
     case process
-    /// Credentials that this process stored recently, for a shared store that loses its last commits. In the journal of a
-    /// process only; the key is the storage key.
+    /// Credentials that this process stored recently, for a shared store that loses its last commits. In the journal of
+    /// a process only; the key is the storage key.
     case granted
     /// The history of commits that the shared store showed last; see `StoreLineage`. Under the tenant `.broker`.
     case lineage

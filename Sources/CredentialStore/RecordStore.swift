@@ -4,25 +4,26 @@ package enum StoreError: Error, Equatable, Sendable {
     /// A record does not have the version or the state that a change names, or a look-up digest is taken. Nothing was
     /// changed. The caller must read again and decide again.
     case conflict
-    /// The store did not answer in time, refused, or cannot write now. Retrying later may help. `commit` throws this only
-    /// after it has tried to find out whether its changes arrived; they may have arrived all the same.
+    /// The store did not answer in time, refused, or cannot write now. Retrying later may help. `commit` throws this
+    /// only after it has tried to find out whether its changes arrived; they may have arrived all the same.
     case unavailable
-    /// Records cannot be opened with the configured keys, or the store's own files or tables are damaged. Retrying cannot
-    /// help; an operator must look. The text says where to look and contains no secret.
+    /// Records cannot be opened with the configured keys, or the store's own files or tables are damaged. Retrying
+    /// cannot help; an operator must look. The text says where to look and contains no secret.
     case damaged(String)
 }
 
 /// Sealed, versioned records, and a log of events that is written in the same commits. The memory, file and PostgreSQL
 /// stores implement it.
 ///
-/// The log has one order for all readers. A reader that has read up to a sequence never sees a new entry at or before that
-/// sequence. The entries of a commit that was complete before another commit began stand before the other one's.
+/// The log has one order for all readers. A reader that has read up to a sequence never sees a new entry at or before
+/// that sequence. The entries of a commit that was complete before another commit began stand before the other one's.
 ///
-/// Implementations may be used from any task and by many tasks at once. None of them reads the sealed content or the wall
-/// clock; leases are measured by the store's own clock. Every write is durable before its call returns, except in memory.
+/// Implementations may be used from any task and by many tasks at once. None of them reads the sealed content or the
+/// wall clock; leases are measured by the store's own clock. Every write is durable before its call returns, except in
+/// memory.
 package protocol RecordStore: Sendable {
-    /// How long a read value may be used before it must be revalidated. Nil when this process is the store's only writer,
-    /// and so knows of every change.
+    /// How long a read value may be used before it must be revalidated. Nil when this process is the store's only
+    /// writer, and so knows of every change.
     var revalidateAfter: Duration? { get }
 
     /// The record, or nil.
@@ -31,8 +32,8 @@ package protocol RecordStore: Sendable {
     /// The record of the kind with this look-up digest, or nil.
     func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord?
 
-    /// The versions of the records, in their order; nil for a record that does not exist. Reads nothing else, because it is
-    /// meant for many records of which few have changed.
+    /// The versions of the records, in their order; nil for a record that does not exist. Reads nothing else, because
+    /// it is meant for many records of which few have changed.
     ///
     /// Each version was current at some time after the call began, not necessarily at the same time as the others.
     /// - Parameter ids: of any kinds, 0 to 10,000; the same one may occur more than once.
@@ -64,12 +65,12 @@ package protocol RecordStore: Sendable {
     func countDue(_ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int) async throws(StoreError)
         -> Int
 
-    /// Up to `limit` entries of the log, in its order, those after `sequence` (exclusive) only. Includes every entry whose
-    /// commit was complete before the call.
+    /// Up to `limit` entries of the log, in its order, those after `sequence` (exclusive) only. Includes every entry
+    /// whose commit was complete before the call.
     ///
     /// When fewer than `limit` are returned, the reader has seen everything up to the bounds that `logBounds` returned
-    /// before this call. A reader of one tenant can continue from those bounds, and so does not scan the entries of other
-    /// tenants again.
+    /// before this call. A reader of one tenant can continue from those bounds, and so does not scan the entries of
+    /// other tenants again.
     /// - Parameter tenant: nil for the entries of all tenants.
     func entries(
         after sequence: Int64, tenant: TenantName?, limit: Int
@@ -83,8 +84,8 @@ package protocol RecordStore: Sendable {
     /// removed. The removal of a tenant's entries moves no bound.
     func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int
 
-    /// Reports every commit of other replicas to `hear`, and whether the reports are complete, until the store is closed.
-    /// To be called at most once. `hear` is called in order and must not block.
+    /// Reports every commit of other replicas to `hear`, and whether the reports are complete, until the store is
+    /// closed. To be called at most once. `hear` is called in order and must not block.
     ///
     /// A store whose only writer is this process reports nothing.
     ///
@@ -94,8 +95,8 @@ package protocol RecordStore: Sendable {
     /// The time of day by the clock that all replicas share; nil when this process is the only user of the store.
     func clock() async throws(StoreError) -> Timestamp?
 
-    /// The history of commits that the store shows now; nil when the store does not tell. When it differs from the known
-    /// one, watchers are told before this returns.
+    /// The history of commits that the store shows now; nil when the store does not tell. When it differs from the
+    /// known one, watchers are told before this returns.
     func lineage() async throws(StoreError) -> StoreLineage?
 
     /// Checks that the store can be reached and written to, and that this build knows its schema.

@@ -13,14 +13,14 @@ package enum SealError: Error, Equatable, Sendable {
 
 /// Seals the contents of records and log entries.
 ///
-/// The associated data of a record's seal are all its members except the due mark and the lease. So a row that was edited,
-/// moved to another tenant, key or kind, or copied to another version does not open. The associated data of an entry are
-/// all its members and a label, so that an entry does not open as a record. The sequence of an entry is not among them,
-/// because the store assigns it later.
+/// The associated data of a record's seal are all its members except the due mark and the lease. So a row that was
+/// edited, moved to another tenant, key or kind, or copied to another version does not open. The associated data of an
+/// entry are all its members and a label, so that an entry does not open as a record. The sequence of an entry is not
+/// among them, because the store assigns it later.
 ///
 /// The envelope is format (1) ‖ key identity (4) ‖ nonce (12) ‖ ciphertext ‖ tag (16). Each tenant and kind has its own
-/// AES-256-GCM key: HKDF-SHA-256 of the keyring's key, with the tenant as salt and the kind as info. That keeps each key far
-/// below the 2³² random nonces that NIST SP 800-38D §8.3 allows per key.
+/// AES-256-GCM key: HKDF-SHA-256 of the keyring's key, with the tenant as salt and the kind as info. That keeps each
+/// key far below the 2³² random nonces that NIST SP 800-38D §8.3 allows per key.
 package struct Sealer: Sendable {
     private static let format: UInt8 = 1
     private static let headCount = 1 + KeyIdentity.count + AES256GCM.nonceCount
@@ -42,7 +42,8 @@ package struct Sealer: Sendable {
         record.with(content: try open(record.sealed, as: Self.subject(of: record)))
     }
 
-    /// Seals the entry under the keyring's first key. The nonce is random, so no two entries have the same sealed octets.
+    /// Seals the entry under the keyring's first key. The nonce is random, so no two entries have the same sealed
+    /// octets.
     /// - Throws: `.randomnessUnavailable` (retrying later may help); `.invalidLength` for content of 2 GiB.
     package func seal(_ entry: OpenLogEntry) throws(CryptographyError) -> StoredLogEntry {
         entry.with(content: try seal(entry.content, as: Self.subject(of: entry)))

@@ -1,7 +1,7 @@
 /// The history of commits that a shared store shows, and the position in it.
 ///
-/// A database that fails over to a standby begins a new timeline. A database that is restored from a copy of its files may
-/// continue the same timeline from an earlier position.
+/// A database that fails over to a standby begins a new timeline. A database that is restored from a copy of its files
+/// may continue the same timeline from an earlier position.
 package struct StoreLineage: Sendable, Equatable {
     /// The identifier that the database cluster got when it was created.
     package let system: Int64

@@ -12,8 +12,8 @@ package enum StoreNews: Sendable, Equatable {
     case changed([StoreChange])
     /// A commit was too large for a notification: anything may have changed.
     case unknown
-    /// The store may have lost commits that this process has seen. Later reports are about the content that it has now; see
-    /// `StoreLineage`.
+    /// The store may have lost commits that this process has seen. Later reports are about the content that it has now;
+    /// see `StoreLineage`.
     case wentBack
 }
 

@@ -7,8 +7,8 @@ package struct RecordMark: Sendable, Equatable {
 }
 
 extension Vault {
-    /// Up to `limit` records that have a due mark, with any time, the earliest first. None is opened, so that a record which
-    /// does not open any more hides no other.
+    /// Up to `limit` records that have a due mark, with any time, the earliest first. None is opened, so that a record
+    /// which does not open any more hides no other.
     package func marked(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [RecordMark] {
         try await store.due(kind, before: .latest, limit: limit).map { RecordMark(id: $0.id, version: $0.version) }
     }

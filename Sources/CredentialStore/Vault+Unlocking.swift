@@ -1,16 +1,16 @@
 internal import Cryptography
 internal import OAuth
 
-// The store has a check record for each key that ever sealed a record in it. Only that key opens the check record, whose
-// own key is `<key id>.<key identity>` in clear, so that the operator can be told which key is missing.
+// The store has a check record for each key that ever sealed a record in it. Only that key opens the check record,
+// whose own key is `<key id>.<key identity>` in clear, so that the operator can be told which key is missing.
 extension Vault {
     private static let checkContent = SecretBytes(utf8: "token-broker key check")
 
-    /// Checks that the keyring has every key under which records in the store may be sealed, then writes a check record for
-    /// its first key. Overwrites nothing.
+    /// Checks that the keyring has every key under which records in the store may be sealed, then writes a check record
+    /// for its first key. Overwrites nothing.
     ///
-    /// To be called before any other use: so a wrong key is found before a caller's request fails because of it, and before
-    /// a record is sealed that the other replicas cannot open.
+    /// To be called before any other use: so a wrong key is found before a caller's request fails because of it, and
+    /// before a record is sealed that the other replicas cannot open.
     package func unlock() async throws(VaultError) {
         let own = Self.checkID(keyring.primary)
         var isNoted = false

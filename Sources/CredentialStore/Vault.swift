@@ -3,8 +3,8 @@ package import OAuth
 
 /// A record store whose contents are sealed and opened with a keyring.
 ///
-/// May be used from any task and by many tasks at once. A record that does not open is reported as `StoreError.damaged`,
-/// with the record's identity in the text.
+/// May be used from any task and by many tasks at once. A record that does not open is reported as
+/// `StoreError.damaged`, with the record's identity in the text.
 package final class Vault: Sendable {
     let store: any RecordStore
     let keyring: Keyring
@@ -65,8 +65,8 @@ package final class Vault: Sendable {
         return records
     }
 
-    /// Like `list`, without opening the records. A caller that opens them one by one, by `open`, can skip those that do not
-    /// open.
+    /// Like `list`, without opening the records. A caller that opens them one by one, by `open`, can skip those that do
+    /// not open.
     package func listSealed(
         _ kind: RecordKind, tenant: TenantName, after: RecordID? = nil, limit: Int
     ) async throws(StoreError) -> [StoredRecord] {
@@ -78,9 +78,9 @@ package final class Vault: Sendable {
 
     /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
     ///
-    /// After `.unavailable` it is unknown whether the changes were made. The caller can commit them again: if they were made,
-    /// the second commit is a conflict, and reading the records shows which commit took place. A commit of entries alone is
-    /// never a conflict: a second one may add them to the log twice.
+    /// After `.unavailable` it is unknown whether the changes were made. The caller can commit them again: if they were
+    /// made, the second commit is a conflict, and reading the records shows which commit took place. A commit of
+    /// entries alone is never a conflict: a second one may add them to the log twice.
     package func commit(_ changes: [VaultChange]) async throws(StoreError) {
         let sealed = try changes.map { change throws(StoreError) in
             try change.map { record throws(StoreError) in
@@ -149,12 +149,12 @@ package final class Vault: Sendable {
         try await store.entries(after: sequence, tenant: tenant, limit: limit).map(open)
     }
 
-    /// The next page of the log behind `sequence` for a reader of one tenant: the entries found, the last sequence that was
-    /// read, and whether there may be more.
+    /// The next page of the log behind `sequence` for a reader of one tenant: the entries found, the last sequence that
+    /// was read, and whether there may be more.
     ///
-    /// A store with one writer has no index by tenant and runs one call at a time. To fill a page with entries of a quiet
-    /// tenant it would read the whole log, while every commit waits. So it is asked for the entries of all tenants, a page at
-    /// a time, and the entries of the others are dropped here.
+    /// A store with one writer has no index by tenant and runs one call at a time. To fill a page with entries of a
+    /// quiet tenant it would read the whole log, while every commit waits. So it is asked for the entries of all
+    /// tenants, a page at a time, and the entries of the others are dropped here.
     /// - Parameter tenant: nil for the entries of all tenants.
     package func page(
         after sequence: Int64, tenant: TenantName?, limit: Int
@@ -223,8 +223,8 @@ package final class Vault: Sendable {
 }
 
 extension Vault {
-    /// The version of the record, or nil when there is none. The record is not opened, so that one which does not open any
-    /// more can be replaced or removed.
+    /// The version of the record, or nil when there is none. The record is not opened, so that one which does not open
+    /// any more can be replaced or removed.
     package func version(of id: RecordID) async throws(StoreError) -> Int64? {
         try await store.read(id)?.version
     }

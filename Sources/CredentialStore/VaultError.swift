@@ -1,7 +1,7 @@
 /// Why the vault cannot be unlocked.
 package enum VaultError: Error, Equatable, Sendable, CustomStringConvertible {
-    /// Records in the store were sealed under this key, and the keyring has no key with its id. The operator must add the
-    /// key.
+    /// Records in the store were sealed under this key, and the keyring has no key with its id. The operator must add
+    /// the key.
     case missingKey(id: String)
     /// Records in the store were sealed under a key with this id, and the keyring has a different key under the id. The
     /// operator must correct the keyring.

@@ -1,7 +1,7 @@
 internal import COpenSSL
 
-/// AES-256 in Galois/Counter Mode (NIST SP 800-38D): encrypts the content, and detects any change of the content or of the
-/// associated data.
+/// AES-256 in Galois/Counter Mode (NIST SP 800-38D): encrypts the content, and detects any change of the content or of
+/// the associated data.
 ///
 /// A nonce must never be used twice with one key: the difference of the two contents and the authentication key would
 /// leak. NIST SP 800-38D §8.3 allows 2³² random nonces per key.
@@ -40,8 +40,8 @@ package enum AES256GCM {
         var operation = Operation()
         try operation.begin(key: key, nonce: nonce, sealing: false)
         try operation.authenticate(associatedData.span)
-        // GCM decrypts before it can check the tag. When the tag is wrong, the buffer is overwritten and freed as the error
-        // is thrown, so that no caller sees unauthenticated content.
+        // GCM decrypts before it can check the tag. When the tag is wrong, the buffer is overwritten and freed as the
+        // error is thrown, so that no caller sees unauthenticated content.
         return unsafe try SecretBytes(count: count) { output throws(CryptographyError) in
             unsafe try operation.process(sealed.span.extracting(first: count), into: output)
             try operation.finishOpening(tag: sealed.span.extracting(last: tagCount))
@@ -151,8 +151,8 @@ package enum AES256GCM {
         }
     }
 
-    /// Fetches the algorithm from OpenSSL, which takes about a millisecond, once in a process. Otherwise the first sealing
-    /// or opening pays for it. May be called from any thread.
+    /// Fetches the algorithm from OpenSSL, which takes about a millisecond, once in a process. Otherwise the first
+    /// sealing or opening pays for it. May be called from any thread.
     package static func prepare() { _ = unsafe algorithm }
 
     // `nonisolated(unsafe)`: the object is constant, OpenSSL permits its use by many threads at once, and it is never

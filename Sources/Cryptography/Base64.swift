@@ -26,7 +26,8 @@ package enum Base64 {
         guard Int(written) == bytes.count else { return nil }
         // libcrypto decodes padding to zero octets.
         bytes.removeLast(text.suffix(2).count { $0 == UInt8(ascii: "=") })
-        // libcrypto takes white space and leftover bits. With either, one value would have many spellings (RFC 4648 §3.5).
+        // libcrypto takes white space and leftover bits. With either, one value would have many spellings (RFC 4648
+        // §3.5).
         return characters(of: bytes) == text ? bytes : nil
     }
 

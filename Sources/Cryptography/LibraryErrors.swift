@@ -3,8 +3,8 @@ internal import COpenSSL
 /// Runs `body` with an empty OpenSSL error queue, and empties the queue again.
 ///
 /// OpenSSL keeps one queue per thread. A later call on the same thread, on a TLS connection for example, would take a
-/// leftover entry for its own failure. The texts of the entries can quote a peer and are not passed on; a caller that needs
-/// an error code reads it inside `body`.
+/// leftover entry for its own failure. The texts of the entries can quote a peer and are not passed on; a caller that
+/// needs an error code reads it inside `body`.
 package func withCleanErrorQueue<R, E: Error>(_ body: () throws(E) -> R) throws(E) -> R {
     clearErrors()
     defer { clearErrors() }

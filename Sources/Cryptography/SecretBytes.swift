@@ -2,8 +2,8 @@ internal import COpenSSL
 
 /// Bytes that must not be shown: a key, a token, a client secret.
 ///
-/// Copies and slices share one buffer, which is overwritten when the last of them is released. Printing a value does not
-/// show its content; code that reads the content calls a member whose name contains `revealed`.
+/// Copies and slices share one buffer, which is overwritten when the last of them is released. Printing a value does
+/// not show its content; code that reads the content calls a member whose name contains `revealed`.
 @safe @usableFromInline package struct SecretBytes: Sendable {
     @safe @usableFromInline final class Storage: Sendable {
         // `nonisolated(unsafe)`: the buffer is not written to after `init`, so any number of threads may read it.

@@ -2,7 +2,8 @@ internal import COpenSSL
 
 /// Unpredictable bytes from OpenSSL's generator (NIST SP 800-90A, seeded by getrandom(2)).
 package enum SecureRandom {
-    /// - Throws: `.randomnessUnavailable`. There is no second source, because the use of a weaker one would go unnoticed.
+    /// - Throws: `.randomnessUnavailable`. There is no second source, because the use of a weaker one would go
+    ///   unnoticed.
     package static func bytes(_ count: Int) throws(CryptographyError) -> [UInt8] {
         guard count >= 0, let length = CInt(exactly: count) else { throw .invalidLength }
         var bytes = [UInt8](repeating: 0, count: count)

@@ -4,11 +4,11 @@ internal import Reactor
 /// A proxy between libpq and a server on a connection without TLS, until the server has accepted the user. It blocks
 /// every authentication request whose answer would reveal the password.
 ///
-/// libpq answers such requests by itself, and has no setting against it before version 16 (`require_auth`). So, once TCP
-/// is connected, libpq's socket is replaced by one end of a socket pair. The relay reads the server's messages one by one,
-/// each to its end, and passes on only those that ask for SCRAM, for Kerberos, or for no authentication; libpq never has
-/// more than one message to read. When the server has accepted the user, libpq gets its socket back. By then every byte
-/// that was read has been passed on.
+/// libpq answers such requests by itself, and has no setting against it before version 16 (`require_auth`). So, once
+/// TCP is connected, libpq's socket is replaced by one end of a socket pair. The relay reads the server's messages one
+/// by one, each to its end, and passes on only those that ask for SCRAM, for Kerberos, or for no authentication; libpq
+/// never has more than one message to read. When the server has accepted the user, libpq gets its socket back. By then
+/// every byte that was read has been passed on.
 ///
 /// Source: PostgreSQL, "Message Flow", "Start-up", and "Message Formats".
 final class AuthenticationRelay {
@@ -41,8 +41,8 @@ final class AuthenticationRelay {
     /// libpq accepts error messages of at most 30000 bytes; all other messages are shorter.
     private static let longestMessage = 32_768
 
-    /// AuthenticationOk (0), and the requests whose answers do not reveal the password: GSS (7, 8), and the steps of SASL
-    /// (10 to 12), of which libpq speaks SCRAM. Not among them: 3 (password in clear), 5 (MD5).
+    /// AuthenticationOk (0), and the requests whose answers do not reveal the password: GSS (7, 8), and the steps of
+    /// SASL (10 to 12), of which libpq speaks SCRAM. Not among them: 3 (password in clear), 5 (MD5).
     private static let harmlessRequests: Set<UInt32> = [0, 7, 8, 10, 11, 12]
 
     /// Takes over the connection of `socket`, which must be connected and have sent nothing. `socket` then leads to the

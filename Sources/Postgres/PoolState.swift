@@ -66,8 +66,8 @@ struct PoolState {
 
     private var lentCount: Int { connections.count - idle.count }
 
-    /// Whether the last attempt failed and there is no connection. Then one attempt at a time finds out, for one waiter,
-    /// whether the server is back; other waiters are refused at once, so that they do not wait for a timeout.
+    /// Whether the last attempt failed and there is no connection. Then one attempt at a time finds out, for one
+    /// waiter, whether the server is back; other waiters are refused at once, so that they do not wait for a timeout.
     private var isUnreachable: Bool { failures > 0 && connections.isEmpty }
 
     mutating func requested(by waiter: Int, at now: MonotonicInstant) -> [Action] {
@@ -129,8 +129,8 @@ struct PoolState {
         return [.discard(connection: connection)] + settle(at: now)
     }
 
-    /// When `retryDue` is to be called, unless another event comes first; nil for never. Waiters for the connections that
-    /// exist get a further connection as soon as the pause after a failure is over.
+    /// When `retryDue` is to be called, unless another event comes first; nil for never. Waiters for the connections
+    /// that exist get a further connection as soon as the pause after a failure is over.
     var nextRetry: MonotonicInstant? {
         let mayOpen = opening.isEmpty && connections.count < limits.connections
         return !waiting.isEmpty && failures > 0 && mayOpen && !isClosing ? retryAt : nil

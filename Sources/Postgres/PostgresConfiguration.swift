@@ -14,16 +14,16 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     /// together. The connection string's `connect_timeout` if that is positive, else 5 s.
     package var connectTimeout: Duration = .seconds(5)
 
-    /// The server's time limit for one statement, and for an idle transaction: an abandoned transaction must not hold its
-    /// locks until TCP notices the lost connection. Default 5 s. Sent as a session setting when connecting, except behind a
-    /// pooler: there the role needs `statement_timeout` and `idle_in_transaction_session_timeout`.
+    /// The server's time limit for one statement, and for an idle transaction: an abandoned transaction must not hold
+    /// its locks until TCP notices the lost connection. Default 5 s. Sent as a session setting when connecting, except
+    /// behind a pooler: there the role needs `statement_timeout` and `idle_in_transaction_session_timeout`.
     package var statementTimeout: Duration = .seconds(5)
 
     /// How many connections a pool opens at most. Default 4.
     package var maximumConnections = 4
 
-    /// How many borrowers may wait for a connection of a pool; a further one is refused at once. Reads that share a pipeline
-    /// count as one. Default 256.
+    /// How many borrowers may wait for a connection of a pool; a further one is refused at once. Reads that share a
+    /// pipeline count as one. Default 256.
     package var maximumWaiters = 256
 
     /// How many reads share a pipeline at most. With 1 each read takes a round trip. At least 1. Default 32.
@@ -32,12 +32,13 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     /// How long a caller waits for a connection of a pool. Default 2 s.
     package var waitTimeout: Duration = .seconds(2)
 
-    /// The age at which a connection that returns to the pool is replaced, so that changes of names, certificates and roles
-    /// take effect; nil for no limit. Default 1 h.
+    /// The age at which a connection that returns to the pool is replaced, so that changes of names, certificates and
+    /// roles take effect; nil for no limit. Default 1 h.
     package var maximumLifetime: Duration? = .seconds(3600)
 
-    /// Whether connections lead to a pooler in transaction mode (PgBouncer). Then no statement is prepared under a name and
-    /// no session setting is sent, because each transaction may run in another session of the server. Default false.
+    /// Whether connections lead to a pooler in transaction mode (PgBouncer). Then no statement is prepared under a name
+    /// and no session setting is sent, because each transaction may run in another session of the server. Default
+    /// false.
     package var usesPooler = false
 
     /// The `host`, `hostaddr` and `port` of one server.
@@ -55,8 +56,8 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
                 && SocketAddress(numericHost: host, port: 0) == nil
         }
 
-        /// Whether the connection stays on this host: a Unix-domain socket, a loopback address, or `localhost`, of which
-        /// only loopback addresses are used.
+        /// Whether the connection stays on this host: a Unix-domain socket, a loopback address, or `localhost`, of
+        /// which only loopback addresses are used.
         var isLocal: Bool {
             if let address = SocketAddress(numericHost: address.isEmpty ? host : address, port: 0) {
                 return address.ip.isLoopback
@@ -73,16 +74,16 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     /// Whether the connection string has no `target_session_attrs`.
     private let wantsAnySession: Bool
 
-    /// Reads a connection URI (`postgresql://user@host/database?sslmode=verify-full`) or libpq's keywords. Settings that
-    /// the string omits come from libpq's environment variables and defaults, as in every program that uses libpq.
+    /// Reads a connection URI (`postgresql://user@host/database?sslmode=verify-full`) or libpq's keywords. Settings
+    /// that the string omits come from libpq's environment variables and defaults, as in every program that uses libpq.
     ///
     /// `LinkProtection` describes the effect of `sslmode` and the settings around it.
     ///
     /// Settings that this module adds unless they are given: `application_name` token-broker; `target_session_attrs`
     /// read-write for several hosts, and primary for a single host that is no pooler, because a standby may be behind;
-    /// `gssencmode` disable, because Kerberos would block the event loop; `keepalives_idle` 10, `keepalives_interval` 5,
-    /// `keepalives_count` 3 (seconds) and `tcp_user_timeout` 10000 (milliseconds), so that a connection whose peer has
-    /// disappeared is noticed. `client_encoding` is always UTF8.
+    /// `gssencmode` disable, because Kerberos would block the event loop; `keepalives_idle` 10, `keepalives_interval`
+    /// 5, `keepalives_count` 3 (seconds) and `tcp_user_timeout` 10000 (milliseconds), so that a connection whose peer
+    /// has disappeared is noticed. `client_encoding` is always UTF8.
     /// - Throws: `.misconfigured`. The text never quotes the string, which may hold a password.
     package init(_ connectionString: String) throws(PostgresError) {
         try PostgresLibrary.load()
@@ -122,15 +123,15 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     /// How the connection is protected. Of several hosts, the one with the weakest protection counts.
     package var link: PostgresLink { targets.map(protection.link).min() ?? .clear }
 
-    /// One attempt to connect to a target: its settings, and whether authentication requests other than for SCRAM must not
-    /// reach libpq.
+    /// One attempt to connect to a target: its settings, and whether authentication requests other than for SCRAM must
+    /// not reach libpq.
     struct Attempt: Sendable {
         let options: [PostgresOption]
         let allowsSCRAMOnly: Bool
     }
 
-    /// The attempts to make at `target`, in order: two with `sslmode` allow and prefer, else one. The protection follows
-    /// from the target, and not from the address that its name has.
+    /// The attempts to make at `target`, in order: two with `sslmode` allow and prefer, else one. The protection
+    /// follows from the target, and not from the address that its name has.
     /// - Parameter address: an address of the target's host; empty when it needs none.
     func attempts(at target: Target, address: String) -> [Attempt] {
         var place = target

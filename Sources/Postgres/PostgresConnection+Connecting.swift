@@ -1,15 +1,15 @@
 internal import Reactor
 
-// libpq resolves names with a blocking getaddrinfo(3). So each host is looked up first, and each of its addresses gets an
-// attempt of its own with `hostaddr`; `host` stays the name that the server's certificate is checked against. Each attempt
-// also gets its own share of the time: when libpq goes through a list by itself, a first host that drops packets uses up the
-// time that the second one needs. Numeric hosts and Unix-domain sockets need no look-up.
+// libpq resolves names with a blocking getaddrinfo(3). So each host is looked up first, and each of its addresses gets
+// an attempt of its own with `hostaddr`; `host` stays the name that the server's certificate is checked against. Each
+// attempt also gets its own share of the time: when libpq goes through a list by itself, a first host that drops
+// packets uses up the time that the second one needs. Numeric hosts and Unix-domain sockets need no look-up.
 //
-// libpq computes TLS and SCRAM's 4096 rounds of HMAC on the loop's thread, which takes some milliseconds per connection. A
-// loop that must answer sooner should not be the loop of a pool.
+// libpq computes TLS and SCRAM's 4096 rounds of HMAC on the loop's thread, which takes some milliseconds per
+// connection. A loop that must answer sooner should not be the loop of a pool.
 extension PostgresConnection {
-    /// The SQLSTATEs with which a server says that it is starting, stopping or out of connections: another host may be able
-    /// to serve.
+    /// The SQLSTATEs with which a server says that it is starting, stopping or out of connections: another host may be
+    /// able to serve.
     private static let otherHostStates: Set<String> = ["57P01", "57P02", "57P03", "53300"]
 
     /// Tries each host of the configuration.
@@ -72,7 +72,8 @@ extension PostgresConnection {
     }
 
     /// Makes one attempt after the other until one succeeds. The next attempt is made when the server refuses the
-    /// protection of the attempt before it, or users with that protection, and not when the server refuses the password.
+    /// protection of the attempt before it, or users with that protection, and not when the server refuses the
+    /// password.
     private func make(
         _ attempts: [PostgresConfiguration.Attempt], until deadline: MonotonicInstant
     ) async throws(PostgresError) {
@@ -187,8 +188,8 @@ extension PostgresConnection {
         }
     }
 
-    /// Whether the next host is tried, as libpq does with a list of hosts: after an unreachable or read-only host, and not
-    /// after a refused user or database.
+    /// Whether the next host is tried, as libpq does with a list of hosts: after an unreachable or read-only host, and
+    /// not after a refused user or database.
     private static func mayTryOtherHost(after error: PostgresError) -> Bool {
         switch error {
         case .connectionFailed(let sqlstate, _): sqlstate.map { otherHostStates.contains($0) } ?? true

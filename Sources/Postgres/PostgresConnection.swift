@@ -18,9 +18,9 @@ package actor PostgresConnection {
     /// cannot fill the server's memory.
     private static let preparedLimit = 64
 
-    /// The SQLSTATEs that say that a prepared statement cannot be used: it does not exist, its name is taken (both happen
-    /// behind a pooler that was not configured, in a session of another client), or its result type has changed with the
-    /// schema.
+    /// The SQLSTATEs that say that a prepared statement cannot be used: it does not exist, its name is taken (both
+    /// happen behind a pooler that was not configured, in a session of another client), or its result type has changed
+    /// with the schema.
     static let preparationFaults: Set<String> = ["26000", "42P05", "0A000"]
 
     private init(_ configuration: PostgresConfiguration, on loop: EventLoop) {
@@ -89,12 +89,12 @@ package actor PostgresConnection {
     /// Runs several statements in one round trip, and waits until all are complete.
     ///
     /// Outside a transaction the statements form one transaction: either all take effect or, when one fails, none
-    /// (PostgreSQL, "Pipelining"). BEGIN, COMMIT and ROLLBACK can be among them; a transaction that they leave open stays
-    /// open. Each statement sees the changes of the ones before it.
+    /// (PostgreSQL, "Pipelining"). BEGIN, COMMIT and ROLLBACK can be among them; a transaction that they leave open
+    /// stays open. Each statement sees the changes of the ones before it.
     /// - Returns: the result of each statement, in their order.
-    /// - Throws: the error of the first statement that failed; the statements behind it were not run. `.server` with the
-    ///   fault of a prepared statement (26000, 42P05, 0A000) is thrown once: from then on the connection prepares nothing,
-    ///   so that repeating the whole transaction helps.
+    /// - Throws: the error of the first statement that failed; the statements behind it were not run. `.server` with
+    ///   the fault of a prepared statement (26000, 42P05, 0A000) is thrown once: from then on the connection prepares
+    ///   nothing, so that repeating the whole transaction helps.
     /// - Precondition: no other statement is in flight.
     package func pipeline(
         _ commands: [PostgresCommand], until deadline: MonotonicInstant
@@ -128,7 +128,8 @@ package actor PostgresConnection {
 
     /// Waits until a notification has arrived, or until `deadline`. The connection stays open at the deadline.
     /// - Returns: all notifications that have arrived, in the order in which they were sent; none at the deadline.
-    /// - Precondition: no statement is in flight. Notifications that arrive during a statement are kept for the next call.
+    /// - Precondition: no statement is in flight. Notifications that arrive during a statement are kept for the next
+    ///   call.
     package func notifications(
         until deadline: MonotonicInstant
     ) async throws(PostgresError) -> [PostgresNotification] {
@@ -213,7 +214,9 @@ package actor PostgresConnection {
                 return false
             }
         if !isPrepared {
-            guard handle.sendPrepare(statement.sql, as: statement.name, parameters: command.parameters) else { throw lost() }
+            guard handle.sendPrepare(statement.sql, as: statement.name, parameters: command.parameters) else {
+                throw lost()
+            }
             steps.append(.preparation(statement.name))
         }
         guard handle.sendPrepared(statement.name, parameters: command.parameters) else { throw lost() }
@@ -292,8 +295,8 @@ package actor PostgresConnection {
         } while handle.isBusy
     }
 
-    /// Writes the bytes that the socket has not taken at once. Reads meanwhile, because the server may be waiting for this
-    /// side to read (libpq, "Asynchronous command processing").
+    /// Writes the bytes that the socket has not taken at once. Reads meanwhile, because the server may be waiting for
+    /// this side to read (libpq, "Asynchronous command processing").
     private func flush(until deadline: MonotonicInstant) async throws(PostgresError) {
         repeat {
             let readiness = try await ready([.readable, .writable], until: deadline)
@@ -332,8 +335,8 @@ package actor PostgresConnection {
     }
 
     /// Closes the connection.
-    /// - Parameter failure: the error that the server has reported before, if any. A server that ends a session reports the
-    ///   reason before it closes the connection, and the reason is more useful than `.connectionLost`.
+    /// - Parameter failure: the error that the server has reported before, if any. A server that ends a session reports
+    ///   the reason before it closes the connection, and the reason is more useful than `.connectionLost`.
     private func lost(after failure: PostgresError? = nil) -> PostgresError {
         handle.close()
         return failure ?? .connectionLost

@@ -1,11 +1,11 @@
 /// Why an operation on PostgreSQL failed.
 ///
-/// `description` may be shown to anyone. `debugDescription` is for operators: it adds libpq's message about a connection
-/// that could not be made (host names, file names). Neither contains SQL, a value, a password or the
+/// `description` may be shown to anyone. `debugDescription` is for operators: it adds libpq's message about a
+/// connection that could not be made (host names, file names). Neither contains SQL, a value, a password or the
 /// connection string.
 package enum PostgresError: Error, Equatable, Sendable {
-    /// The server refused a statement. Appendix A of PostgreSQL's manual lists the states. Whether a retry helps depends on
-    /// the state. An open transaction can only be rolled back.
+    /// The server refused a statement. Appendix A of PostgreSQL's manual lists the states. Whether a retry helps
+    /// depends on the state. An open transaction can only be rolled back.
     case server(sqlstate: String)
     /// No connection could be made: refused, unreachable, TLS or authentication failed. Retrying may help unless
     /// `sqlstate` says otherwise (class 28 needs an operator). `detail` is libpq's message.
@@ -37,9 +37,9 @@ package enum PostgresError: Error, Equatable, Sendable {
         }
     }
 
-    /// Whether the server may have gone, been replaced or been demoted, so that connections made before cannot be trusted:
-    /// SQLSTATE class 08, 25006 (read-only), 57P01 to 57P05 (shut down, crashed, starting, dropped), a lost connection and
-    /// a timeout.
+    /// Whether the server may have gone, been replaced or been demoted, so that connections made before cannot be
+    /// trusted: SQLSTATE class 08, 25006 (read-only), 57P01 to 57P05 (shut down, crashed, starting, dropped), a lost
+    /// connection and a timeout.
     package var makesServerSuspect: Bool {
         switch self {
         case .connectionLost, .timedOut: true
@@ -51,8 +51,8 @@ package enum PostgresError: Error, Equatable, Sendable {
 
     /// Whether a statement that failed with this error may have taken effect.
     ///
-    /// True for 57P and class 08, because a server that shuts down can end a session after its commit became durable and
-    /// before it reported the commit; and for 40003 (statement completion unknown).
+    /// True for 57P and class 08, because a server that shuts down can end a session after its commit became durable
+    /// and before it reported the commit; and for 40003 (statement completion unknown).
     package var leavesOutcomeUnknown: Bool {
         switch self {
         case .connectionLost, .timedOut, .cancelled, .unexpectedResult: true
@@ -70,8 +70,8 @@ extension PostgresError: CustomStringConvertible, CustomDebugStringConvertible {
         case .connectionFailed(let sqlstate?, _): "no connection to PostgreSQL (SQLSTATE \(sqlstate))"
         case .connectionFailed(nil, _): "no connection to PostgreSQL"
         case .insecureAuthentication:
-            "PostgreSQL asks for the password in clear or as MD5 on a connection that is not authenticated: use SCRAM or "
-                + "sslmode=verify-full"
+            "PostgreSQL asks for the password in clear or as MD5 on a connection that is not authenticated: use SCRAM "
+                + "or sslmode=verify-full"
         case .connectionLost: "the connection to PostgreSQL was lost"
         case .timedOut: "PostgreSQL did not answer in time"
         case .cancelled: "the task that used PostgreSQL was cancelled"
@@ -89,8 +89,8 @@ extension PostgresError: CustomStringConvertible, CustomDebugStringConvertible {
         return text
     }
 
-    /// The meaning of the states that keep a broker from its database. The server's own messages are not used, because they
-    /// can quote statements and values.
+    /// The meaning of the states that keep a broker from its database. The server's own messages are not used, because
+    /// they can quote statements and values.
     private static func meaning(of sqlstate: String) -> String? {
         switch sqlstate {
         case "28P01": "the password is wrong"

@@ -22,8 +22,8 @@ internal import CPostgres
 
     deinit { unsafe PQfinish(connection) }
 
-    /// Closes the current connection and begins to connect. A name in `host` must not need a look-up, in which libpq would
-    /// block.
+    /// Closes the current connection and begins to connect. A name in `host` must not need a look-up, in which libpq
+    /// would block.
     /// - Returns: false when connecting failed at once; `failure` has the reason.
     mutating func start(_ options: [PostgresOption]) -> Bool {
         close()
@@ -158,12 +158,12 @@ internal import CPostgres
         return unsafe ResultHandle(adopting: result)
     }
 
-    /// Begins a pipeline, in which further statements can be sent before the earlier ones are answered. The answers come in
-    /// the order of the statements. Only while no statement is in flight.
+    /// Begins a pipeline, in which further statements can be sent before the earlier ones are answered. The answers
+    /// come in the order of the statements. Only while no statement is in flight.
     func beginPipeline() -> Bool { unsafe PQenterPipelineMode(connection) == 1 }
 
-    /// Sends a synchronization point, which ends the pipeline. There the server commits the statements that are not in an
-    /// explicit transaction, and there it resumes work after an error.
+    /// Sends a synchronization point, which ends the pipeline. There the server commits the statements that are not in
+    /// an explicit transaction, and there it resumes work after an error.
     func sendSync() -> Bool { unsafe PQpipelineSync(connection) == 1 }
 
     /// To be called after the result of the synchronization point.
@@ -178,8 +178,8 @@ internal import CPostgres
             payload: notification.pointee.extra.map { unsafe String(cString: $0) } ?? "")
     }
 
-    /// Parses a connection string, URI or keywords; nil when libpq cannot. libpq's message is dropped, because it quotes the
-    /// string.
+    /// Parses a connection string, URI or keywords; nil when libpq cannot. libpq's message is dropped, because it
+    /// quotes the string.
     static func parse(_ connectionString: String) -> [PostgresOption]? {
         if connectionString.utf8.contains(0) { return nil }
         var message: UnsafeMutablePointer<CChar>?

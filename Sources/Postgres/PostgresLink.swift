@@ -36,9 +36,9 @@ package enum PostgresLink: Int, Sendable, CaseIterable, Comparable {
 
 /// The protection that the connection string and libpq's environment ask for, and the resulting settings for each host.
 ///
-/// By default (`sslmode=prefer`) libpq accepts any server, and sends the password in clear to a server that asks for it.
-/// Here a host that is not local must satisfy `verify-full` unless `sslmode` says otherwise. Where `sslmode` leaves the
-/// server's identity unproven, no answer to the server reveals the password:
+/// By default (`sslmode=prefer`) libpq accepts any server, and sends the password in clear to a server that asks for
+/// it. Here a host that is not local must satisfy `verify-full` unless `sslmode` says otherwise. Where `sslmode` leaves
+/// the server's identity unproven, no answer to the server reveals the password:
 ///
 /// | `sslmode` | to a host that is not local |
 /// |---|---|
@@ -48,8 +48,8 @@ package enum PostgresLink: Int, Sendable, CaseIterable, Comparable {
 /// | `prefer`, `allow` | an attempt as `require` and one as `disable`: `require` first with `prefer`, last with `allow` |
 /// | `disable` | no TLS, and SCRAM only; see `AuthenticationRelay` |
 ///
-/// Root certificates come from `sslrootcert` or PGSSLROOTCERT, else from `~/.postgresql/root.crt`, as with libpq, else from
-/// the system. `sslrootcert=system` means those of the system, also with libpq before version 16.
+/// Root certificates come from `sslrootcert` or PGSSLROOTCERT, else from `~/.postgresql/root.crt`, as with libpq, else
+/// from the system. `sslrootcert=system` means those of the system, also with libpq before version 16.
 struct LinkProtection: Sendable {
     /// libpq's `sslmode`.
     enum Mode: String, Sendable {

@@ -2,13 +2,14 @@ package import Reactor
 
 /// Listens for the notifications of one channel, on a connection of its own.
 ///
-/// A lost connection is replaced after a pause, which grows from 100 ms to 1 s. Every `interval` a round trip shows that
-/// the connection works: a connection whose peer has disappeared counts as lost when that round trip takes longer than
-/// `limit`.
+/// A lost connection is replaced after a pause, which grows from 100 ms to 1 s. Every `interval` a round trip shows
+/// that the connection works: a connection whose peer has disappeared counts as lost when that round trip takes longer
+/// than `limit`.
 ///
-/// That LISTEN succeeds does not show that notifications will arrive: a pooler in transaction mode accepts the statement
-/// and forgets it, and a connection to another database or server than the writers' stays silent for ever. So each
-/// connection is tested first: a notification that `prove` sends over the connections of the writers must arrive on it.
+/// That LISTEN succeeds does not show that notifications will arrive: a pooler in transaction mode accepts the
+/// statement and forgets it, and a connection to another database or server than the writers' stays silent for ever. So
+/// each connection is tested first: a notification that `prove` sends over the connections of the writers must arrive
+/// on it.
 package actor PostgresListener {
     package enum Event: Sendable, Equatable {
         /// Every notification whose transaction commits from now on will be heard. Earlier ones may have been missed.

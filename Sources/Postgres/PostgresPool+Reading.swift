@@ -5,8 +5,8 @@ extension PostgresPool {
     /// that arrive at the same time: one round trip on one connection.
     ///
     /// Each read gets its own answer. When the server refuses a statement, the others are sent again without it. When a
-    /// caller stops waiting, the others go on. When the connection is lost, all reads without an answer fail. In the queue
-    /// for a connection a batch counts as one borrower.
+    /// caller stops waiting, the others go on. When the connection is lost, all reads without an answer fail. In the
+    /// queue for a connection a batch counts as one borrower.
     ///
     /// The statements of a batch share a transaction. They see a committed state that is no older than the last request
     /// that joined the batch.

@@ -3,8 +3,8 @@ package import Reactor
 /// A few connections to one PostgreSQL server, opened when they are first needed and shared by many callers.
 ///
 /// The queue of borrowers is bounded, and so is the time for which each waits. A connection is not lent again after an
-/// error, a deadline or a cancellation, or when a borrower has left a transaction open on it. A connection that has been
-/// idle for a while is lent only after a round trip. When an error says that the server is gone or was demoted, no
+/// error, a deadline or a cancellation, or when a borrower has left a transaction open on it. A connection that has
+/// been idle for a while is lent only after a round trip. When an error says that the server is gone or was demoted, no
 /// connection made before is lent again. After a failure to connect, callers are refused at once until a pause is over;
 /// then one caller's attempt finds out whether the server is back.
 package actor PostgresPool {
@@ -68,7 +68,8 @@ package actor PostgresPool {
     ///
     /// `body` runs on the pool's loop and must not block.
     /// - Throws: `.exhausted` when no connection became free within the configuration's `waitTimeout` or before
-    ///   `deadline`; `.connectionFailed` when no connection can be made; `.closed`; `.cancelled`; and what `body` throws.
+    ///   `deadline`; `.connectionFailed` when no connection can be made; `.closed`; `.cancelled`; and what `body`
+    ///   throws.
     package func withConnection<Value: Sendable>(
         until deadline: MonotonicInstant,
         _ body: @Sendable (PostgresConnection) async throws(PostgresError) -> Value
@@ -119,8 +120,8 @@ package actor PostgresPool {
         return place
     }
 
-    /// Waits for a connection. One that was idle is validated here, so that a connection whose peer has disappeared costs a
-    /// second, and not the borrower's whole deadline.
+    /// Waits for a connection. One that was idle is validated here, so that a connection whose peer has disappeared
+    /// costs a second, and not the borrower's whole deadline.
     /// - Parameter limit: the end of the wait for one connection.
     func borrow(
         at place: Place, until deadline: MonotonicInstant, waiting limit: MonotonicInstant

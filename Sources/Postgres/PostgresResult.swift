@@ -155,8 +155,8 @@ package struct PostgresResult: Sendable {
         }
     }
 
-    /// The SQLSTATE of the server's error: five digits and capital letters. Nil for an error of libpq, and for a malformed
-    /// state.
+    /// The SQLSTATE of the server's error: five digits and capital letters. Nil for an error of libpq, and for a
+    /// malformed state.
     var sqlstate: String? {
         // PG_DIAG_SQLSTATE is the character 'C', which Swift does not import as a number.
         let state = unsafe PQresultErrorField(result, CInt(UInt8(ascii: "C"))).map { unsafe String(cString: $0) }

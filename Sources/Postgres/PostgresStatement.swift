@@ -81,8 +81,8 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
         }
     }
 
-    /// Appends PostgreSQL's binary form; nothing for NULL. The text form would not do, because libpq ends a text parameter
-    /// at its first zero byte.
+    /// Appends PostgreSQL's binary form; nothing for NULL. The text form would not do, because libpq ends a text
+    /// parameter at its first zero byte.
     func appendBinary(to bytes: inout [UInt8]) {
         switch self {
         case .text(let text): bytes.append(contentsOf: (text ?? "").utf8)
@@ -96,8 +96,9 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
         }
     }
 
-    /// Appends an array in the form that `array_recv` in PostgreSQL's `arrayfuncs.c` reads: the number of dimensions, a flag
-    /// for NULLs, the type of the elements; the length and first index of the dimension; each element after its length.
+    /// Appends an array in the form that `array_recv` in PostgreSQL's `arrayfuncs.c` reads: the number of dimensions, a
+    /// flag for NULLs, the type of the elements; the length and first index of the dimension; each element after its
+    /// length.
     private static func appendBinary(_ texts: [String], to bytes: inout [UInt8]) {
         func append(_ number: UInt32) {
             for shift in stride(from: 24, through: 0, by: -8) {

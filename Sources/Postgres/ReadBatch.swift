@@ -32,9 +32,9 @@ final class ReadBatch {
 
     /// Notes that a caller has its answer, or has stopped waiting.
     ///
-    /// When no caller waits any more, a batch that is still in the queue for a connection leaves the queue. A running batch
-    /// whose time is up is not cancelled: it ends at its own deadline, the latest one of its reads, and that timeout tells
-    /// the pool that the server is silent.
+    /// When no caller waits any more, a batch that is still in the queue for a connection leaves the queue. A running
+    /// batch whose time is up is not cancelled: it ends at its own deadline, the latest one of its reads, and that
+    /// timeout tells the pool that the server is silent.
     /// - Parameter error: why the caller stopped waiting; nil for an answer.
     /// - Returns: whether the batch was cancelled, so that no read may join it any more.
     func callerLeft(_ read: Read, after error: PostgresError?) -> Bool {

@@ -3,8 +3,8 @@ internal import Synchronization
 
 /// One suspended caller. An answer, its deadline or the cancellation of its task resumes it, whichever comes first.
 ///
-/// `wait`, `extend` and `resume` run on the loop's thread; a cancellation is forwarded to that thread. The mutex shows the
-/// compiler that no state is shared without a lock. It is never contended.
+/// `wait`, `extend` and `resume` run on the loop's thread; a cancellation is forwarded to that thread. The mutex shows
+/// the compiler that no state is shared without a lock. It is never contended.
 final class Suspension<Answer: Sendable>: Sendable {
     typealias Outcome = Result<Answer, PostgresError>
 

@@ -47,7 +47,8 @@ internal import Testing
 
     @Test func `are there as long as a part of them is`() {
         func part() -> SecretBytes {
-            SecretBytes(prefix: [UInt8](repeating: 1, count: 4096), secret: secret, suffix: []).extracting(4096..<4096 + secret.count)
+            SecretBytes(prefix: [UInt8](repeating: 1, count: 4096), secret: secret, suffix: []).extracting(
+                4096..<4096 + secret.count)
         }
         let parts = (0..<100).map { _ in part() }
         for part in parts { #expect(part == secret) }

@@ -4,9 +4,9 @@ internal import Reactor
 
 /// The list of a store's records, and the last segment of the log, so that a missing file is noticed.
 ///
-/// The file is a sequence of frames. The first frame lists the records that existed when the file was written; each further
-/// frame lists what a commit added and removed. A commit that only replaces records adds no frame. When much of the file is
-/// outdated, it is written anew.
+/// The file is a sequence of frames. The first frame lists the records that existed when the file was written; each
+/// further frame lists what a commit added and removed. A commit that only replaces records adds no frame. When much of
+/// the file is outdated, it is written anew.
 ///
 /// Not Sendable: belongs to one `FileRecords` and its thread. Calls block.
 final class Catalog {
@@ -113,7 +113,8 @@ final class Catalog {
     }
 }
 
-/// The changes of one commit in the catalog: the length (4), then a `FramedFile` with the removed and the added records.
+/// The changes of one commit in the catalog: the length (4), then a `FramedFile` with the removed and the added
+/// records.
 struct CatalogFrame {
     private static let mark = "TBca"
     private static let format: UInt8 = 1

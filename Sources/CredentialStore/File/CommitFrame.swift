@@ -3,8 +3,8 @@ struct CommitFrame {
     private static let mark = "TBcf"
     private static let format: UInt8 = 1
 
-    /// Rises by one from frame to frame during the whole life of the store, so that an old frame behind the valid ones is
-    /// recognized by its lower number.
+    /// Rises by one from frame to frame during the whole life of the store, so that an old frame behind the valid ones
+    /// is recognized by its lower number.
     let number: Int64
     let changes: [FileChange]
     /// The length of the frame in octets.

@@ -1,22 +1,22 @@
 internal import Glibc
 internal import Reactor
 
-/// The write-ahead log: the commits whose changes are not durable in their files yet. A commit takes place when its frame is
-/// durable in this file, at the price of one synchronization, however many files the commit changes.
+/// The write-ahead log: the commits whose changes are not durable in their files yet. A commit takes place when its
+/// frame is durable in this file, at the price of one synchronization, however many files the commit changes.
 ///
-/// The frames follow each other from the beginning of the file. A new frame overwrites what is there, and the file keeps its
-/// size, so that a synchronization writes the frame only, and that a commit which frees space works on a full disk. The valid
-/// frames are those from the beginning of the file whose numbers rise by one. The rest of the file is old frames, or a frame
-/// that was not finished.
+/// The frames follow each other from the beginning of the file. A new frame overwrites what is there, and the file
+/// keeps its size, so that a synchronization writes the frame only, and that a commit which frees space works on a full
+/// disk. The valid frames are those from the beginning of the file whose numbers rise by one. The rest of the file is
+/// old frames, or a frame that was not finished.
 ///
-/// After a checkpoint the file starts again with a frame without changes. That frame fits into one sector of a disk, which is
-/// written whole or not at all. Until then a recovery can make the changes of all frames again.
+/// After a checkpoint the file starts again with a frame without changes. That frame fits into one sector of a disk,
+/// which is written whole or not at all. Until then a recovery can make the changes of all frames again.
 ///
 /// Not Sendable: belongs to one `FileRecords` and its thread. Calls block.
 final class CommitLog {
     static let name = "commits"
-    /// The length of the file in octets. The file is longer only while a larger frame is in it. Limits the work of a recovery
-    /// and of the checkpoint that a commit makes when the file is full.
+    /// The length of the file in octets. The file is longer only while a larger frame is in it. Limits the work of a
+    /// recovery and of the checkpoint that a commit makes when the file is full.
     private static let capacity = 256 << 10
     /// The most octets of a frame: far more than a commit needs, and a limit for what is read into memory.
     private static let frameLimit = 1 << 30
@@ -62,7 +62,8 @@ final class CommitLog {
     }
 
     /// Writes a frame, durably.
-    /// - Throws: when the frame is not in the file. If it may be there, it is erased before anything else is written or read.
+    /// - Throws: when the frame is not in the file. If it may be there, it is erased before anything else is written or
+    ///   read.
     func write(_ frame: [UInt8]) throws(SystemError) {
         if mustErase { try erase() }
         mustErase = true
@@ -79,8 +80,8 @@ final class CommitLog {
         lastNumber += 1
     }
 
-    /// Erases a frame that could not be synchronized: the kernel may treat data as written that never reached the disk, or
-    /// write it later.
+    /// Erases a frame that could not be synchronized: the kernel may treat data as written that never reached the disk,
+    /// or write it later.
     private func erase() throws(SystemError) {
         try files.directory.overwrite(Self.name, at: end, [UInt8](repeating: 0, count: MemoryLayout<UInt32>.size))
         mustErase = false
@@ -109,8 +110,8 @@ final class CommitLog {
         let decoded = Self.decode(bytes)
         if let flaw = decoded.flaw { throw files.damage(Self.name, flaw) }
         guard let number = decoded.number else { throw files.damage(Self.name, .empty) }
-        // The process that wrote the frames may have died before they were durable. Or its synchronization has failed, and
-        // the kernel treats them as written. So they are written again.
+        // The process that wrote the frames may have died before they were durable. Or its synchronization has failed,
+        // and the kernel treats them as written. So they are written again.
         try files.onDisk { () throws(SystemError) in
             try files.directory.overwrite(Self.name, at: 0, Array(bytes.prefix(decoded.count)))
         }
@@ -120,8 +121,8 @@ final class CommitLog {
         return decoded.commits
     }
 
-    /// The commits at the beginning of `bytes`, the number of the last frame (nil when there is none), the length of all
-    /// frames in octets, and the flaw behind them, if there is one.
+    /// The commits at the beginning of `bytes`, the number of the last frame (nil when there is none), the length of
+    /// all frames in octets, and the flaw behind them, if there is one.
     static func decode(
         _ bytes: [UInt8]
     ) -> (commits: [[FileChange]], number: Int64?, count: Int, flaw: FileFlaw?) {
@@ -142,8 +143,8 @@ final class CommitLog {
         }
         if flaw == nil {
             if let last {
-                // A frame is written only when the one before it is durable. So a later frame behind the valid ones shows
-                // that one between them was damaged. And the file never becomes shorter than when it was created.
+                // A frame is written only when the one before it is durable. So a later frame behind the valid ones
+                // shows that one between them was damaged. And the file never becomes shorter than when it was created.
                 if bytes.count < capacity {
                     flaw = .truncated
                 } else if CommitFrame.hasFrame(above: last, behind: rest) {

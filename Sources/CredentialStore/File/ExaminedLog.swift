@@ -50,8 +50,8 @@ struct ExaminedLog {
             (segments, isComplete, last) = ([], false, segment)
         }
         if known == nil {
-            // The state says which events belong to removed tenants. Without it such an event could be sent to a new tenant
-            // with the same name.
+            // The state says which events belong to removed tenants. Without it such an event could be sent to a new
+            // tenant with the same name.
             segments = []
         }
         if !isComplete { last += Self.safeDistance }

@@ -1,5 +1,5 @@
-/// A change of one file of the store, as the write-ahead log records it. Making the changes of any number of commits again,
-/// in order and all of them, has no effect.
+/// A change of one file of the store, as the write-ahead log records it. Making the changes of any number of commits
+/// again, in order and all of them, has no effect.
 enum FileChange: Equatable, Sendable {
     /// Writes a whole file.
     case write(to: String, [UInt8])

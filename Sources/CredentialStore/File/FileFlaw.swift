@@ -24,7 +24,8 @@ package enum FileFlaw: Error, Equatable, Sendable {
     case newerFormat
     /// The record is sealed under a key that is not configured.
     case unknownKey(KeyIdentity)
-    /// The record does not open although its key is configured: it was altered, moved or replaced by an earlier version.
+    /// The record does not open although its key is configured: it was altered, moved or replaced by an earlier
+    /// version.
     case brokenSeal
     /// The file of a secret does not contain such a secret.
     case noSecret
@@ -48,7 +49,8 @@ package enum FileFlaw: Error, Equatable, Sendable {
         case .unreadable(let error): "it cannot be read (\(error))"
         case .newerFormat: "a later version of token-broker wrote it"
         case .unknownKey(let identity): "it is sealed under a key that is not configured (\(identity))"
-        case .brokenSeal: "it does not open with the configured keys: it was altered, moved or replaced by an earlier version"
+        case .brokenSeal:
+            "it does not open with the configured keys: it was altered, moved or replaced by an earlier version"
         case .noSecret: "it does not contain the secret"
         }
     }

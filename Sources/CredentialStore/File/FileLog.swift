@@ -2,12 +2,12 @@ internal import Glibc
 internal import OAuth
 internal import Reactor
 
-/// The log of events in a store's directory: frames in segment files. The name of a segment is the sequence of its first
-/// entry.
+/// The log of events in a store's directory: frames in segment files. The name of a segment is the sequence of its
+/// first entry.
 ///
-/// Frames are appended to the last segment. When a frame would make it longer than 1 MiB, a new segment begins. A frame is
-/// written when the write-ahead log contains it, and again by a recovery. Trimming moves a bound in `log/state`, and removes
-/// the segments that are entirely below it, except the last one, whose name and frames give the end of the log.
+/// Frames are appended to the last segment. When a frame would make it longer than 1 MiB, a new segment begins. A frame
+/// is written when the write-ahead log contains it, and again by a recovery. Trimming moves a bound in `log/state`, and
+/// removes the segments that are entirely below it, except the last one, whose name and frames give the end of the log.
 ///
 /// No entries are kept in memory.
 ///
@@ -73,8 +73,9 @@ final class FileLog {
             bytes: bytes)
     }
 
-    /// Reserves room for the addition in a file: the last segment, or the draft of a new segment. To be called before the
-    /// commit takes place: a committed change must not fail for lack of room, because reads wait until it has been made.
+    /// Reserves room for the addition in a file: the last segment, or the draft of a new segment. To be called before
+    /// the commit takes place: a committed change must not fail for lack of room, because reads wait until it has been
+    /// made.
     func reserve(_ addition: Addition, in path: String) throws(SystemError) {
         let end = addition.offset + addition.bytes.count
         if path == reserved.path, end <= reserved.end { return }
@@ -108,8 +109,8 @@ final class FileLog {
     /// Whether that state makes segments superfluous.
     func losesSegments(with state: LogState) -> Bool { segments.count > 1 && segments[1] - 1 <= state.trimmed }
 
-    /// To be called when the state has been written. Removes superfluous segments, so a checkpoint must have been made before
-    /// if there are any. A segment whose removal fails is removed at the next start.
+    /// To be called when the state has been written. Removes superfluous segments, so a checkpoint must have been made
+    /// before if there are any. A segment whose removal fails is removed at the next start.
     func didWrite(_ state: LogState) throws(SystemError) {
         self.state = state
         while losesSegments(with: state) {
@@ -139,8 +140,8 @@ final class FileLog {
         var trimmed = state
         var removed = 0
         if limit <= 0 { return (0, trimmed) }
-        // The entries of removed tenants are trimmed as well. Otherwise they would keep their segments and the names of the
-        // tenants for ever when no other entries exist.
+        // The entries of removed tenants are trimmed as well. Otherwise they would keep their segments and the names of
+        // the tenants for ever when no other entries exist.
         try scan(after: state.trimmed, includingHidden: true) { placed in
             guard placed.sequence <= floor || placed.entry.time < time else { return false }
             trimmed.trimmed = placed.sequence
@@ -203,8 +204,8 @@ final class FileLog {
 
     // MARK: Starting
 
-    /// Reads the bounds of the log, and removes superfluous segments. To be called when the changes in the write-ahead log have
-    /// been made.
+    /// Reads the bounds of the log, and removes superfluous segments. To be called when the changes in the write-ahead
+    /// log have been made.
     /// - Parameter segment: the first sequence of the last segment by the catalog; nil when there is no catalog.
     func recover(endingWith segment: Int64?) throws(FileStoreError) {
         state = try readState(mayBeMissing: segment == nil)

@@ -3,11 +3,12 @@ internal import Reactor
 
 /// Records in files below one directory, for a single process with a disk of its own.
 ///
-/// Only one process at a time can open the directory. A commit is complete and durable when its call returns, and complete or
-/// absent after a crash at any moment. A thread of the store does all work on files, one call after the other.
+/// Only one process at a time can open the directory. A commit is complete and durable when its call returns, and
+/// complete or absent after a crash at any moment. A thread of the store does all work on files, one call after the
+/// other.
 ///
-/// `.unavailable` means that the disk is full or failing; the store works again as soon as the disk does. A file whose content
-/// is not what was written is `.damaged`, with its path in the text.
+/// `.unavailable` means that the disk is full or failing; the store works again as soon as the disk does. A file whose
+/// content is not what was written is `.damaged`, with its path in the text.
 package actor FileRecordStore: RecordStore {
     private let thread: BlockingThread
     /// Nil before the directory is opened and after it is closed.
@@ -17,8 +18,8 @@ package actor FileRecordStore: RecordStore {
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe thread.asUnownedSerialExecutor() }
 
     /// Opens the directory. A missing one is created, with access for this user only; its parent must exist.
-    /// - Parameter report: called with each error before it becomes a `StoreError`, which says less. Called on the store's
-    ///   thread. Must not block.
+    /// - Parameter report: called with each error before it becomes a `StoreError`, which says less. Called on the
+    ///   store's thread. Must not block.
     package init(
         directory: String, report: @escaping @Sendable (FileStoreError) -> Void = { _ in }
     ) async throws(FileStoreError) {
@@ -137,8 +138,8 @@ package actor FileRecordStore: RecordStore {
         try files?.keep(secret, text)
     }
 
-    /// Closes the directory. Later calls throw `.unavailable`. The thread runs as long as the store exists, because an actor
-    /// whose executor has ended would never answer such calls.
+    /// Closes the directory. Later calls throw `.unavailable`. The thread runs as long as the store exists, because an
+    /// actor whose executor has ended would never answer such calls.
     package func close() {
         do throws(FileStoreError) {
             try files?.close()

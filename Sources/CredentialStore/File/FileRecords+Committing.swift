@@ -3,8 +3,8 @@ internal import OAuth
 internal import Reactor
 
 extension FileRecords {
-    /// A change as the write-ahead log records it, and the draft that it needs. The draft is written before the commit takes
-    /// place, because writing a file is what a full disk refuses first.
+    /// A change as the write-ahead log records it, and the draft that it needs. The draft is written before the commit
+    /// takes place, because writing a file is what a full disk refuses first.
     private struct Step {
         let change: FileChange
         /// The draft that is renamed to the change's path; nil when the change is made in place.
@@ -129,8 +129,9 @@ extension FileRecords {
 
     // MARK: Carrying out
 
-    /// Commits the steps that `prepare` returns, and makes their changes. When the disk refuses a change, the store recovers
-    /// from the write-ahead log; while that fails as well, no read is served, because it might see half of a commit.
+    /// Commits the steps that `prepare` returns, and makes their changes. When the disk refuses a change, the store
+    /// recovers from the write-ahead log; while that fails as well, no read is served, because it might see half of a
+    /// commit.
     /// - Parameter finish: called when the changes have been made.
     private func carryOut(
         _ prepare: () throws(FileStoreError) -> [Step], finishing finish: () throws(SystemError) -> Void = {}
@@ -187,15 +188,15 @@ extension FileRecords {
             try commits.restart()
         } catch {
             // After a failed fsync the kernel may treat data as written that never reached the disk, and a later fsync
-            // succeeds. So all changes of the log are made again. (A removal that was not made durable cannot be repeated;
-            // a file system on which that fails stops working.)
+            // succeeds. So all changes of the log are made again. (A removal that was not made durable cannot be
+            // repeated; a file system on which that fails stops working.)
             mustRecover = true
             throw error
         }
     }
 
-    /// Removes the segments of the log that end before the new state, after a checkpoint, because changes in the write-ahead
-    /// log may be for them.
+    /// Removes the segments of the log that end before the new state, after a checkpoint, because changes in the
+    /// write-ahead log may be for them.
     private func moveLog(to state: LogState) throws(SystemError) {
         if log.losesSegments(with: state) { try checkpoint() }
         try log.didWrite(state)

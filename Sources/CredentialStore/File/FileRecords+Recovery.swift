@@ -3,7 +3,8 @@ internal import OAuth
 internal import Reactor
 
 extension FileRecords {
-    /// Creates the store where there is none, recovers, and checks every file. To be called once, before all other calls.
+    /// Creates the store where there is none, recovers, and checks every file. To be called once, before all other
+    /// calls.
     func start() throws(FileStoreError) {
         if try !files.exists(StoreFormat.name) { try create() }
         let isCatalogued = try StoreFormat.read(files) == StoreFormat.number

@@ -12,9 +12,9 @@ internal import Reactor
 /// - `master.keys` and `admin.key` are secrets; see `StoreSecret`.
 /// - `format` exists in every complete store; the process that uses the store holds a lock on `lock`.
 ///
-/// The changes of a commit are made at once, and become durable with those of other commits at the next checkpoint: before
-/// `commits` starts again, before a segment of the log is removed, and when the store is closed. When a store was not
-/// closed, opening it makes all changes in `commits` again, in their order, before anything is read.
+/// The changes of a commit are made at once, and become durable with those of other commits at the next checkpoint:
+/// before `commits` starts again, before a segment of the log is removed, and when the store is closed. When a store
+/// was not closed, opening it makes all changes in `commits` again, in their order, before anything is read.
 ///
 /// Not Sendable: belongs to one `FileRecordStore` and its thread. Calls block.
 final class FileRecords {
@@ -29,13 +29,13 @@ final class FileRecords {
     /// Sorted lists for `list`, because a directory has no order.
     var listings = RecordListings()
     var leases = LeaseTimes()
-    /// Whether the files may differ from the state in memory: at the start, and after a call failed without it being known
-    /// what the call did.
+    /// Whether the files may differ from the state in memory: at the start, and after a call failed without it being
+    /// known what the call did.
     var mustRecover = true
 
     /// Opens the directory, creates the store when the directory is missing or empty, recovers, and reads every file.
-    /// - Parameter report: called with each disk error that `commit` throws as a `StoreError`, and with each from which it
-    ///   recovered.
+    /// - Parameter report: called with each disk error that `commit` throws as a `StoreError`, and with each from which
+    ///   it recovered.
     init(
         _ path: String, fault: FileFault?, report: @escaping (FileStoreError) -> Void
     ) throws(FileStoreError) {
@@ -71,8 +71,8 @@ final class FileRecords {
     }
 
     deinit {
-        // A child process that is being started has copies of all descriptors for a moment. They would keep the lock after
-        // this process has closed its own.
+        // A child process that is being started has copies of all descriptors for a moment. They would keep the lock
+        // after this process has closed its own.
         _ = flock(lock.rawValue, LOCK_UN)
     }
 

@@ -29,7 +29,8 @@ package enum FileStoreError: Error, Equatable, Sendable, CustomStringConvertible
         case .alreadyOpen(let directory): "\(directory) is in use by another process"
         case .notAStore(let directory): "\(directory) is not empty, and contains no store of credentials"
         case .newerFormat(let directory): "\(directory) was written by a later version"
-        case .olderFormat(let directory): "\(directory) was written by a version whose format this version cannot convert"
+        case .olderFormat(let directory):
+            "\(directory) was written by a version whose format this version cannot convert"
         case .exposedSecret(let path):
             "\(path) belongs to another user or can be written by others; give it to this user and allow its owner only "
                 + "(chmod 600)"

@@ -31,8 +31,8 @@ final class FileWriter {
     func make(_ change: FileChange) throws(SystemError) {
         switch change {
         case .write(let target, let bytes):
-            // Overwrites the file in place. That happens in a recovery only, before records are read, and also works on a full
-            // disk.
+            // Overwrites the file in place. That happens in a recovery only, before records are read, and also works on
+            // a full disk.
             try makeDirectory(Self.parent(of: target))
             try directory.append(target, at: 0, bytes)
             noteWriting(to: target, changesDirectory: true)
@@ -40,8 +40,8 @@ final class FileWriter {
             let parent = Self.parent(of: path)
             var mayComeBack = try directory.remove(path)
             unsynchronizedFiles.remove(path)
-            // A missing file may have been removed by another process, and not durably. When its directory is missing as
-            // well, the file cannot come back; other files of that directory are found to be missing later.
+            // A missing file may have been removed by another process, and not durably. When its directory is missing
+            // as well, the file cannot come back; other files of that directory are found to be missing later.
             if !mayComeBack { mayComeBack = try directory.exists(parent) }
             if mayComeBack { unsynchronizedDirectories.insert(parent) }
         case .append(let path, let offset, let bytes):

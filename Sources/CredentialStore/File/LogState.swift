@@ -46,7 +46,8 @@ struct LogState: Equatable {
         guard let trimmed = fields.integer(Int64.self), trimmed >= 0 else { throw .damaged }
         self.trimmed = trimmed
         while !fields.isAtEnd {
-            guard let tenant = fields.text().flatMap(TenantName.init(stored:)), let sequence = fields.integer(Int64.self)
+            guard let tenant = fields.text().flatMap(TenantName.init(stored:)),
+                let sequence = fields.integer(Int64.self)
             else { throw .damaged }
             cuts[tenant] = sequence
         }

@@ -4,9 +4,9 @@ internal import OAuth
 /// A record as the content of a file. The content includes the identity, so that a renamed or moved file is noticed.
 enum RecordFile {
     private static let mark = "TBrc"
-    /// Format 1 has neither due mark nor lease. Format 2 has a due mark in front of the content. Format 3 has an optional due
-    /// mark, the holder of the lease, and whether the lease was given up. Each record is written in the lowest format that
-    /// fits, because earlier builds have written 1 and 2.
+    /// Format 1 has neither due mark nor lease. Format 2 has a due mark in front of the content. Format 3 has an
+    /// optional due mark, the holder of the lease, and whether the lease was given up. Each record is written in the
+    /// lowest format that fits, because earlier builds have written 1 and 2.
     private static let formats: ClosedRange<UInt8> = 1...3
     /// The most octets of a file: far more than a record needs, and a limit for what is read into memory.
     static let countLimit = 64 << 20
@@ -40,8 +40,8 @@ enum RecordFile {
         FramedFile.flaw(failure, of: bytes, expected: expectedCount(of: bytes))
     }
 
-    /// The length of the file in octets that follows from its fields; `.max` when the file ends within them; nil when it has
-    /// no fields.
+    /// The length of the file in octets that follows from its fields; `.max` when the file ends within them; nil when
+    /// it has no fields.
     private static func expectedCount(of bytes: [UInt8]) -> Int? {
         guard bytes.count > mark.utf8.count else { return nil }
         let format = bytes[mark.utf8.count]
@@ -73,7 +73,8 @@ enum RecordFile {
         return bytes.count - rest + SHA256.digestCount
     }
 
-    /// The record. Its lease, if it has one, counts as expired, because only the process that granted it knows its time.
+    /// The record. Its lease, if it has one, counts as expired, because only the process that granted it knows its
+    /// time.
     /// - Throws: `.damaged` also when the file contains another record than `id`.
     static func decode(_ bytes: [UInt8], id: RecordID) throws(FramedFile.Failure) -> StoredRecord {
         let (format, body) = try FramedFile.decode(bytes, mark: mark, formats: formats)

@@ -3,8 +3,8 @@ internal import OAuth
 
 /// The path of a record's file in the store's directory: `tree/kind/tenant/name`.
 struct RecordPath: Hashable, Sendable {
-    /// Records with a look-up digest, an expiry, a due mark or a lease are in a tree of their own, so that a recovery need
-    /// read no others.
+    /// Records with a look-up digest, an expiry, a due mark or a lease are in a tree of their own, so that a recovery
+    /// need read no others.
     enum Tree: String, CaseIterable, Sendable {
         case plain, indexed
     }
@@ -47,11 +47,11 @@ struct RecordPath: Hashable, Sendable {
         "\(tree.rawValue)/\(kind.rawValue)/\(tenant)"
     }
 
-    /// The name is `=` and the key in lower case. If the key has capitals, `=` follows, with hexadecimal digits whose bits say
-    /// which characters are capitals.
+    /// The name is `=` and the key in lower case. If the key has capitals, `=` follows, with hexadecimal digits whose
+    /// bits say which characters are capitals.
     ///
-    /// So no name is `.` or `..` or begins with `~` or a hyphen; keys that differ only in case have different names on file
-    /// systems that ignore case; and the longest key has a name of fewer than the 255 octets that Linux allows.
+    /// So no name is `.` or `..` or begins with `~` or a hyphen; keys that differ only in case have different names on
+    /// file systems that ignore case; and the longest key has a name of fewer than the 255 octets that Linux allows.
     static func name(forKey key: String) -> String {
         var name: [UInt8] = [UInt8(ascii: "=")]
         var capitals = [UInt8](repeating: 0, count: (key.utf8.count + 7) / 8)

@@ -2,8 +2,8 @@ internal import CLinux
 internal import Glibc
 internal import Reactor
 
-/// A call on the file system that is about to be made. Tests let calls fail as they would on a full or broken disk, or in a
-/// process that has died.
+/// A call on the file system that is about to be made. Tests let calls fail as they would on a full or broken disk, or
+/// in a process that has died.
 struct FileStep: Sendable, Equatable {
     enum Call: Sendable {
         case create, reserve, write, synchronizeFile, truncate, rename, remove, makeDirectory, synchronizeDirectory
@@ -18,8 +18,8 @@ struct FileStep: Sendable, Equatable {
 /// Returns the errno with which a call must fail, or nil to make the call.
 typealias FileFault = @Sendable (FileStep) -> CInt?
 
-/// A directory, and the calls on the files in it. All paths are relative to the open directory, so the calls reach the same
-/// directory after it has been renamed, or replaced at its path.
+/// A directory, and the calls on the files in it. All paths are relative to the open directory, so the calls reach the
+/// same directory after it has been renamed, or replaced at its path.
 ///
 /// Not Sendable: belongs to one store and its thread. Calls block.
 final class StoreDirectory {
@@ -41,11 +41,13 @@ final class StoreDirectory {
         let trimmed = path.reversed().drop { $0 == "/" }
         let parent = String(trimmed.drop { $0 != "/" }.reversed())
         do throws(SystemError) {
-            // Also for a directory that exists: the process that created it may have died before it synchronized the parent.
+            // Also for a directory that exists: the process that created it may have died before it synchronized the
+            // parent.
             let descriptor = try Self.openDirectory(AT_FDCWD, parent.isEmpty ? "." : parent)
             try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
         } catch {
-            // A user who cannot read the parent cannot have created the directory in it. Its creator must make it durable.
+            // A user who cannot read the parent cannot have created the directory in it. Its creator must make it
+            // durable.
             if isNew || error.number != EACCES { throw error }
         }
     }
@@ -77,7 +79,8 @@ final class StoreDirectory {
         return Access(belongsToThisUser: status.st_uid == geteuid(), isShared: status.st_mode & 0o077 != 0)
     }
 
-    /// An exclusive lock, held as long as the descriptor is open. The kernel releases it when the process ends in any way.
+    /// An exclusive lock, held as long as the descriptor is open. The kernel releases it when the process ends in any
+    /// way.
     /// - Throws: with `EWOULDBLOCK` when another descriptor holds it.
     func lock(_ path: String) throws(SystemError) -> OwnedDescriptor {
         let descriptor = try open(path, O_RDWR | O_CREAT)
@@ -143,9 +146,10 @@ final class StoreDirectory {
         return descriptor
     }
 
-    /// Replaces the content of a file from `offset` on; `synchronizeFile` makes that durable later. Creates a missing file
-    /// when `offset` is 0. A second call has no effect. A failure may leave a part of the new content.
-    /// - Throws: with `ESPIPE` when the file ends before `offset`; with `ENOENT` when it is missing and `offset` is not 0.
+    /// Replaces the content of a file from `offset` on; `synchronizeFile` makes that durable later. Creates a missing
+    /// file when `offset` is 0. A second call has no effect. A failure may leave a part of the new content.
+    /// - Throws: with `ESPIPE` when the file ends before `offset`; with `ENOENT` when it is missing and `offset` is not
+    ///   0.
     func append(_ path: String, at offset: Int, _ bytes: [UInt8]) throws(SystemError) {
         try step(.create, path)
         let descriptor = try open(path, offset == 0 ? O_WRONLY | O_CREAT : O_WRONLY)
@@ -159,9 +163,9 @@ final class StoreDirectory {
         }
     }
 
-    /// Reserves disk space for a file's octets up to `end`, so that writing them does not fail with a full disk, as far as the
-    /// file system can guarantee that. The content does not change. Creates a missing file. Does nothing when the file system
-    /// cannot reserve space, or not for this process; a later write reports the error.
+    /// Reserves disk space for a file's octets up to `end`, so that writing them does not fail with a full disk, as far
+    /// as the file system can guarantee that. The content does not change. Creates a missing file. Does nothing when
+    /// the file system cannot reserve space, or not for this process; a later write reports the error.
     /// - Throws: with `ENOSPC` or `EDQUOT` when there is not enough space.
     func reserve(_ path: String, upTo end: Int) throws(SystemError) {
         try step(.reserve, path)
@@ -173,8 +177,8 @@ final class StoreDirectory {
         }
     }
 
-    /// Overwrites octets of a file from `offset` on, durably; the octets behind them stay. A failure may leave any mixture of
-    /// old and new octets.
+    /// Overwrites octets of a file from `offset` on, durably; the octets behind them stay. A failure may leave any
+    /// mixture of old and new octets.
     /// - Throws: with `ENOENT` when the file does not exist.
     func overwrite(_ path: String, at offset: Int, _ bytes: [UInt8]) throws(SystemError) {
         let descriptor = try open(path, O_WRONLY)
@@ -343,7 +347,7 @@ final class StoreDirectory {
 }
 
 extension SystemError {
-    /// Whether the file causes the error, and not the disk: the path is no regular file, or the file is larger than any file
-    /// of its kind.
+    /// Whether the file causes the error, and not the disk: the path is no regular file, or the file is larger than any
+    /// file of its kind.
     var isOfTheFile: Bool { [EFBIG, ELOOP, EISDIR, ENXIO].contains(number) }
 }

@@ -6,7 +6,8 @@ package import Reactor
 package enum RepairError: Error, Equatable, Sendable, CustomStringConvertible {
     /// The target path exists already.
     case targetExists(path: String)
-    /// Another repair with the same target is running, or was interrupted and has left its draft, which must be removed.
+    /// Another repair with the same target is running, or was interrupted and has left its draft, which must be
+    /// removed.
     case draftExists(path: String)
     /// The target is in the damaged directory, which a repair does not change.
     case targetInside(path: String)
@@ -28,10 +29,11 @@ package enum RepairError: Error, Equatable, Sendable, CustomStringConvertible {
 }
 
 extension StoreExamination {
-    /// Writes everything that is intact as a new store. To be called after `examine`. The examined directory is not changed.
+    /// Writes everything that is intact as a new store. To be called after `examine`. The examined directory is not
+    /// changed.
     ///
-    /// The target appears atomically, complete and durable. Until then the draft of the store is beside it, in a directory
-    /// whose name ends in `.incomplete`; a failure or the death of the process leaves that directory.
+    /// The target appears atomically, complete and durable. Until then the draft of the store is beside it, in a
+    /// directory whose name ends in `.incomplete`; a failure or the death of the process leaves that directory.
     /// - Parameter target: a path that does not exist, in a directory that does.
     package func repair(into target: String) throws(RepairError) {
         try repair(into: target, fault: nil)

@@ -85,8 +85,8 @@ package final class StoreExamination {
         return (number, nil)
     }
 
-    /// The text of a secret beside the records, without the newline at its end; nil when there is none, or when it cannot be
-    /// read.
+    /// The text of a secret beside the records, without the newline at its end; nil when there is none, or when it
+    /// cannot be read.
     package func secret(_ secret: StoreSecret) -> String? {
         guard let bytes = try? view.read(secret.rawValue), let text = String(validating: bytes, as: UTF8.self) else {
             return nil
@@ -292,12 +292,12 @@ extension RecordID {
             "credentials that a provider had ended, under storage key \(key) of tenant \(tenant); they cannot be restored"
         case .trouble: "nothing: it is written again when a renewal fails"
         case .unpublished:
-            "credentials that a provider granted and that are not in the database: the user under storage key \(key) of tenant "
-                + "\(tenant) may have to log in again"
+            "credentials that a provider granted and that are not in the database: the user under storage key \(key) "
+                + "of tenant \(tenant) may have to log in again"
         case .process: "nothing: other replicas wait a few seconds for the leases of the process that died"
         case .granted:
-            "nothing, unless the database loses the commits of some minutes: then the user under storage key \(key) of tenant "
-                + "\(tenant) may have to log in again"
+            "nothing, unless the database loses the commits of some minutes: then the user under storage key \(key) "
+                + "of tenant \(tenant) may have to log in again"
         case .lineage: "nothing: a start writes it again"
         }
     }

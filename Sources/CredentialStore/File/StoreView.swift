@@ -1,7 +1,8 @@
 internal import OAuth
 internal import Reactor
 
-/// The content that a store's directory will have when the changes in the write-ahead log have been made. Changes no file.
+/// The content that a store's directory will have when the changes in the write-ahead log have been made. Changes no
+/// file.
 ///
 /// Not Sendable. Calls block.
 final class StoreView {
@@ -14,8 +15,8 @@ final class StoreView {
     }
 
     /// Applies the changes of the commits.
-    /// - Parameter isComplete: whether the write-ahead log has no other commits. If not, later commits may have changed files
-    ///   on the disk, and a file that is at least as new as a change is kept.
+    /// - Parameter isComplete: whether the write-ahead log has no other commits. If not, later commits may have changed
+    ///   files on the disk, and a file that is at least as new as a change is kept.
     func apply(_ commits: [[FileChange]], isComplete: Bool) {
         for change in commits.joined() {
             switch change {

@@ -12,7 +12,8 @@ final class CommitFeed: Sendable {
     // Called from any task.
     private let state = Mutex(State.unused)
     private let executor: any TaskExecutor
-    private let makeListener: @Sendable (_ hear: @escaping @Sendable (PostgresListener.Event) -> Void) -> PostgresListener?
+    private let makeListener:
+        @Sendable (_ hear: @escaping @Sendable (PostgresListener.Event) -> Void) -> PostgresListener?
     private let report: @Sendable (PostgresError) -> Void
 
     /// - Parameters:

@@ -3,15 +3,16 @@ internal import OAuth
 
 /// The payload of the notification by which a replica tells the others of a commit: names and versions, no content.
 ///
-/// One line per change, with words separated by spaces; no name contains a space. During an upgrade replicas of two builds
-/// run side by side: a build takes a line that it does not know for "anything may have changed".
+/// One line per change, with words separated by spaces; no name contains a space. During an upgrade replicas of two
+/// builds run side by side: a build takes a line that it does not know for "anything may have changed".
 enum CommitNotice {
     /// NOTIFY takes fewer than 8000 octets.
     private static let limit = 7900
     /// The payload for a commit whose notice is longer than the limit.
     static let anything = "*"
 
-    /// The payload for a commit. Nil when the commit only takes leases or moves due marks, which other replicas do not cache.
+    /// The payload for a commit. Nil when the commit only takes leases or moves due marks, which other replicas do not
+    /// cache.
     static func text(_ changes: [RecordChange]) -> String? {
         var text = ""
         var grown: [TenantName] = []
@@ -41,8 +42,8 @@ enum CommitNotice {
         return text.utf8.count <= limit ? text : anything
     }
 
-    /// Reads a payload. Every client of the database can send one, so it must have no other effect than that records are read
-    /// again.
+    /// Reads a payload. Every client of the database can send one, so it must have no other effect than that records
+    /// are read again.
     static func news(in text: String) -> StoreNews {
         var changes: [StoreChange] = []
         // Splits the octets, because splitting characters would first combine them into grapheme clusters.

@@ -54,7 +54,8 @@ final class CommitNotifier: Sendable {
         }
     }
 
-    /// Marks the due notice as taken. Returns false, and ends the task, when no notice is due or the notifier is closed.
+    /// Marks the due notice as taken. Returns false, and ends the task, when no notice is due or the notifier is
+    /// closed.
     private func takeDueNotice() -> Bool {
         state.withLock { state in
             defer { state.isNoticeDue = false }

@@ -2,15 +2,16 @@ internal import Postgres
 internal import Reactor
 internal import Synchronization
 
-/// Detects that a PostgreSQL has lost commits that this process may have seen: after a failover to an asynchronous standby,
-/// a recovery to a point in time, or a restore of an old copy of its files.
+/// Detects that a PostgreSQL has lost commits that this process may have seen: after a failover to an asynchronous
+/// standby, a recovery to a point in time, or a restore of an old copy of its files.
 ///
-/// The lineage is read on each new connection before the connection is lent, and compared with the lineage that was known
-/// before the query was sent. So the loss is reported before any other statement reaches the database. An existing connection
-/// can come to lead to another history behind a pooler, and on a standby that is promoted; there each claim of a lease also
-/// selects the lineage, in the same round trip.
+/// The lineage is read on each new connection before the connection is lent, and compared with the lineage that was
+/// known before the query was sent. So the loss is reported before any other statement reaches the database. An
+/// existing connection can come to lead to another history behind a pooler, and on a standby that is promoted; there
+/// each claim of a lease also selects the lineage, in the same round trip.
 ///
-/// A server that refuses the query, because it lacks the functions or the role lacks the privileges, is not asked again.
+/// A server that refuses the query, because it lacks the functions or the role lacks the privileges, is not asked
+/// again.
 final class LineageWatch: Sendable {
     private struct State {
         var lineage: StoreLineage?
@@ -43,7 +44,8 @@ final class LineageWatch: Sendable {
 
     func known() -> Known { state.withLock { Known(lineage: $0.lineage, sequence: $0.sequence) } }
 
-    /// Whether claims of leases must select the lineage, because an existing connection can come to lead to another history.
+    /// Whether claims of leases must select the lineage, because an existing connection can come to lead to another
+    /// history.
     var asksWithClaims: Bool {
         state.withLock { state in !state.isRefused && (usesPooler || state.hasMetStandby) }
     }

@@ -5,9 +5,9 @@ internal import Reactor
 struct Migration: Sendable {
     /// The position in the list, from 1.
     let version: Int64
-    /// The lowest version that a build must know to work with the schema after this step. During an upgrade replicas of two
-    /// builds run side by side: a step that only adds keeps the number of the step before it. A step that removes has its
-    /// own number, and is released after the last build that uses what it removes.
+    /// The lowest version that a build must know to work with the schema after this step. During an upgrade replicas of
+    /// two builds run side by side: a step that only adds keeps the number of the step before it. A step that removes
+    /// has its own number, and is released after the last build that uses what it removes.
     let compatible: Int64
     let statements: [PostgresStatement]
 }
@@ -151,9 +151,9 @@ enum Migrations {
         return needed > known ? .tooNew(version) : .usable
     }
 
-    /// Takes the missing steps, each in a transaction of its own. Several processes may call this at once: one takes the
-    /// steps, and the others wait for it. A schema that is up to date or too new is not changed, and then the role needs no
-    /// privilege but to read and write the tables.
+    /// Takes the missing steps, each in a transaction of its own. Several processes may call this at once: one takes
+    /// the steps, and the others wait for it. A schema that is up to date or too new is not changed, and then the role
+    /// needs no privilege but to read and write the tables.
     static func apply(
         _ migrations: [Migration] = all, through pool: PostgresPool, until deadline: MonotonicInstant
     ) async throws(PostgresError) -> SchemaState {

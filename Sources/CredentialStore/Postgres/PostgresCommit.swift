@@ -6,18 +6,18 @@ internal import Reactor
 ///
 /// A statement in conflict affects no row. It does not fail, because the server writes errors to its log.
 ///
-/// The notification of the other replicas follows behind the COMMIT, in the same message. Inside the transaction it would
-/// serialize commits: the server holds a global lock while it commits a transaction that has notified, including the flush
-/// of the write-ahead log. The server has received the notification when it commits, so it is sent even if this process
-/// dies. When its outcome is unknown, `CommitNotifier` sends a replacement.
+/// The notification of the other replicas follows behind the COMMIT, in the same message. Inside the transaction it
+/// would serialize commits: the server holds a global lock while it commits a transaction that has notified, including
+/// the flush of the write-ahead log. The server has received the notification when it commits, so it is sent even if
+/// this process dies. When its outcome is unknown, `CommitNotifier` sends a replacement.
 enum PostgresCommit {
     /// One statement, which is a transaction by itself. It affects one row, or is in conflict.
     case alone(PostgresCommand)
     /// A whole transaction, with its COMMIT at `end`. The statement at `decisive` returns or affects one row, or is in
     /// conflict; then the other statements have no effect. With nil no conflict is possible.
     case inOne([PostgresCommand], decisive: Int?, end: Int)
-    /// The beginning of a transaction, in which each statement of `decisive` must affect one row or is in conflict; and the
-    /// rest, with the COMMIT at `end`.
+    /// The beginning of a transaction, in which each statement of `decisive` must affect one row or is in conflict; and
+    /// the rest, with the COMMIT at `end`.
     case inTwo(first: [PostgresCommand], decisive: [Int], last: [PostgresCommand], end: Int)
 
     private static let begin = PostgresCommand(Statements.begin)
@@ -47,8 +47,8 @@ enum PostgresCommit {
                 let parameters: [PostgresValue] = [.text(tenant.description), .text(RecordKind.tenant.rawValue)]
                 first.append(PostgresCommand(Statements.removeTenant, parameters))
                 first.append(PostgresCommand(Statements.removeTenantRecords, parameters))
-                // Under the log's lock, so that no reader assigns sequences to the entries meanwhile. It comes after all
-                // statements that may wait for other transactions, because readers wait for this lock.
+                // Under the log's lock, so that no reader assigns sequences to the entries meanwhile. It comes after
+                // all statements that may wait for other transactions, because readers wait for this lock.
                 if clearing.isEmpty { clearing.append(PostgresCommand(Statements.lockLog)) }
                 clearing.append(PostgresCommand(Statements.removeTenantEntries, [.text(tenant.description)]))
             case .require(let id):
@@ -87,9 +87,9 @@ enum PostgresCommit {
         }
     }
 
-    /// The notification behind the COMMIT of a transaction with one decisive statement. When that statement was in conflict,
-    /// the transaction has changed nothing. The record shows that, so the notification depends on the record's version or
-    /// lease. For other changes a superfluous notification that the log has grown does no harm.
+    /// The notification behind the COMMIT of a transaction with one decisive statement. When that statement was in
+    /// conflict, the transaction has changed nothing. The record shows that, so the notification depends on the
+    /// record's version or lease. For other changes a superfluous notification that the log has grown does no harm.
     private static func notify(_ notice: String, of changes: [RecordChange]) -> PostgresCommand {
         func unless(_ id: RecordID, before version: Int64) -> PostgresCommand {
             PostgresCommand(Statements.notifyUnless, [.text(notice)] + names(id) + [.integer(version)])
@@ -106,9 +106,9 @@ enum PostgresCommit {
         return PostgresCommand(Statements.notify, [.text(notice)])
     }
 
-    /// A single statement for the change of one record, with at most the requirement of a tenant and a few entries; nil for
-    /// other commits. The requirement of another record is not included, because it may come after the change in the order
-    /// in which all commits lock records.
+    /// A single statement for the change of one record, with at most the requirement of a tenant and a few entries; nil
+    /// for other commits. The requirement of another record is not included, because it may come after the change in
+    /// the order in which all commits lock records.
     private static func statement(_ changes: [RecordChange]) -> PostgresCommand? {
         var row: (change: Statements.RowChange, parameters: [PostgresValue])?
         var requirement: RecordID?

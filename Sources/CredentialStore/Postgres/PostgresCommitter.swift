@@ -51,9 +51,9 @@ struct PostgresCommitter: Sendable {
     /// Sorts changes into the order in which every commit locks records, so that two commits do not deadlock: existing
     /// records before new ones, and the records of tenants before the other records of the tenants.
     ///
-    /// In this order the changes also have the intended meaning: an insertion can use a look-up digest that a removal has
-    /// freed, the record of a tenant is checked before the tenant is removed, and entries are appended last, in their order,
-    /// after the earlier entries of a removed tenant have been removed.
+    /// In this order the changes also have the intended meaning: an insertion can use a look-up digest that a removal
+    /// has freed, the record of a tenant is checked before the tenant is removed, and entries are appended last, in
+    /// their order, after the earlier entries of a removed tenant have been removed.
     static func inLockOrder(_ changes: [RecordChange]) -> [RecordChange] {
         func place(_ change: RecordChange) -> (phase: Int, id: RecordID) {
             switch change {
@@ -129,13 +129,13 @@ struct PostgresCommitter: Sendable {
 
     /// Finds out what became of a commit whose answer did not arrive.
     ///
-    /// Sealing uses a random nonce, so only this commit can have written a record or an entry with exactly its bytes, and one
-    /// such record or entry proves all changes. Without that proof, a record that is no longer what a change named is a
-    /// conflict: this commit or another one has changed it, and the caller must read again. A commit of removals leaves no
-    /// proof; counting it as a conflict, too, prevents two callers from both believing that they removed the record. When
-    /// every record is unchanged, the commit did not take place, or has not yet: `.unavailable`. A second attempt names the
-    /// same versions, so the two cannot both succeed. For a commit of entries alone the caller has to choose between none
-    /// and two.
+    /// Sealing uses a random nonce, so only this commit can have written a record or an entry with exactly its bytes,
+    /// and one such record or entry proves all changes. Without that proof, a record that is no longer what a change
+    /// named is a conflict: this commit or another one has changed it, and the caller must read again. A commit of
+    /// removals leaves no proof; counting it as a conflict, too, prevents two callers from both believing that they
+    /// removed the record. When every record is unchanged, the commit did not take place, or has not yet:
+    /// `.unavailable`. A second attempt names the same versions, so the two cannot both succeed. For a commit of
+    /// entries alone the caller has to choose between none and two.
     private func resolve(_ changes: [RecordChange]) async throws(StoreError) {
         var hasMoved = false
         let appends = changes.contains(where: \.appends)
@@ -169,8 +169,8 @@ struct PostgresCommitter: Sendable {
         case .claim(let id, let version, let claim):
             let found = try await read(id)
             if found?.version != version { return .moved }
-            // No other attempt uses the holder's name. But the lease may have been this holder's before the commit, so it
-            // proves nothing about the entries.
+            // No other attempt uses the holder's name. But the lease may have been this holder's before the commit, so
+            // it proves nothing about the entries.
             return found?.lease?.holder == claim.holder && !appends ? .committed : .unchanged
         case .release(let id, let version, let holder, let release):
             let found = try await read(id)

@@ -4,8 +4,8 @@ internal import Reactor
 
 /// The log of events in PostgreSQL.
 ///
-/// Entries are written without a sequence, so that no writer waits for another one. Readers assign the sequences before they
-/// read; see `assignSequences`.
+/// Entries are written without a sequence, so that no writer waits for another one. Readers assign the sequences before
+/// they read; see `assignSequences`.
 struct PostgresLog: Sendable {
     let database: StoreDatabase
     let lineageWatch: LineageWatch

@@ -7,8 +7,8 @@ package import Reactor
 /// Sessions hold no state except prepared statements, which can be switched off, so connections may lead to a pooler in
 /// transaction mode.
 ///
-/// A read whose connection is lost is repeated once. A commit is not repeated, because it may have taken place: the store
-/// reads the records back to find out; see `PostgresCommitter`.
+/// A read whose connection is lost is repeated once. A commit is not repeated, because it may have taken place: the
+/// store reads the records back to find out; see `PostgresCommitter`.
 package struct PostgresRecordStore: RecordStore {
     package let revalidateAfter: Duration?
 
@@ -19,8 +19,8 @@ package struct PostgresRecordStore: RecordStore {
         case automatic
         /// On a connection with this configuration, to the same database.
         case through(PostgresConfiguration)
-        /// On none, and other replicas are not notified: for servers without LISTEN and pg_notify. All replicas must have
-        /// the same setting.
+        /// On none, and other replicas are not notified: for servers without LISTEN and pg_notify. All replicas must
+        /// have the same setting.
         case off
     }
 
@@ -37,18 +37,18 @@ package struct PostgresRecordStore: RecordStore {
 
     /// Connects, and applies missing migrations or checks that none is missing.
     ///
-    /// Every operation takes at most the configuration's `statementTimeout`, including the wait for a connection. A commit
-    /// whose outcome is unknown takes up to twice as long.
+    /// Every operation takes at most the configuration's `statementTimeout`, including the wait for a connection. A
+    /// commit whose outcome is unknown takes up to twice as long.
     /// - Parameters:
-    ///   - migrates: whether the schema may be changed. If not, a schema that lacks migrations is `.damaged`, and the role
-    ///     needs no right but to read and write the tables. Default true.
+    ///   - migrates: whether the schema may be changed. If not, a schema that lacks migrations is `.damaged`, and the
+    ///     role needs no privilege but to read and write the tables. Default true.
     ///   - listening: how `watch` hears of commits. Default automatic.
     ///   - heartbeat: how soon `watch` notices a connection that has died. Default: every 2 s, with a limit of 3 s.
     ///   - revalidateAfter: how old a cached value may become before it is revalidated. Default 5 s.
     ///   - report: called with each error before it becomes a `StoreError`, which says less. Called on `loop` or on the
     ///     caller's executor. Must not block.
-    /// - Throws: `.unavailable` when PostgreSQL cannot be reached or refuses; `.damaged` when this build cannot work with
-    ///   the schema.
+    /// - Throws: `.unavailable` when PostgreSQL cannot be reached or refuses; `.damaged` when this build cannot work
+    ///   with the schema.
     package static func open(
         _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver, migrates: Bool = true,
         listening: Listening = .automatic, heartbeat: PostgresListener.Settings = PostgresListener.Settings(),
@@ -112,8 +112,8 @@ package struct PostgresRecordStore: RecordStore {
         try await readOne(kind, by: Statements.find, [.text(kind.rawValue), .bytes(lookup)])
     }
 
-    /// Reads one record in a pipeline with other such reads. The look-up in a unique index takes the server so little time
-    /// that no read of the pipeline waits long for another one.
+    /// Reads one record in a pipeline with other such reads. The look-up in a unique index takes the server so little
+    /// time that no read of the pipeline waits long for another one.
     private func readOne(
         _ kind: RecordKind, by statement: PostgresStatement, _ parameters: [PostgresValue]
     ) async throws(StoreError) -> StoredRecord? {
@@ -121,7 +121,7 @@ package struct PostgresRecordStore: RecordStore {
         let result = try await database.repeating { () async throws(PostgresError) in
             try await database.pool.read(statement, parameters, until: deadline)
         }
-        return try database.translating { () throws(PostgresError) in
+        return try database.reading { () throws(PostgresError) in
             try result.first.map { row throws(PostgresError) in try StoreRows.record(kind, row) }
         }
     }

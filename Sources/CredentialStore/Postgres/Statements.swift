@@ -4,12 +4,12 @@ internal import Postgres
 enum Statements {
     // MARK: Records
 
-    /// The database's clock in milliseconds at the time when a row is read. The time of the statement would not do: a claim
-    /// that waited for the row's lock could take a lease that was granted meanwhile.
+    /// The database's clock in milliseconds at the time when a row is read. The time of the statement would not do: a
+    /// claim that waited for the row's lock could take a lease that was granted meanwhile.
     private static let clock = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-    /// Whether the lease columns other than holder and expiry belong to the current holder. Builds that do not know these
-    /// columns do not change them when they take or end a lease.
+    /// Whether the lease columns other than holder and expiry belong to the current holder. Builds that do not know
+    /// these columns do not change them when they take or end a lease.
     private static let isDescribed = "lease_state_of = lease_holder"
 
     private static let select = """
@@ -31,8 +31,9 @@ enum Statements {
             WHERE kind = $1 AND lookup = $2
             """, isPrepared: true)
 
-    /// The versions of the records whose kinds, tenants and keys are in three parallel arrays. Each subquery is one look-up
-    /// in the index of the primary key; the plan of a join would depend on an estimate of the number of records.
+    /// The versions of the records whose kinds, tenants and keys are in three parallel arrays. Each subquery is one
+    /// look-up in the index of the primary key; the plan of a join would depend on an estimate of the number of
+    /// records.
     static let versions = PostgresStatement(
         """
         SELECT ARRAY(
@@ -79,8 +80,8 @@ enum Statements {
     /// The placeholder for a further condition of a change.
     private static let condition = "/* and */"
 
-    /// A taken key or look-up digest results in no row. An error would abort the transaction, and the server would write the
-    /// values to its log.
+    /// A taken key or look-up digest results in no row. An error would abort the transaction, and the server would
+    /// write the values to its log.
     static let insert = RowChange(
         sql: """
             INSERT INTO token_broker_records (kind, tenant, key, version, sealed, lookup, expires, due)
@@ -139,13 +140,13 @@ enum Statements {
         """
     }
 
-    /// $5 takes the lease over from holder $6, or takes a free lease when $6 is NULL. The lease of $6 must have been expired
-    /// for $12 milliseconds, unless $8 is 1. $7 is the term in milliseconds, $10 the state, $11 the latest time of the claim
-    /// or NULL.
+    /// $5 takes the lease over from holder $6, or takes a free lease when $6 is NULL. The lease of $6 must have been
+    /// expired for $12 milliseconds, unless $8 is 1. $7 is the term in milliseconds, $10 the state, $11 the latest time
+    /// of the claim or NULL.
     ///
-    /// $9 says whether the claim notes the time as that of the first use of the content: 0 for no, 1 unless an earlier claim
-    /// has noted it since the lease began, 2 always. A build that does not know the column leaves an old time in it when it
-    /// ends a lease, so a time counts only where `isDescribed` holds.
+    /// $9 says whether the claim notes the time as that of the first use of the content: 0 for no, 1 unless an earlier
+    /// claim has noted it since the lease began, 2 always. A build that does not know the column leaves an old time in
+    /// it when it ends a lease, so a time counts only where `isDescribed` holds.
     static let claim = RowChange(
         sql: """
             UPDATE token_broker_records SET lease_holder = $5, lease_expires = \(clock) + $7, lease_state = $10,
@@ -165,8 +166,8 @@ enum Statements {
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
             """, parameterCount: 5)
 
-    /// Ends the lease and keeps its row columns. $6 is after how many milliseconds `lapsed` lists the lease, or NULL for
-    /// never; $7 is the state; $8 is the code of the failure, which counts for $9 milliseconds.
+    /// Ends the lease and keeps its row columns. $6 is after how many milliseconds `lapsed` lists the lease, or NULL
+    /// for never; $7 is the state; $8 is the code of the failure, which counts for $9 milliseconds.
     static let endLease = RowChange(
         sql: """
             UPDATE token_broker_records SET lease_expires = \(clock) + $6, lease_state = $7, lease_failure = $8,
@@ -181,8 +182,8 @@ enum Statements {
     /// A whole commit in one statement. The change takes place only if the required record exists, and the entries are
     /// appended only if the change takes place. The statement returns one row, or none when it is in conflict.
     ///
-    /// The parameters are those of the change, then of the requirement, then of each entry. Nil for more than `entryLimit`
-    /// entries.
+    /// The parameters are those of the change, then of the requirement, then of each entry. Nil for more than
+    /// `entryLimit` entries.
     static func complete(_ shape: CommitShape) -> PostgresStatement? {
         guard shape.entryCount <= entryLimit else { return nil }
         return shape.change.complete[shape.hasRequirement ? 1 : 0][shape.entryCount]
@@ -231,7 +232,8 @@ enum Statements {
             trusted: "WITH \(parts.joined(separator: ", ")) SELECT 1 FROM changed", isPrepared: true)
     }
 
-    /// Compares with the time of the statement, because an index cannot serve a comparison with the time when a row is read.
+    /// Compares with the time of the statement, because an index cannot serve a comparison with the time when a row is
+    /// read.
     static let lapsed = PostgresStatement(
         """
         SELECT tenant, key, version, lease_holder FROM token_broker_records
@@ -239,8 +241,8 @@ enum Statements {
         ORDER BY lease_expires, tenant, key LIMIT $2
         """, isPrepared: true)
 
-    /// The lock permits replacements of the record, and makes its removal wait for this commit. When a removal holds the row
-    /// already, this statement waits for the removal and then finds no row.
+    /// The lock permits replacements of the record, and makes its removal wait for this commit. When a removal holds
+    /// the row already, this statement waits for the removal and then finds no row.
     static let require = PostgresStatement(trusted: require("$1", "$2", "$3"), isPrepared: true)
 
     private static func require(_ kind: String, _ tenant: String, _ key: String) -> String {
@@ -249,19 +251,20 @@ enum Statements {
         """
     }
 
-    /// The first half of a tenant's removal: waits for every commit that requires the tenant's record, and blocks new ones.
+    /// The first half of a tenant's removal: waits for every commit that requires the tenant's record, and blocks new
+    /// ones.
     static let removeTenant = PostgresStatement(
         "DELETE FROM token_broker_records WHERE tenant = $1 AND kind = $2")
 
-    /// The second half. It is a statement of its own, because in READ COMMITTED each statement has a new snapshot: this one
-    /// sees the records of the commits for which the first half had to wait. The tenant's record is excluded: if another
-    /// commit creates the tenant between the halves, removing that record here would leave the records that are being
-    /// written under it.
+    /// The second half. It is a statement of its own, because in READ COMMITTED each statement has a new snapshot: this
+    /// one sees the records of the commits for which the first half had to wait. The tenant's record is excluded: if
+    /// another commit creates the tenant between the halves, removing that record here would leave the records that are
+    /// being written under it.
     static let removeTenantRecords = PostgresStatement(
         "DELETE FROM token_broker_records WHERE tenant = $1 AND kind <> $2")
 
-    /// Skips locked records, so that this statement and a concurrent writer do not wait for each other. A record that is
-    /// still expired after the write is removed by the next call.
+    /// Skips locked records, so that this statement and a concurrent writer do not wait for each other. A record that
+    /// is still expired after the write is removed by the next call.
     static let removeExpired = PostgresStatement(
         """
         WITH expired AS MATERIALIZED (
@@ -282,8 +285,8 @@ enum Statements {
     static let nextDue = PostgresStatement(
         "SELECT min(due) FROM token_broker_records WHERE kind = $1 AND due IS NOT NULL", isPrepared: true)
 
-    /// The kind is part of the text, because the partial index covers only some kinds, and the planner cannot use it for a
-    /// parameter.
+    /// The kind is part of the text, because the partial index covers only some kinds, and the planner cannot use it
+    /// for a parameter.
     static func countDue(_ kind: RecordKind) -> PostgresStatement { countDue[kind]! }
 
     private static let countDue = Dictionary(
@@ -328,17 +331,17 @@ enum Statements {
         SELECT last, trimmed, EXISTS (SELECT 1 FROM token_broker_events WHERE sequence IS NULL) FROM token_broker_log
         """, isPrepared: true)
 
-    /// Locks the log until the end of the transaction. Transactions that assign sequences or remove entries need the lock;
-    /// writers do not.
+    /// Locks the log until the end of the transaction. Transactions that assign sequences or remove entries need the
+    /// lock; writers do not.
     static let lockLog = PostgresStatement("SELECT last, trimmed FROM token_broker_log FOR UPDATE", isPrepared: true)
 
-    /// Assigns sequences to up to $1 entries that have none. Returns the bounds of the log and the number of entries; no row
-    /// when no entry had none. Needs `lockLog`, as a separate statement before it: in READ COMMITTED this statement then has
-    /// a snapshot with every sequence that was assigned before.
+    /// Assigns sequences to up to $1 entries that have none. Returns the bounds of the log and the number of entries;
+    /// no row when no entry had none. Needs `lockLog`, as a separate statement before it: in READ COMMITTED this
+    /// statement then has a snapshot with every sequence that was assigned before.
     ///
-    /// The writer of an entry has drawn its position. An entry that was committed before a writer began has a lower position
-    /// than the writer's entries, and is visible in every snapshot that shows them. An entry that is not visible yet gets a
-    /// sequence later, and a higher one.
+    /// The writer of an entry has drawn its position. An entry that was committed before a writer began has a lower
+    /// position than the writer's entries, and is visible in every snapshot that shows them. An entry that is not
+    /// visible yet gets a sequence later, and a higher one.
     static let number = PostgresStatement(
         """
         WITH pending AS MATERIALIZED (
@@ -395,8 +398,8 @@ enum Statements {
 
     // MARK: Transactions
 
-    /// Names the level, because the database's default may be another one, in which `removeTenantRecords` and `number` would
-    /// see an old snapshot.
+    /// Names the level, because the database's default may be another one, in which `removeTenantRecords` and `number`
+    /// would see an old snapshot.
     static let begin = PostgresStatement("BEGIN ISOLATION LEVEL READ COMMITTED")
     static let commit = PostgresStatement("COMMIT")
     static let rollback = PostgresStatement("ROLLBACK")
@@ -406,9 +409,9 @@ enum Statements {
     static let state = PostgresStatement(
         "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
 
-    /// The system identifier, the timeline in hexadecimal digits, and the flushed end of the write-ahead log, which survives
-    /// a crash; the last two are NULL on a standby. The timeline comes from the name of the log's file, because the control
-    /// file shows a new timeline only after the next checkpoint.
+    /// The system identifier, the timeline in hexadecimal digits, and the flushed end of the write-ahead log, which
+    /// survives a crash; the last two are NULL on a standby. The timeline comes from the name of the log's file,
+    /// because the control file shows a new timeline only after the next checkpoint.
     static let lineage = PostgresStatement(
         """
         SELECT (SELECT system_identifier FROM pg_control_system()),

@@ -12,8 +12,9 @@ struct StoreDatabase: Sendable {
     /// How often an operation is tried that the server aborted in favour of another transaction.
     static let attempts = 5
 
-    /// The states after which the same operation may succeed at once: a serialization failure and a deadlock, after which
-    /// the server has rolled back, and the faults of a prepared statement, after which the connection prepares nothing.
+    /// The states after which the same operation may succeed at once: a serialization failure and a deadlock, after
+    /// which the server has rolled back, and the faults of a prepared statement, after which the connection prepares
+    /// nothing.
     static let transientStates: Set<String> = ["40001", "40P01", "26000", "42P05"]
 
     /// The deadline of an operation that begins now.
@@ -30,7 +31,7 @@ struct StoreDatabase: Sendable {
         let result = try await repeating { () async throws(PostgresError) in
             try await pool.execute(statement, parameters, until: deadline)
         }
-        return try translating { () throws(PostgresError) in try read(result) }
+        return try reading { () throws(PostgresError) in try read(result) }
     }
 
     /// Runs an operation that may be run twice. Repeats it after a transient state, and once after a lost connection.
@@ -52,7 +53,7 @@ struct StoreDatabase: Sendable {
         return try await translating { () async throws(PostgresError) in try await body() }
     }
 
-    /// Runs `body` with its errors reported and translated.
+    /// Runs an operation, with its errors reported and translated.
     func translating<Value: Sendable>(
         _ body: () async throws(PostgresError) -> Value
     ) async throws(StoreError) -> Value {
@@ -63,7 +64,8 @@ struct StoreDatabase: Sendable {
         }
     }
 
-    func translating<Value>(_ body: () throws(PostgresError) -> Value) throws(StoreError) -> Value {
+    /// Reads a result, with its errors reported and translated.
+    func reading<Value>(_ body: () throws(PostgresError) -> Value) throws(StoreError) -> Value {
         do throws(PostgresError) {
             return try body()
         } catch {
@@ -85,7 +87,7 @@ struct StoreDatabase: Sendable {
     /// Runs a transaction in two round trips.
     /// - Parameters:
     ///   - first: the beginning of the transaction, with its BEGIN.
-    ///   - rest: gets the results of `first`, and returns the rest of the transaction with its COMMIT, or nil to roll back.
+    ///   - rest: gets the results of `first`. Returns the rest of the transaction with its COMMIT, or nil to roll back.
     /// - Returns: the results of the rest; nil when the transaction was rolled back.
     func transaction(
         beginning first: [PostgresCommand], until deadline: MonotonicInstant,
@@ -100,8 +102,8 @@ struct StoreDatabase: Sendable {
     }
 
     /// Lends a connection to `body`, and rolls back the transaction that `body` leaves open when it throws, so that the
-    /// pool can keep the connection. When the rollback fails, the pool closes the connection, which ends the transaction as
-    /// well.
+    /// pool can keep the connection. When the rollback fails, the pool closes the connection, which ends the
+    /// transaction as well.
     func onConnection<Value: Sendable>(
         until deadline: MonotonicInstant,
         _ body: @Sendable (PostgresConnection) async throws(PostgresError) -> Value
