@@ -209,7 +209,7 @@ internal import Testing
         let keys = try (100..<202).map { try Keyring.generate(id: "key-\($0)") }
         let all = keys.joined(separator: ",")
         for index in keys.indices {
-            // Each key in front once, so that each is noted.
+            // Puts each key in front once, so that each gets a check record.
             let ring = ([keys[index]] + keys[..<index] + keys[(index + 1)...]).joined(separator: ",")
             try await vault(ring).unlock()
         }

@@ -39,15 +39,16 @@ internal import Testing
             try await Following.notify(pool, channel, payload, soon)
         }
 
-        /// The next event that is more than a sign of life.
+        /// The next event except `alive`.
         func next() async -> PostgresListener.Event? {
             for await event in events where event != .alive { return event }
             return nil
         }
 
-        /// Notifies, and waits until it is heard. What was notified while the connection was lost is gone, and a machine
-        /// that stands still for longer than the limit loses it unasked: then it is said again.
-        /// - Returns: what else was told before.
+        /// Notifies, and waits until the listener hears it. A notification is lost while the listener has no
+        /// connection, and a machine that stalls for longer than the limit loses the connection by itself. Then the
+        /// notification is sent again.
+        /// - Returns: the other events before it.
         func hear(_ payload: String) async throws -> [PostgresListener.Event] {
             try await notify(payload)
             var others: [PostgresListener.Event] = []
@@ -128,7 +129,7 @@ internal import Testing
         #expect(await events.next() == .following)
         for index in 0..<20 {
             try await following.notify("\(index)")
-            // At most one round trip had begun before.
+            // At most one round trip began before the notification.
             var heartbeats = 0
             while true {
                 let event = await events.next()
@@ -152,7 +153,7 @@ internal import Testing
         await relay.set(.swallow)
         let start = MonotonicInstant.now
         var event = await following.next()
-        // It may have been said twice.
+        // The notification may have been sent twice.
         while event == .heard("before") { event = await following.next() }
         #expect(event == .lost(.timedOut))
         #expect(start.duration(to: .now) < .seconds(5))
