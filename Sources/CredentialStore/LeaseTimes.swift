@@ -45,7 +45,7 @@ struct LeaseTimes {
     /// To be called when a commit has written or removed the record.
     /// - Parameter recovery: nil for a commit that gave no lease up; else after how long a replica should take the
     ///   lease over, with nil for never.
-    mutating func note(_ id: RecordID, _ record: StoredRecord?, recovery: Duration?? = nil) {
+    mutating func note(_ id: RecordID, record: StoredRecord?, recovery: Duration?? = nil) {
         guard let lease = record?.lease else {
             entries[id] = nil
             return

@@ -180,7 +180,7 @@ package final class MemoryRecordStore: RecordStore {
             }
             // Removals first, because a look-up digest may move from one record to another.
             for id in plan.outcomes.keys { remove(id) }
-            for (id, record) in plan.outcomes { leases.note(id, record, recovery: plan.recoveries[id]) }
+            for (id, record) in plan.outcomes { leases.note(id, record: record, recovery: plan.recoveries[id]) }
             for case (let id, let record?) in plan.outcomes {
                 records[id] = record
                 listings.note(id, exists: true)
@@ -195,7 +195,7 @@ package final class MemoryRecordStore: RecordStore {
         }
 
         mutating func remove(_ id: RecordID) {
-            leases.note(id, nil)
+            leases.note(id, record: nil)
             listings.note(id, exists: false)
             guard let lookup = records.removeValue(forKey: id)?.lookup else { return }
             holders[LookupKey(kind: id.kind, digest: lookup)] = nil

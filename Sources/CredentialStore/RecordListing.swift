@@ -18,7 +18,7 @@ struct RecordListings {
         if let place = listings.firstIndex(where: { $0.isOf(kind, tenant: tenant) }) {
             listings.swapAt(0, place)
         } else {
-            listings.insert(RecordListing(kind, tenant: tenant, try identities()), at: 0)
+            listings.insert(RecordListing(kind, tenant: tenant, ids: try identities()), at: 0)
             listings.removeLast(max(0, listings.count - Self.most))
         }
         return listings[0].page(after: after, limit: limit)
@@ -38,7 +38,7 @@ private struct RecordListing {
     private var ids: [RecordID]
 
     /// - Parameter ids: in any order.
-    init(_ kind: RecordKind, tenant: TenantName?, _ ids: [RecordID]) {
+    init(_ kind: RecordKind, tenant: TenantName?, ids: [RecordID]) {
         self.kind = kind
         self.tenant = tenant
         self.ids = ids.sorted()

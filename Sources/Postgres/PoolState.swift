@@ -101,7 +101,7 @@ struct PoolState {
     }
 
     /// A borrower returned the connection.
-    mutating func returned(_ connection: Int, _ condition: Condition, at now: MonotonicInstant) -> [Action] {
+    mutating func returned(_ connection: Int, in condition: Condition, at now: MonotonicInstant) -> [Action] {
         guard let state = connections[connection] else { return settle(at: now) }
         var actions: [Action] = []
         if condition == .serverSuspect, state.generation == generation {

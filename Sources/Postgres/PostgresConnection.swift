@@ -69,7 +69,7 @@ package actor PostgresConnection {
                 // The first use prepares the statement in the same round trip.
                 guard prepared.contains(statement.name) else {
                     var results: [PostgresResult] = []
-                    try await run([PostgresCommand(statement, parameters)], &results, until: deadline)
+                    try await run([PostgresCommand(statement, parameters)], into: &results, until: deadline)
                     return results[0]
                 }
                 guard handle.sendPrepared(statement.name, parameters: parameters) else { throw lost() }
@@ -115,7 +115,7 @@ package actor PostgresConnection {
         guard handle.socket >= 0 else { return ([], .closed) }
         var results: [PostgresResult] = []
         do throws(PostgresError) {
-            try await run(commands, &results, until: deadline)
+            try await run(commands, into: &results, until: deadline)
             return (results, nil)
         } catch {
             if let sqlstate = error.sqlstate, preparesStatements, Self.preparationFaults.contains(sqlstate) {
@@ -179,14 +179,14 @@ package actor PostgresConnection {
     // MARK: Executing
 
     private func run(
-        _ commands: [PostgresCommand], _ results: inout [PostgresResult], until deadline: MonotonicInstant
+        _ commands: [PostgresCommand], into results: inout [PostgresResult], until deadline: MonotonicInstant
     ) async throws(PostgresError) {
         guard handle.beginPipeline() else { throw lost() }
         var steps: [PipelineStep] = []
         for command in commands { try queue(command, &steps) }
         guard handle.sendSync() else { throw lost() }
         if try !isFlushed() { try await flush(until: deadline) }
-        let failure = try await finish(steps, &results, until: deadline)
+        let failure = try await finish(steps, into: &results, until: deadline)
         guard handle.endPipeline() else { throw lost() }
         if let failure { throw failure }
     }
@@ -226,7 +226,7 @@ package actor PostgresConnection {
     /// Receives the results of a pipeline up to its end.
     /// - Returns: the error of the first statement that failed. The connection stays usable.
     private func finish(
-        _ steps: [PipelineStep], _ results: inout [PostgresResult], until deadline: MonotonicInstant
+        _ steps: [PipelineStep], into results: inout [PostgresResult], until deadline: MonotonicInstant
     ) async throws(PostgresError) -> PostgresError? {
         var failure: PostgresError?
         var finished = 0

@@ -52,7 +52,7 @@ extension PostgresPool {
             let (connectionID, connection) = try await borrow(at: place, until: .distantFuture, waiting: .distantFuture)
             endForming(batch)
             failure = await answer(batch, on: connection)
-            takeBack(connectionID, connection, after: failure)
+            takeBack(connection, as: connectionID, after: failure)
         } catch {
             endForming(batch)
             failure = error

@@ -78,10 +78,10 @@ package actor PostgresPool {
         let (id, connection) = try await borrow(at: queueUp(), until: deadline, waiting: limit)
         do throws(PostgresError) {
             let value = try await body(connection)
-            takeBack(id, connection, after: nil)
+            takeBack(connection, as: id, after: nil)
             return value
         } catch {
-            takeBack(id, connection, after: error)
+            takeBack(connection, as: id, after: error)
             throw error
         }
     }
@@ -136,7 +136,7 @@ package actor PostgresPool {
                 lastHeard[id] = .now
                 return (id, connection)
             } catch {
-                takeBack(id, connection, after: error)
+                takeBack(connection, as: id, after: error)
                 if error == .cancelled || deadline <= .now { throw error }
                 place = queueUp()
             }
@@ -157,7 +157,7 @@ package actor PostgresPool {
         }
     }
 
-    func takeBack(_ id: Int, _ connection: PostgresConnection, after error: PostgresError?) {
+    func takeBack(_ connection: PostgresConnection, as id: Int, after error: PostgresError?) {
         let condition: PoolState.Condition =
             if let error, error.makesServerSuspect {
                 .serverSuspect
@@ -167,7 +167,7 @@ package actor PostgresPool {
                 .broken
             }
         if error == nil { lastHeard[id] = .now }
-        perform(state.returned(id, condition, at: .now))
+        perform(state.returned(id, in: condition, at: .now))
     }
 
     private func perform(_ actions: [PoolState.Action]) {
@@ -211,7 +211,7 @@ package actor PostgresPool {
         }
         // The waiter's deadline may have passed in this turn of the loop, before the waiter could withdraw its request.
         if waiters[waiter]?.resume(with: .success(id)) != true {
-            perform(state.returned(id, .usable, at: .now))
+            perform(state.returned(id, in: .usable, at: .now))
         }
     }
 

@@ -68,7 +68,7 @@ final class CommitLog {
         if mustErase { try erase() }
         mustErase = true
         do throws(SystemError) {
-            try files.directory.overwrite(Self.name, at: end, frame)
+            try files.directory.overwrite(Self.name, at: end, with: frame)
         } catch {
             // When erasing fails as well, the next call erases.
             try? erase()
@@ -83,14 +83,14 @@ final class CommitLog {
     /// Erases a frame that could not be synchronized: the kernel may treat data as written that never reached the disk,
     /// or write it later.
     private func erase() throws(SystemError) {
-        try files.directory.overwrite(Self.name, at: end, [UInt8](repeating: 0, count: MemoryLayout<UInt32>.size))
+        try files.directory.overwrite(Self.name, at: end, with: [UInt8](repeating: 0, count: MemoryLayout<UInt32>.size))
         mustErase = false
     }
 
     /// Starts the file again. To be called when the changes of all frames are durable in their files.
     func restart() throws(SystemError) {
         let frame = CommitFrame.encode([], number: lastNumber + 1)
-        try files.directory.overwrite(Self.name, at: 0, frame)
+        try files.directory.overwrite(Self.name, at: 0, with: frame)
         // A frame at the old end has a lower number than the next one now.
         mustErase = false
         lastNumber += 1
@@ -113,7 +113,7 @@ final class CommitLog {
         // The process that wrote the frames may have died before they were durable. Or its synchronization has failed,
         // and the kernel treats them as written. So they are written again.
         try files.onDisk { () throws(SystemError) in
-            try files.directory.overwrite(Self.name, at: 0, Array(bytes.prefix(decoded.count)))
+            try files.directory.overwrite(Self.name, at: 0, with: Array(bytes.prefix(decoded.count)))
         }
         lastNumber = number
         end = decoded.count

@@ -1,6 +1,6 @@
 package import Reactor
 
-/// What is wrong with one file of a store.
+/// The flaw of one file of a store.
 package enum FileFlaw: Error, Equatable, Sendable {
     case missing
     case empty

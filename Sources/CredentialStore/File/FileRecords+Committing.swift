@@ -31,7 +31,7 @@ extension FileRecords {
             precondition(isFree, "a commit was planned with a look-up digest that is taken")
         }
         for (id, record) in plan.outcomes {
-            leases.note(id, record, recovery: plan.recoveries[id])
+            leases.note(id, record: record, recovery: plan.recoveries[id])
             listings.note(id, exists: record != nil)
         }
     }
@@ -45,7 +45,7 @@ extension FileRecords {
         }
         for id in expired {
             index.remove(id)
-            leases.note(id, nil)
+            leases.note(id, record: nil)
             listings.note(id, exists: false)
         }
         return expired.count
@@ -116,7 +116,7 @@ extension FileRecords {
         let draft = writer.newDraft()
         try files.onDisk { () throws(SystemError) in
             try log.reserve(addition, in: draft)
-            try files.directory.append(draft, at: 0, addition.bytes)
+            try files.directory.append(addition.bytes, to: draft, at: 0)
         }
         return Step(change: addition.change, draft: draft)
     }

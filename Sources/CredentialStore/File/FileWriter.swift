@@ -34,7 +34,7 @@ final class FileWriter {
             // Overwrites the file in place. That happens in a recovery only, before records are read, and also works on
             // a full disk.
             try makeDirectory(Self.parent(of: target))
-            try directory.append(target, at: 0, bytes)
+            try directory.append(bytes, to: target, at: 0)
             noteWriting(to: target, changesDirectory: true)
         case .remove(let path):
             let parent = Self.parent(of: path)
@@ -45,7 +45,7 @@ final class FileWriter {
             if !mayComeBack { mayComeBack = try directory.exists(parent) }
             if mayComeBack { unsynchronizedDirectories.insert(parent) }
         case .append(let path, let offset, let bytes):
-            try directory.append(path, at: offset, bytes)
+            try directory.append(bytes, to: path, at: offset)
             noteWriting(to: path, changesDirectory: offset == 0)
         }
     }

@@ -62,7 +62,7 @@ final class StoreDirectory {
     /// - Throws: with `EEXIST` when the path exists.
     init(new path: String, fault: FileFault? = nil) throws(SystemError) {
         self.fault = fault
-        try Self.step(.makeDirectory, path, fault: fault)
+        try Self.step(.makeDirectory, at: path, fault: fault)
         try retryingInterrupts("mkdir") { unsafe mkdir(path, 0o700) }
         root = try Self.openDirectory(AT_FDCWD, path)
     }
@@ -150,7 +150,7 @@ final class StoreDirectory {
     /// file when `offset` is 0. A second call has no effect. A failure may leave a part of the new content.
     /// - Throws: with `ESPIPE` when the file ends before `offset`; with `ENOENT` when it is missing and `offset` is not
     ///   0.
-    func append(_ path: String, at offset: Int, _ bytes: [UInt8]) throws(SystemError) {
+    func append(_ bytes: [UInt8], to path: String, at offset: Int) throws(SystemError) {
         try step(.create, path)
         let descriptor = try open(path, offset == 0 ? O_WRONLY | O_CREAT : O_WRONLY)
         let size = try Self.size(descriptor)
@@ -180,7 +180,7 @@ final class StoreDirectory {
     /// Overwrites octets of a file from `offset` on, durably; the octets behind them stay. A failure may leave any
     /// mixture of old and new octets.
     /// - Throws: with `ENOENT` when the file does not exist.
-    func overwrite(_ path: String, at offset: Int, _ bytes: [UInt8]) throws(SystemError) {
+    func overwrite(_ path: String, at offset: Int, with bytes: [UInt8]) throws(SystemError) {
         let descriptor = try open(path, O_WRONLY)
         try write(bytes, to: descriptor, of: path, at: offset)
         try step(.synchronizeFile, path)
@@ -338,10 +338,10 @@ final class StoreDirectory {
     }
 
     private func step(_ call: FileStep.Call, _ path: String) throws(SystemError) {
-        try Self.step(call, path, fault: fault)
+        try Self.step(call, at: path, fault: fault)
     }
 
-    static func step(_ call: FileStep.Call, _ path: String, fault: FileFault?) throws(SystemError) {
+    static func step(_ call: FileStep.Call, at path: String, fault: FileFault?) throws(SystemError) {
         if let number = fault?(FileStep(call: call, path: path)) { throw SystemError("\(call)", number: number) }
     }
 }

@@ -54,9 +54,9 @@ extension StoreExamination {
         try write(to: directory, draft)
         do throws(SystemError) {
             try directory.synchronizeFileSystem()
-            try StoreDirectory.step(.rename, target, fault: fault)
+            try StoreDirectory.step(.rename, at: target, fault: fault)
             try retryingInterrupts("rename") { unsafe rename(draft, target) }
-            try StoreDirectory.step(.synchronizeDirectory, target, fault: fault)
+            try StoreDirectory.step(.synchronizeDirectory, at: target, fault: fault)
             try SmallFile.synchronizeDirectory(of: target)
         } catch {
             throw .system(path: target, error)

@@ -186,7 +186,7 @@ struct PostgresCommitter: Sendable {
     }
 
     private func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
-        try await database.query(Statements.read, PostgresCommit.names(id)) { result throws(PostgresError) in
+        try await database.query(Statements.read, with: PostgresCommit.names(id)) { result throws(PostgresError) in
             try result.first.map { row throws(PostgresError) in try StoreRows.record(id.kind, row) }
         }
     }

@@ -21,7 +21,7 @@ struct PostgresLog: Sendable {
         var parameters: [PostgresValue] = [.integer(sequence), .integer(Int64(max(0, limit)))]
         if let tenant { parameters.append(.text(tenant.description)) }
         let statement = tenant == nil ? Statements.entries : Statements.entriesOfTenant
-        return try await database.query(statement, parameters) { result throws(PostgresError) in
+        return try await database.query(statement, with: parameters) { result throws(PostgresError) in
             try result.rows.map { row throws(PostgresError) in try StoreRows.entry(row) }
         }
     }
@@ -125,7 +125,7 @@ struct PostgresLog: Sendable {
         let parameters: [PostgresValue] = [
             .text(entry.tenant.description), .text(entry.key), .bytes(entry.sealed),
         ]
-        return try await database.query(Statements.appended, parameters) { result throws(PostgresError) in
+        return try await database.query(Statements.appended, with: parameters) { result throws(PostgresError) in
             try result.first?.boolean(0) ?? false
         }
     }

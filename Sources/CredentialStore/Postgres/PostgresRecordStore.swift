@@ -105,17 +105,17 @@ package struct PostgresRecordStore: RecordStore {
     // MARK: Reading
 
     package func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
-        try await readOne(id.kind, by: Statements.read, PostgresCommit.names(id))
+        try await readOne(id.kind, by: Statements.read, with: PostgresCommit.names(id))
     }
 
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
-        try await readOne(kind, by: Statements.find, [.text(kind.rawValue), .bytes(lookup)])
+        try await readOne(kind, by: Statements.find, with: [.text(kind.rawValue), .bytes(lookup)])
     }
 
     /// Reads one record in a pipeline with other such reads. The look-up in a unique index takes the server so little
     /// time that no read of the pipeline waits long for another one.
     private func readOne(
-        _ kind: RecordKind, by statement: PostgresStatement, _ parameters: [PostgresValue]
+        _ kind: RecordKind, by statement: PostgresStatement, with parameters: [PostgresValue]
     ) async throws(StoreError) -> StoredRecord? {
         let deadline = database.deadline
         let result = try await database.repeating { () async throws(PostgresError) in
@@ -132,7 +132,7 @@ package struct PostgresRecordStore: RecordStore {
         let parameters: [PostgresValue] = [
             .texts(ids.map(\.kind.rawValue)), .texts(ids.map(\.tenant.description)), .texts(ids.map(\.key)),
         ]
-        return try await database.query(Statements.versions, parameters) { result throws(PostgresError) in
+        return try await database.query(Statements.versions, with: parameters) { result throws(PostgresError) in
             guard let versions = try result.first?.integers(0), versions.count == ids.count else {
                 throw .unexpectedResult("the number of versions differs from the number of records")
             }
@@ -148,27 +148,27 @@ package struct PostgresRecordStore: RecordStore {
             .text(kind.rawValue), .text(after?.tenant.description ?? ""), .text(after?.key ?? ""),
             .integer(Int64(max(0, limit))),
         ]
-        guard let tenant else { return try await select(kind, by: Statements.list, parameters) }
+        guard let tenant else { return try await select(kind, by: Statements.list, with: parameters) }
         parameters.append(.text(tenant.description))
-        return try await select(kind, by: Statements.listOfTenant, parameters)
+        return try await select(kind, by: Statements.listOfTenant, with: parameters)
     }
 
     package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [StoredRecord] {
         try await select(
             kind, by: Statements.due,
-            [.text(kind.rawValue), .integer(now.milliseconds), .integer(Int64(max(0, limit)))])
+            with: [.text(kind.rawValue), .integer(now.milliseconds), .integer(Int64(max(0, limit)))])
     }
 
     private func select(
-        _ kind: RecordKind, by statement: PostgresStatement, _ parameters: [PostgresValue]
+        _ kind: RecordKind, by statement: PostgresStatement, with parameters: [PostgresValue]
     ) async throws(StoreError) -> [StoredRecord] {
-        try await database.query(statement, parameters) { result throws(PostgresError) in
+        try await database.query(statement, with: parameters) { result throws(PostgresError) in
             try StoreRows.records(kind, result)
         }
     }
 
     package func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {
-        try await database.query(Statements.nextDue, [.text(kind.rawValue)]) { result throws(PostgresError) in
+        try await database.query(Statements.nextDue, with: [.text(kind.rawValue)]) { result throws(PostgresError) in
             try result.first?.integer(0).map { Timestamp(milliseconds: $0) }
         }
     }
@@ -179,7 +179,7 @@ package struct PostgresRecordStore: RecordStore {
         let parameters: [PostgresValue] = [
             .text(tenant.description), .integer(now.milliseconds), .integer(Int64(max(0, limit))),
         ]
-        return try await database.query(Statements.countDue(kind), parameters) { result throws(PostgresError) in
+        return try await database.query(Statements.countDue(kind), with: parameters) { result throws(PostgresError) in
             guard let count = try result.first?.integer(0) else { throw .unexpectedResult("a count is missing") }
             return Int(count)
         }
@@ -187,7 +187,7 @@ package struct PostgresRecordStore: RecordStore {
 
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         try await database.query(
-            Statements.lapsed, [.text(kind.rawValue), .integer(Int64(max(0, limit)))]
+            Statements.lapsed, with: [.text(kind.rawValue), .integer(Int64(max(0, limit)))]
         ) { result throws(PostgresError) in
             try result.rows.map { row throws(PostgresError) in try StoreRows.lapsedLease(kind, row) }
         }

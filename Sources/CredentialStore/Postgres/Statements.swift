@@ -207,7 +207,7 @@ enum Statements {
             return "$\(last)"
         }
         var parts: [String] = []
-        if hasRequirement { parts.append("required AS (\(require(next(), next(), next())))") }
+        if hasRequirement { parts.append("required AS (\(require(kind: next(), tenant: next(), key: next())))") }
         // The condition is evaluated first, so the required row is locked before the changed row.
         let sql = change.replacing(
             condition, with: hasRequirement ? "AND EXISTS (SELECT 1 FROM required)" : "")
@@ -243,9 +243,9 @@ enum Statements {
 
     /// The lock permits replacements of the record, and makes its removal wait for this commit. When a removal holds
     /// the row already, this statement waits for the removal and then finds no row.
-    static let require = PostgresStatement(trusted: require("$1", "$2", "$3"), isPrepared: true)
+    static let require = PostgresStatement(trusted: require(kind: "$1", tenant: "$2", key: "$3"), isPrepared: true)
 
-    private static func require(_ kind: String, _ tenant: String, _ key: String) -> String {
+    private static func require(kind: String, tenant: String, key: String) -> String {
         """
         SELECT 1 FROM token_broker_records WHERE kind = \(kind) AND tenant = \(tenant) AND key = \(key) FOR KEY SHARE
         """

@@ -24,7 +24,7 @@ struct StoreDatabase: Sendable {
 
     /// Runs one statement that may be run twice, and reads its result.
     func query<Value>(
-        _ statement: PostgresStatement, _ parameters: [PostgresValue] = [],
+        _ statement: PostgresStatement, with parameters: [PostgresValue] = [],
         read: (PostgresResult) throws(PostgresError) -> Value
     ) async throws(StoreError) -> Value {
         let deadline = deadline
