@@ -149,7 +149,7 @@ private struct EncodedCredentials {
         secondsEnd = bodyStart + secondsEndInHead
         before += head
         if isPlain {
-            bytes = SecretBytes(before, held.accessToken, afterToken)
+            bytes = SecretBytes(prefix: before, secret: held.accessToken, suffix: afterToken)
             token = bytes.extracting(before.count..<before.count + held.accessToken.count)
         } else {
             bytes = SecretBytes(Array(before[..<secondsEnd]))

@@ -34,16 +34,26 @@ static inline const OPENSSL_STACK *copenssl_verified_chain(const SSL *ssl) {
 
 static inline void copenssl_ctx_set_mode(SSL_CTX *context, long mode) { SSL_CTX_set_mode(context, mode); }
 
-/// Has a MAC be HMAC with SHA-256. In C, because a parameter keeps the pointer to its own name, and Swift lends a text to C
-/// for one call only.
-static inline int copenssl_set_digest_sha256(EVP_MAC_CTX *context) {
+/// HKDF with SHA-256. In C, because each OSSL_PARAM keeps the pointer to its name, and Swift lends a string to C for the
+/// length of one call only.
+static inline int copenssl_hkdf_sha256(
+    EVP_KDF *algorithm, const void *key, size_t key_count, const void *salt, size_t salt_count, const void *info,
+    size_t info_count, unsigned char *output, size_t output_count) {
+    EVP_KDF_CTX *context = EVP_KDF_CTX_new(algorithm);
+    if (context == NULL) return 0;
     char digest[] = "SHA256";
     OSSL_PARAM parameters[] = {
-        OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0), OSSL_PARAM_construct_end()};
-    return EVP_MAC_CTX_set_params(context, parameters);
+        OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
+        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, (void *)key, key_count),
+        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, (void *)salt, salt_count),
+        OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, (void *)info, info_count),
+        OSSL_PARAM_construct_end()};
+    int is_done = EVP_KDF_derive(context, output, output_count, parameters);
+    EVP_KDF_CTX_free(context);
+    return is_done;
 }
 
-// SHA-256 without an allocation. EVP, which OpenSSL prefers, makes its state anew for every digest.
+// SHA-256 without an allocation. EVP, the interface that OpenSSL prefers, allocates a context for every digest.
 static inline int copenssl_sha256(const void *bytes, size_t count, unsigned char *digest) {
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wdeprecated-declarations"

@@ -1,41 +1,41 @@
 internal import OAuth
 
-/// A look-up digest is unique within its kind.
+/// A look-up digest with its kind, within which it is unique.
 struct LookupKey: Hashable, Sendable {
     let kind: RecordKind
     let digest: [UInt8]
 }
 
-/// What of a record decides whether a change is a conflict.
+/// The part of a record that decides whether a change is a conflict.
 struct RecordHead: Sendable, Equatable {
     let version: Int64
     let lookup: [UInt8]?
 }
 
-/// The state that a commit meets.
+/// The state of a store before a commit.
 protocol CommitBasis {
     func head(_ id: RecordID) throws(StoreError) -> RecordHead?
-    /// The time of day by the store's clock; nil for a store that carries out a commit before the call returns.
+    /// The time of day by the store's clock; nil when commits are always complete before their call returns.
     var time: Timestamp? { get }
-    /// With what is left of its lease.
+    /// The record, with the remaining time of its lease.
     func record(_ id: RecordID) throws(StoreError) -> StoredRecord?
     func holder(of lookup: LookupKey) -> RecordID?
-    /// Every record of the tenant, and the look-up digests of those that have one.
+    /// All records of the tenant, each with its look-up digest or nil.
     func members(of tenant: TenantName) throws(StoreError) -> [RecordID: [UInt8]?]
 }
 
-/// What the changes of a commit come to, found out without touching anything: a store then has only to carry out the
-/// outcomes, in any order.
+/// The effects of the changes of a commit, computed without changing the store. The store then carries the outcomes
+/// out, in any order.
 struct CommitPlan {
-    /// The records that the commit writes, and nil for those that it removes.
+    /// The records that the commit writes; nil for each record that it removes.
     private(set) var outcomes: [RecordID: StoredRecord?] = [:]
-    /// The tenants whose entries go from the log, before `entries` are added.
+    /// The tenants whose entries are removed from the log before `entries` are added.
     private(set) var clearedTenants: Set<TenantName> = []
-    /// What the commit adds to the log, in order.
+    /// The entries that the commit adds to the log, in order.
     private(set) var entries: [StoredLogEntry] = []
-    /// After how long a replica is to see to a lease that the commit gives up; nil for never.
+    /// For each lease that the commit gives up: after how long a replica should take it over; nil for never.
     private(set) var recoveries: [RecordID: Duration?] = [:]
-    /// Holders of look-up digests that the changes so far have made or unmade (nil).
+    /// The records that have a look-up digest after the changes so far; nil for a digest that became free.
     private var holders: [LookupKey: RecordID?] = [:]
 
     /// - Throws: `.conflict`, and what `basis` throws.
@@ -77,7 +77,7 @@ struct CommitPlan {
                 outcomes[id] = record
             case .claim(let id, let version, let claim):
                 guard var record = try current(id, basis), record.version == version,
-                    Self.admits(claim, record.lease, basis.time)
+                    Self.admits(claim, on: record.lease, at: basis.time)
                 else { throw .conflict }
                 record.lease = Self.lease(claim, after: record.lease)
                 outcomes[id] = record
@@ -93,7 +93,7 @@ struct CommitPlan {
         }
     }
 
-    private static func admits(_ claim: LeaseClaim, _ lease: Lease?, _ time: Timestamp?) -> Bool {
+    private static func admits(_ claim: LeaseClaim, on lease: Lease?, at time: Timestamp?) -> Bool {
         if let time, let latest = claim.notAfter, time > latest { return false }
         guard let lease else { return claim.replacing == nil }
         if lease.holder == claim.holder { return !lease.wasGivenUp }

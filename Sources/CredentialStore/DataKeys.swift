@@ -2,9 +2,10 @@ internal import Cryptography
 internal import OAuth
 internal import Synchronization
 
-/// The keys that were derived from the keyring's last: a derivation takes longer than the sealing that it is for.
+/// A cache of the keys that were derived from the keys of the keyring, because deriving a key takes longer than sealing
+/// a record with it.
 ///
-/// Bounded, whatever number of tenants there is. May be used from any task.
+/// Bounded for any number of tenants. May be used from any task.
 final class DataKeys: Sendable {
     struct Name: Hashable {
         let key: KeyIdentity
@@ -12,17 +13,18 @@ final class DataKeys: Sendable {
         let label: String
     }
 
+    // Records are sealed and opened on any thread.
     private let keys = Mutex<[Name: SecretBytes]>([:])
 
-    /// Some 200 KiB.
+    /// About 200 KiB.
     private static let limit = 1024
 
-    /// The key of that name; made by `derive` where it is not at hand.
+    /// The key of that name, from the cache or from `derive`.
     func key(_ name: Name, _ derive: () -> SecretBytes) -> SecretBytes {
         if let key = keys.withLock({ $0[name] }) { return key }
         let key = derive()
         keys.withLock { keys in
-            // Those in use are soon there again.
+            // The keys in use are soon cached again.
             if keys.count >= Self.limit { keys = [:] }
             keys[name] = key
         }

@@ -1,13 +1,14 @@
 package import OAuth
 
-/// A record whose due mark has come.
+/// A record whose due mark has passed.
 package struct DueRecord: Sendable, Equatable {
     package let id: RecordID
     package let version: Int64
-    /// The mark that it had when it was read.
+    /// The due mark that the record had when it was read.
     package let mark: Timestamp?
-    /// Nil when it does not open: it was altered, moved or put back, or its key is not configured. Retrying cannot help;
-    /// an operator must look, or another replica has the key. Its mark can be settled all the same.
+    /// Nil when the record does not open: it was altered, moved or replaced by an earlier version, or its key is not
+    /// configured. Retrying cannot help: an operator must look, or another replica has the key. The mark can be settled
+    /// without opening the record.
     package let record: OpenRecord?
 
     package init(id: RecordID, version: Int64, mark: Timestamp?, record: OpenRecord?) {

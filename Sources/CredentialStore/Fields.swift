@@ -1,9 +1,9 @@
-/// Writes fields one after another, integers in network order and byte strings behind their length, so that no two
-/// lists of fields come to the same octets.
+/// Writes fields one after another: integers in network order, byte strings behind their length. Two different lists of
+/// fields never have the same octets.
 struct FieldWriter {
     private(set) var bytes: [UInt8] = []
 
-    /// - Parameter capacity: how many octets it is likely to come to.
+    /// - Parameter capacity: the expected number of octets.
     init(capacity: Int = 0) {
         bytes.reserveCapacity(capacity)
     }
@@ -34,13 +34,14 @@ struct FieldWriter {
         if let value { write(value) }
     }
 
-    /// Octets whose number the reader knows.
+    /// Writes octets without their length, which the reader must know.
     mutating func write(bare value: [UInt8]) {
         bytes += value
     }
 }
 
-/// Reads what `FieldWriter` wrote. Each reading is nil when the octets end too soon or are not what a writer makes.
+/// Reads the fields that `FieldWriter` wrote. Each method returns nil when the octets end too soon or have no form that
+/// a writer makes.
 struct FieldReader {
     private var rest: ArraySlice<UInt8>
 

@@ -1,7 +1,7 @@
 internal import Cryptography
 
-/// Tells the keys of a keyring apart inside sealed records: four octets that depend on the key's id and on the key, so
-/// that another key under a known id is noticed.
+/// Identifies a key of the keyring in sealed records: four octets that depend on the key's id and on the key, so that a
+/// different key with a known id is noticed.
 package struct KeyIdentity: Hashable, Sendable, CustomStringConvertible {
     static let count = 4
 
@@ -12,7 +12,7 @@ package struct KeyIdentity: Hashable, Sendable, CustomStringConvertible {
         self.bytes = bytes
     }
 
-    /// Derived, so that it gives nothing of the key away.
+    /// Derived by HKDF, so that the identity reveals nothing of the key.
     init(id: String, key: SecretBytes) {
         let info = Array("token-broker key identity ".utf8) + Array(id.utf8)
         bytes = HKDF.sha256(key: key, salt: [], info: info, count: Self.count).revealedBytes

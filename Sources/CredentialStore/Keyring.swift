@@ -1,9 +1,9 @@
 package import Cryptography
 internal import OAuth
 
-/// The keys that seal the store's records: the first seals, all open.
+/// The keys of the store. The first key seals new records; every key opens the records that it has sealed.
 ///
-/// A key is replaced by putting its successor in front and keeping it until nothing is sealed under it any more.
+/// To replace a key, put its successor in front, and keep the old key until no record is sealed under it.
 package struct Keyring: Sendable {
     struct Key: Sendable {
         let id: String
@@ -11,15 +11,15 @@ package struct Keyring: Sendable {
         let bytes: SecretBytes
     }
 
-    /// How many different octets a key has at least: chance gives 32 octets fewer in one of 10^37 keys.
+    /// The least number of different octets in a key. Of 10^37 random keys of 32 octets, about one has fewer.
     private static let leastDistinct = 8
 
     let primary: Key
     private let byIdentity: [KeyIdentity: Key]
     private let ids: Set<String>
 
-    /// Reads `id:key` entries with commas between them, white space around an entry ignored. An id is
-    /// `[A-Za-z0-9_-]{1,32}`, a key Base 64 of 32 octets.
+    /// Reads `id:key` entries that are separated by commas. White space around an entry is ignored. An id is
+    /// `[A-Za-z0-9_-]{1,32}`, a key is 32 octets in Base 64.
     package init(parsing text: String) throws(KeyringError) {
         var keys: [Key] = []
         var byIdentity: [KeyIdentity: Key] = [:]

@@ -1,18 +1,20 @@
-/// What is wrong with a text of keys. Positions count from 1; no case carries key text. Retrying cannot help.
+/// Why a list of keys cannot be read. Positions count from 1. No case carries key text. Retrying cannot help.
 package enum KeyringError: Error, Equatable, Sendable, CustomStringConvertible {
-    /// There is no entry at all.
+    /// The list has no entry.
     case empty
-    /// The entry is not `id:key` with an id of `[A-Za-z0-9_-]{1,32}`. It is not shown: it may be a key.
+    /// The entry is not `id:key` with an id of `[A-Za-z0-9_-]{1,32}`. The message does not quote the entry, which may
+    /// be a key.
     case malformedEntry(position: Int)
     /// An earlier entry has the same id.
     case duplicateID(position: Int, id: String)
-    /// The key is not Base 64 as RFC 4648 §4 has it, padding included.
+    /// The key is not Base 64 with padding (RFC 4648 §4).
     case invalidEncoding(position: Int, id: String)
     /// The key does not have 32 octets.
     case wrongLength(position: Int, id: String, count: Int)
     /// The key has so few different octets that it was not made at random.
     case notRandom(position: Int, id: String)
-    /// By chance (one in four thousand million) an earlier key has the same identity: another key must be generated.
+    /// An earlier key has the same identity by chance, which happens to one pair of keys in 2³². Another key must be
+    /// generated.
     case identityTaken(position: Int, id: String)
 
     package var description: String {

@@ -1,22 +1,23 @@
 package import OAuth
 
-/// The right of one holder to work on a record, as it stands in the record's row.
+/// The exclusive right of a holder to work on a record for a time. It is part of the record's row.
 ///
-/// A lease that has run out was left by a holder that died at work, or that could not store how its work ended.
+/// An expired lease was left by a holder that died during its work, or that could not store the outcome of its work.
 package struct Lease: Sendable, Equatable {
     package var holder: String
-    /// What was left of it, by the store's clock, when the record was read; zero or less where it has run out.
+    /// The remaining time by the store's clock when the record was read; zero or less for an expired lease.
     package var remaining: Duration
-    /// Whether its holder let go of it without knowing how its work ended, as against a holder that died.
+    /// Whether the holder gave the lease up, in contrast to a holder that died. A holder that gives up does not know
+    /// the outcome of its work, unless `isSettled`.
     package var wasGivenUp: Bool
-    /// How long ago, by the store's clock, what the record holds may have been used up by a holder's work for the first
-    /// time; nil where that did not happen or is not known.
+    /// How long ago, by the store's clock, a holder's work may have consumed the record's content for the first time (a
+    /// refresh token, for example); nil when that did not happen or is unknown.
     package var sinceFirstUse: Duration?
-    /// Whether the holder before this one may still store what came of its work.
+    /// Whether the previous holder may still store the outcome of its work.
     package var isOpen: Bool
-    /// Whether nothing was used up: the lease stands only to tell of a failure.
+    /// Whether the content was not consumed: the lease is kept only because it carries a failure.
     package var isSettled: Bool
-    /// What its holder's work failed with; nil for no failure, and for one that is over.
+    /// The failure of the holder's work; nil for no failure, and when its time is over.
     package var failure: LeaseFailure?
 
     package init(
@@ -35,11 +36,12 @@ package struct Lease: Sendable, Equatable {
     package var hasRunOut: Bool { remaining <= .zero || wasGivenUp }
 }
 
-/// A failure that other replicas are told of through the record's row, so that they do not repeat the work at once.
+/// A failure that a holder shares with the other replicas through the record's row, so that they do not repeat the work
+/// at once.
 package struct LeaseFailure: Sendable, Equatable {
-    /// 1 to 100 octets of ASCII, for the replicas; the store does not read it.
+    /// 1 to 100 octets of ASCII, which the store does not interpret.
     package var code: String
-    /// For how long others leave the work alone: from the release on, or when read what is left of it.
+    /// How long the other replicas must not repeat the work, from the release on. When read: the remaining time.
     package var remaining: Duration
 
     package init(code: String, remaining: Duration) {
@@ -48,27 +50,28 @@ package struct LeaseFailure: Sendable, Equatable {
     }
 }
 
-/// What a claim of a lease asks for.
+/// A request for a lease.
 package struct LeaseClaim: Sendable, Equatable {
-    /// Up to 100 octets of ASCII that no other attempt uses.
+    /// The name of the new holder: up to 100 octets of ASCII that no other attempt uses.
     package var holder: String
-    /// The holder whose lease is taken over; nil where there is to be none.
+    /// The holder whose lease is taken over; nil when the record must have no lease.
     package var replacing: String?
-    /// Whether that lease is taken over although it has not run out, because its holder is known to be gone.
+    /// Whether that lease is taken over although it has not expired, because its holder is known to be gone.
     package var replacesStanding: Bool
-    /// For how long that lease must have run out otherwise, unless it was given up.
+    /// For how long that lease must have been expired otherwise, unless it was given up.
     package var overdue: Duration
     /// How long the lease lasts from the commit on.
     package var duration: Duration
-    /// Whether what the record holds may be used up under the lease. The store notes the time of the first such claim.
+    /// Whether the work under the lease may consume the record's content. The store notes the time of the first such
+    /// claim.
     package var marksUse: Bool
-    /// Whether nothing was used up under the holder's lease so far: with `marksUse`, the time of this claim is noted in place
-    /// of an earlier one's.
+    /// Whether the content was not consumed under the holder's lease so far. With `marksUse`, the time of this claim
+    /// replaces an earlier time.
     package var restartsUse: Bool
     /// See `Lease.isOpen`.
     package var isOpen: Bool
-    /// The latest time of the commit, by the store's clock: a claim must not take effect after its sender has given up.
-    /// Nil for any time. A store that carries out a commit before the call returns does not heed it.
+    /// The latest time of the commit by the store's clock, because a claim must not take effect after its sender has
+    /// stopped waiting; nil for no limit. A store whose commits are complete before their call returns ignores it.
     package var notAfter: Timestamp?
 
     package init(
@@ -88,15 +91,16 @@ package struct LeaseClaim: Sendable, Equatable {
     }
 }
 
-/// How a holder lets go of its lease.
+/// How a holder ends its lease.
 package struct LeaseRelease: Sendable, Equatable {
     package enum Outcome: Sendable, Equatable {
-        /// The holder's work used nothing up. The lease goes, unless it is to tell of a failure.
+        /// The work did not consume the content. The lease is removed, unless it carries a failure.
         case settled
-        /// The holder does not know how its work ended. The lease stays as given up.
-        /// - Parameter recovery: after how long `lapsed` lists it; nil for never.
+        /// The holder does not know the outcome of its work. The lease is kept as given up.
+        /// - Parameter recovery: after how long `lapsed` lists the lease; nil for never.
         case unknown(recovery: Duration?)
-        /// The holder before may still store what came of its work. The lease ends now, as if this holder had died.
+        /// The previous holder may still store the outcome of its work. The lease expires now, as if this holder had
+        /// died.
         case open
     }
 
@@ -109,10 +113,10 @@ package struct LeaseRelease: Sendable, Equatable {
     }
 }
 
-/// A lease that has run out and that a replica is to see to.
+/// An expired lease that a replica should take over.
 package struct LapsedLease: Sendable, Equatable {
     package let id: RecordID
-    /// The record's.
+    /// The version of the record.
     package let version: Int64
     package let holder: String
 

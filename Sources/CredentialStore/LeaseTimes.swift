@@ -1,16 +1,16 @@
 internal import OAuth
 internal import Reactor
 
-/// The times of the leases that this process has given, by its own clock: all that a store of one writer needs. A lease
-/// that an earlier process gave has run out, for its holder is dead.
+/// The times of the leases that this process has granted, by its own clock. A store with one writer needs no others:
+/// the lease that an earlier process granted has expired, because its holder died with that process.
 struct LeaseTimes {
     private struct Entry {
-        /// A store may keep less of it.
+        /// Kept here because a store may keep only some members of the lease.
         var lease: Lease
         var end: MonotonicInstant
         var firstUse: MonotonicInstant?
         var failureEnd: MonotonicInstant?
-        /// When a replica is to see to the lease; nil for never.
+        /// When a replica should take the lease over; nil for never.
         var recovery: MonotonicInstant?
     }
 
@@ -21,7 +21,7 @@ struct LeaseTimes {
         self.now = now
     }
 
-    /// `record` with what is left of its lease now.
+    /// `record` with the remaining time of its lease.
     func timed(_ record: StoredRecord) -> StoredRecord {
         guard var lease = record.lease else { return record }
         var record = record
@@ -35,17 +35,17 @@ struct LeaseTimes {
         return record
     }
 
-    /// When a replica was to see to the lease; nil where it has time or is to be left alone. The far past for a lease of an
-    /// earlier process that did not give it up.
+    /// The time from which a replica should take the lease over; nil when that time has not come or there is none. The
+    /// far past for a lease of an earlier process that did not give it up.
     func lapse(_ id: RecordID, wasGivenUp: Bool) -> MonotonicInstant? {
         guard let entry = entries[id] else { return wasGivenUp ? nil : MonotonicInstant(nanoseconds: .min) }
         return entry.recovery.flatMap { $0 <= now() ? $0 : nil }
     }
 
-    /// A commit has written or removed the record.
-    /// - Parameter recovery: after how long a replica is to see to a lease that the commit has given up, nil for never; nil
-    ///   for a commit that has given none up.
-    mutating func note(_ id: RecordID, _ record: StoredRecord?, recovery: Duration?? = nil) {
+    /// To be called when a commit has written or removed the record.
+    /// - Parameter recovery: nil for a commit that gave no lease up; else after how long a replica should take the
+    ///   lease over, with nil for never.
+    mutating func note(_ id: RecordID, record: StoredRecord?, recovery: Duration?? = nil) {
         guard let lease = record?.lease else {
             entries[id] = nil
             return

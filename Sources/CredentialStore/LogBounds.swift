@@ -1,9 +1,9 @@
-/// How far the log reaches.
+/// The bounds of the log.
 package struct LogBounds: Sendable, Equatable {
-    /// The highest sequence that trimming has removed; 0 when it has removed none. A reader who stands before it may
-    /// have missed entries.
+    /// The highest sequence that trimming has removed; 0 when it has removed none. A reader that has read up to a lower
+    /// one may have missed entries.
     package var trimmed: Int64
-    /// The highest sequence given out; 0 when there is none.
+    /// The highest sequence that an entry has had; 0 when the log never had one.
     package var last: Int64
 
     package init(trimmed: Int64 = 0, last: Int64 = 0) {
@@ -11,6 +11,6 @@ package struct LogBounds: Sendable, Equatable {
         self.last = last
     }
 
-    /// The highest sequence that is beyond the newest `count`.
+    /// The highest sequence that is not among the newest `count`.
     func floor(keeping count: Int) -> Int64 { last - Int64(max(0, count)) }
 }

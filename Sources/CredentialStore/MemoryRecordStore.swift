@@ -2,16 +2,17 @@ package import OAuth
 package import Reactor
 internal import Synchronization
 
-/// Records that last as long as the process: for tests and development.
+/// Records in the memory of the process, for tests and development.
 ///
-/// Its calls never wait, so they throw conflicts only.
+/// Its calls never wait and throw conflicts only.
 package final class MemoryRecordStore: RecordStore {
+    // Called from any task.
     private let contents: Mutex<Contents>
     private let timeOfDay: (@Sendable () -> Timestamp)?
 
     /// - Parameters:
-    ///   - now: measures leases.
-    ///   - timeOfDay: the clock that the users of a shared store go by; nil for a store of one writer.
+    ///   - now: the clock that measures leases.
+    ///   - timeOfDay: the clock that the users of a shared store share; nil for a store with one writer.
     package init(
         now: @escaping @Sendable () -> MonotonicInstant = { .now }, timeOfDay: (@Sendable () -> Timestamp)? = nil
     ) {
@@ -24,7 +25,7 @@ package final class MemoryRecordStore: RecordStore {
         self.timeOfDay = timeOfDay
     }
 
-    /// Another store, with what this one holds now.
+    /// Another store with the same content.
     package func copy() -> MemoryRecordStore {
         MemoryRecordStore(contents.withLock { $0 }, timeOfDay: timeOfDay)
     }
@@ -50,7 +51,7 @@ package final class MemoryRecordStore: RecordStore {
     ) async throws(StoreError) -> [StoredRecord] {
         contents.withLock { contents in
             let ids = contents.records.keys
-            return contents.listings.page(kind, tenant, after: after, limit: limit) {
+            return contents.listings.page(kind, tenant: tenant, after: after, limit: limit) {
                 ids.filter { $0.kind == kind && (tenant == nil || tenant == $0.tenant) }
             }.compactMap { contents.record($0) }
         }
@@ -142,7 +143,7 @@ package final class MemoryRecordStore: RecordStore {
     private struct Contents: CommitBasis {
         private(set) var records: [RecordID: StoredRecord] = [:]
         private(set) var holders: [LookupKey: RecordID] = [:]
-        /// In the order of the sequences.
+        /// Ordered by sequence.
         private(set) var log: [PlacedLogEntry] = []
         private(set) var bounds = LogBounds()
         private(set) var leases: LeaseTimes
@@ -177,9 +178,9 @@ package final class MemoryRecordStore: RecordStore {
                 bounds.last += 1
                 log.append(PlacedLogEntry(sequence: bounds.last, entry: entry))
             }
-            // Removals first: a digest may pass from one record to another.
+            // Removals first, because a look-up digest may move from one record to another.
             for id in plan.outcomes.keys { remove(id) }
-            for (id, record) in plan.outcomes { leases.note(id, record, recovery: plan.recoveries[id]) }
+            for (id, record) in plan.outcomes { leases.note(id, record: record, recovery: plan.recoveries[id]) }
             for case (let id, let record?) in plan.outcomes {
                 records[id] = record
                 listings.note(id, exists: true)
@@ -194,7 +195,7 @@ package final class MemoryRecordStore: RecordStore {
         }
 
         mutating func remove(_ id: RecordID) {
-            leases.note(id, nil)
+            leases.note(id, record: nil)
             listings.note(id, exists: false)
             guard let lookup = records.removeValue(forKey: id)?.lookup else { return }
             holders[LookupKey(kind: id.kind, digest: lookup)] = nil

@@ -1,29 +1,30 @@
 internal import OAuth
 
-/// The lists that were read last, so that each page of one costs what the page has, and not what there is: the identities
-/// of a kind's records, of one tenant or of all, in their order, kept right while records come and go.
+/// A cache of the lists that were read last: the sorted identities of the records of a kind, of one tenant or of all
+/// tenants. With it a page costs what the page contains, and not what the store contains. Writes and removals update
+/// it.
 struct RecordListings {
     private var listings: [RecordListing] = []
 
-    /// Credentials are listed together with what is kept aside, and with what their renewals failed with.
+    /// Three lists are read in turn: credentials, the quarantine, and the errors of renewals.
     private static let most = 3
 
     /// Up to `limit` identities of that kind, those after `after` (exclusive) only.
-    /// - Parameter identities: all of them, in any order; called where the list was not read of late.
+    /// - Parameter identities: returns all identities in any order; called when the list is not in the cache.
     mutating func page<Failure: Error>(
-        _ kind: RecordKind, _ tenant: TenantName?, after: RecordID?, limit: Int,
-        _ identities: () throws(Failure) -> [RecordID]
+        _ kind: RecordKind, tenant: TenantName?, after: RecordID?, limit: Int,
+        identities: () throws(Failure) -> [RecordID]
     ) throws(Failure) -> [RecordID] {
-        if let place = listings.firstIndex(where: { $0.isOf(kind, tenant) }) {
+        if let place = listings.firstIndex(where: { $0.isOf(kind, tenant: tenant) }) {
             listings.swapAt(0, place)
         } else {
-            listings.insert(RecordListing(kind, tenant, try identities()), at: 0)
+            listings.insert(RecordListing(kind, tenant: tenant, ids: try identities()), at: 0)
             listings.removeLast(max(0, listings.count - Self.most))
         }
         return listings[0].page(after: after, limit: limit)
     }
 
-    /// The record was written or removed.
+    /// To be called when the record was written or removed.
     mutating func note(_ id: RecordID, exists: Bool) {
         for place in listings.indices { listings[place].note(id, exists: exists) }
     }
@@ -37,13 +38,13 @@ private struct RecordListing {
     private var ids: [RecordID]
 
     /// - Parameter ids: in any order.
-    init(_ kind: RecordKind, _ tenant: TenantName?, _ ids: [RecordID]) {
+    init(_ kind: RecordKind, tenant: TenantName?, ids: [RecordID]) {
         self.kind = kind
         self.tenant = tenant
         self.ids = ids.sorted()
     }
 
-    func isOf(_ kind: RecordKind, _ tenant: TenantName?) -> Bool { self.kind == kind && self.tenant == tenant }
+    func isOf(_ kind: RecordKind, tenant: TenantName?) -> Bool { self.kind == kind && self.tenant == tenant }
 
     /// Up to `limit` identities, those after `after` (exclusive) only.
     func page(after: RecordID?, limit: Int) -> [RecordID] {
@@ -52,7 +53,6 @@ private struct RecordListing {
         return Array(ids[start...].prefix(limit))
     }
 
-    /// The record was written or removed.
     mutating func note(_ id: RecordID, exists: Bool) {
         guard id.kind == kind, tenant == nil || tenant == id.tenant else { return }
         let place = place(id)
@@ -61,7 +61,7 @@ private struct RecordListing {
         if !exists, isListed { ids.remove(at: place) }
     }
 
-    /// Where the identity stands, or would.
+    /// The position of the identity in the list, or the one where it would be inserted.
     private func place(_ id: RecordID) -> Int {
         var (low, high) = (0, ids.count)
         while low < high {

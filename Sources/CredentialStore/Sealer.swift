@@ -5,19 +5,22 @@ internal import OAuth
 package enum SealError: Error, Equatable, Sendable {
     /// The envelope has a format that this build does not know.
     case unknownFormat
-    /// It was sealed under a key that the keyring lacks.
+    /// It was sealed under a key that is not in the keyring.
     case unknownKey(KeyIdentity)
-    /// Content, or something that the seal ties to it, was altered.
+    /// The content, or associated data of the seal, was altered.
     case broken
 }
 
-/// Seals the content of records and ties it to all else that the record says but its due mark, so that a row which was
-/// edited, moved to another tenant, key or kind, or put back at a later version does not open. An entry of the log is
-/// tied to all that it says, and cannot pass for a record; its sequence is the store's, and no seal knows it.
+/// Seals the contents of records and log entries.
 ///
-/// The envelope is format (1) ‖ key identity (4) ‖ nonce (12) ‖ ciphertext ‖ tag (16). Every tenant and kind has its own
-/// AES-256-GCM key, HKDF-SHA-256 of the keyring's with the tenant as the salt and the kind as the info. That keeps each
-/// far below the 2³² random nonces which NIST SP 800-38D §8.3 allows a key.
+/// The associated data of a record's seal are all its members except the due mark and the lease. So a row that was
+/// edited, moved to another tenant, key or kind, or copied to another version does not open. The associated data of an
+/// entry are all its members and a label, so that an entry does not open as a record. The sequence of an entry is not
+/// among them, because the store assigns it later.
+///
+/// The envelope is format (1) ‖ key identity (4) ‖ nonce (12) ‖ ciphertext ‖ tag (16). Each tenant and kind has its own
+/// AES-256-GCM key: HKDF-SHA-256 of the keyring's key, with the tenant as salt and the kind as info. That keeps each
+/// key far below the 2³² random nonces that NIST SP 800-38D §8.3 allows per key.
 package struct Sealer: Sendable {
     private static let format: UInt8 = 1
     private static let headCount = 1 + KeyIdentity.count + AES256GCM.nonceCount
@@ -29,42 +32,31 @@ package struct Sealer: Sendable {
         self.keyring = keyring
     }
 
-    /// The record in the form that a store keeps, sealed under the keyring's first key.
+    /// Seals the record under the keyring's first key.
     /// - Throws: `.randomnessUnavailable` (retrying later may help); `.invalidLength` for content of 2 GiB.
     package func seal(_ record: OpenRecord) throws(CryptographyError) -> StoredRecord {
-        var stored = StoredRecord(
-            id: record.id, version: record.version, sealed: [], lookup: record.lookup, expires: record.expires,
-            due: record.due)
-        stored.sealed = try seal(record.content, as: Self.subject(of: stored))
-        return stored
+        record.with(content: try seal(record.content, as: Self.subject(of: record)))
     }
 
     package func open(_ record: StoredRecord) throws(SealError) -> OpenRecord {
-        OpenRecord(
-            id: record.id, version: record.version, content: try open(record.sealed, as: Self.subject(of: record)),
-            lookup: record.lookup, expires: record.expires, due: record.due, lease: record.lease)
+        record.with(content: try open(record.sealed, as: Self.subject(of: record)))
     }
 
-    /// The entry in the form that a store keeps, sealed under the keyring's first key. No two have the same sealed
+    /// Seals the entry under the keyring's first key. The nonce is random, so no two entries have the same sealed
     /// octets.
     /// - Throws: `.randomnessUnavailable` (retrying later may help); `.invalidLength` for content of 2 GiB.
     package func seal(_ entry: OpenLogEntry) throws(CryptographyError) -> StoredLogEntry {
-        var stored = StoredLogEntry(
-            tenant: entry.tenant, key: entry.key, version: entry.version, time: entry.time, sealed: [])
-        stored.sealed = try seal(entry.content, as: Self.subject(of: stored))
-        return stored
+        entry.with(content: try seal(entry.content, as: Self.subject(of: entry)))
     }
 
     package func open(_ entry: StoredLogEntry) throws(SealError) -> OpenLogEntry {
-        OpenLogEntry(
-            tenant: entry.tenant, key: entry.key, version: entry.version, time: entry.time,
-            content: try open(entry.sealed, as: Self.subject(of: entry)))
+        entry.with(content: try open(entry.sealed, as: Self.subject(of: entry)))
     }
 
-    /// What a sealed content belongs to.
+    /// The owner of a sealed content.
     private struct Subject {
         let tenant: TenantName
-        /// A record's kind, or "event", which no kind is called.
+        /// The kind of a record, or "event", which is no kind.
         let label: String
         let associatedData: [UInt8]
     }
@@ -110,7 +102,7 @@ package struct Sealer: Sendable {
         }
     }
 
-    private static func subject(of record: StoredRecord) -> Subject {
+    private static func subject<Content>(of record: Record<Content>) -> Subject {
         var fields = FieldWriter(capacity: 128)
         fields.write(format)
         fields.write(record.id.kind.rawValue)
@@ -122,7 +114,7 @@ package struct Sealer: Sendable {
         return Subject(tenant: record.id.tenant, label: record.id.kind.rawValue, associatedData: fields.bytes)
     }
 
-    private static func subject(of entry: StoredLogEntry) -> Subject {
+    private static func subject<Content>(of entry: LogEntry<Content>) -> Subject {
         let label = "event"
         var fields = FieldWriter(capacity: 128)
         fields.write(format)

@@ -1,28 +1,29 @@
 package import OAuth
 
-/// What a shared store tells of commits.
+/// A report of a shared store about the commits of all replicas.
 package enum StoreNews: Sendable, Equatable {
-    /// From here on every commit is told, whoever makes it. Those before may have been missed.
+    /// Every commit of any replica is reported from now on. Earlier ones may have been missed.
     case following
-    /// Everything that was committed up to a moment ago has been told.
+    /// Everything that was committed up to the last round trip has been reported.
     case alive
-    /// Commits may be missed from here on, or have been missed for some seconds already.
+    /// Commits are missed from now on, and may have been missed for some seconds.
     case lost
+    /// A commit has made these changes.
     case changed([StoreChange])
-    /// A commit was too large to be told: anything may have changed.
+    /// A commit was too large for a notification: anything may have changed.
     case unknown
-    /// The store may lack commits that were seen, and whatever is told of it later is about what it has now: see
-    /// `StoreLineage`.
+    /// The store may have lost commits that this process has seen. Later reports are about the content that it has now;
+    /// see `StoreLineage`.
     case wentBack
 }
 
-/// What a commit has changed, without the content.
+/// One change of a commit, without the content.
 package enum StoreChange: Sendable, Equatable {
-    /// A record was written, which has that version now, or released.
+    /// A record was written and has this version now, or its lease was released.
     case written(RecordID, version: Int64)
     case removed(RecordID)
-    /// Everything of the tenant's was removed.
+    /// All records of the tenant were removed.
     case tenantRemoved(TenantName)
-    /// The log has grown by entries of the tenant's.
+    /// Entries of the tenant were added to the log.
     case logGrown(TenantName)
 }

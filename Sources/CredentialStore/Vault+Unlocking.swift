@@ -1,14 +1,16 @@
 internal import Cryptography
 internal import OAuth
 
-// For each key that ever sealed something here, the store has a record that only this key opens. Its key is
-// `<key id>.<key identity>`, readable without any key, so that an operator can be told which one is missing.
+// The store has a check record for each key that ever sealed a record in it. Only that key opens the check record,
+// whose own key is `<key id>.<key identity>` in clear, so that the operator can be told which key is missing.
 extension Vault {
     private static let checkContent = SecretBytes(utf8: "token-broker key check")
 
-    /// Shows that the keyring has every key under which something in the store may be sealed, then notes its first key
-    /// there. To be called before all else: it finds a wrong key before a caller is turned away for it, and before
-    /// anything is sealed that the other replicas cannot open. Overwrites nothing.
+    /// Checks that the keyring has every key under which records in the store may be sealed, then writes a check record
+    /// for its first key. Overwrites nothing.
+    ///
+    /// To be called before any other use: so a wrong key is found before a caller's request fails because of it, and
+    /// before a record is sealed that the other replicas cannot open.
     package func unlock() async throws(VaultError) {
         let own = Self.checkID(keyring.primary)
         var isNoted = false
@@ -23,13 +25,13 @@ extension Vault {
             try await commit([.insert(OpenRecord(id: own, version: 1, content: Self.checkContent))])
         } catch {
             guard error == .conflict else { throw .store(error) }
-            // A replica that starts at the same time was quicker; its record must be one that this key opens.
+            // A replica that starts at the same time has written the check record. This key must open it.
             for record in try await keyChecks() where record.id == own { return try verify(record) }
             throw .store(.conflict)
         }
     }
 
-    /// Where the check records are lost, the first record of each kind stands in for them.
+    /// Opens the first record of each kind, for a store that has lost its check records.
     private func verifySamples() async throws(VaultError) {
         do throws(StoreError) {
             for kind in RecordKind.allCases {
@@ -44,7 +46,7 @@ extension Vault {
         RecordID(.keyCheck, .broker, key: "\(key.id).\(key.identity)")
     }
 
-    /// Every check record in the store.
+    /// All check records in the store.
     func keyChecks() async throws(VaultError) -> [StoredRecord] {
         let pageCount = 100
         var records: [StoredRecord] = []

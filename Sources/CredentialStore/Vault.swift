@@ -1,9 +1,9 @@
 internal import Cryptography
 package import OAuth
 
-/// A record store whose content can be read, by way of a keyring.
+/// A record store whose contents are sealed and opened with a keyring.
 ///
-/// Has no state of its own: safe to use from any task and by many at once. A record that does not open is
+/// May be used from any task and by many tasks at once. A record that does not open is reported as
 /// `StoreError.damaged`, with the record's identity in the text.
 package final class Vault: Sendable {
     let store: any RecordStore
@@ -16,7 +16,7 @@ package final class Vault: Sendable {
         sealer = Sealer(keyring: keyring)
     }
 
-    /// The same vault, with a store before its own.
+    /// The same vault, with a store that wraps its own.
     package func behind(_ make: (any RecordStore) -> any RecordStore) -> Vault {
         Vault(store: make(store), keyring: keyring, sealer: sealer)
     }
@@ -37,7 +37,7 @@ package final class Vault: Sendable {
         return try open(stored)
     }
 
-    /// The record of that kind with that look-up digest, or nil.
+    /// The record of the kind with this look-up digest, or nil.
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> OpenRecord? {
         guard let stored = try await store.find(kind, lookup: lookup) else { return nil }
         guard stored.id.kind == kind, let found = stored.lookup, ConstantTime.equal(found, lookup) else {
@@ -46,7 +46,7 @@ package final class Vault: Sendable {
         return try open(stored)
     }
 
-    /// The version of each of these records, in their order, nil for none, without opening them; see `RecordStore`.
+    /// The versions of the records, in their order, without opening them; see `RecordStore`.
     package func versions(of ids: [RecordID]) async throws(StoreError) -> [Int64?] {
         let versions = try await store.versions(of: ids)
         guard versions.count == ids.count else { throw .damaged("the store gave versions of other records") }
@@ -65,51 +65,42 @@ package final class Vault: Sendable {
         return records
     }
 
-    /// The same without opening them, for who can do without those that do not open; see `open`.
+    /// Like `list`, without opening the records. A caller that opens them one by one, by `open`, can skip those that do
+    /// not open.
     package func listSealed(
         _ kind: RecordKind, tenant: TenantName, after: RecordID? = nil, limit: Int
     ) async throws(StoreError) -> [StoredRecord] {
         try await store.list(kind, tenant: tenant, after: after, limit: limit)
     }
 
-    /// The record without opening it, or nil.
+    /// The record without opening it; nil when there is none.
     package func readSealed(_ id: RecordID) async throws(StoreError) -> StoredRecord? { try await store.read(id) }
 
     /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
     ///
-    /// `.unavailable` leaves open whether the changes were made. They can be committed again: where they were made, the
-    /// repetition is a conflict, and reading the records tells whose the winning change was. Entries alone are never in
-    /// conflict: committed again, they may stand in the log twice.
+    /// After `.unavailable` it is unknown whether the changes were made. The caller can commit them again: if they were
+    /// made, the second commit is a conflict, and reading the records shows which commit took place. A commit of
+    /// entries alone is never a conflict: a second one may add them to the log twice.
     package func commit(_ changes: [VaultChange]) async throws(StoreError) {
-        var sealed: [RecordChange] = []
-        for change in changes {
-            switch change {
-            case .insert(let record): sealed.append(.insert(try seal(record)))
-            case .replace(let record, let version, let holder):
-                sealed.append(.replace(try seal(record), version: version, fencedFor: holder))
-            case .remove(let id, let version): sealed.append(.remove(id, version: version))
-            case .require(let id): sealed.append(.require(id))
-            case .removeAll(let tenant): sealed.append(.removeAll(tenant))
-            case .settleDue(let id, let version, let due, let next):
-                sealed.append(.settleDue(id, version: version, due: due, next: next))
-            case .claim(let id, let version, let claim): sealed.append(.claim(id, version: version, claim))
-            case .release(let id, let version, let holder, let release):
-                sealed.append(.release(id, version: version, holder: holder, release))
-            case .append(let entry): sealed.append(.append(try seal(entry)))
+        let sealed = try changes.map { change throws(StoreError) in
+            try change.map { record throws(StoreError) in
+                try seal(record)
+            } entry: { entry throws(StoreError) in
+                try seal(entry)
             }
         }
         try await store.commit(sealed)
     }
 
-    /// Removes up to `limit` records whose expiry is before `now`. Returns how many went.
+    /// Removes up to `limit` records that expire before `now`. Returns how many were removed.
     package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
         try await store.removeExpired(before: now, limit: limit)
     }
 
     /// Up to `limit` records whose due mark is before `now`, the earliest first.
     ///
-    /// A record that does not open comes without its content, and the reading goes on: whoever works through what is due
-    /// would meet it first every time, and never come to those behind it.
+    /// A record that does not open is returned without its content. An error instead would stop the caller at the same
+    /// record every time, before the records behind it.
     package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [DueRecord] {
         try await store.due(kind, before: now, limit: limit).map { stored in
             let record: OpenRecord?
@@ -122,7 +113,7 @@ package final class Vault: Sendable {
         }
     }
 
-    /// Up to `limit` records whose lease a replica is to see to, those first that ran out first; see `RecordStore`.
+    /// Up to `limit` leases that a replica should take over, those first that expired first; see `RecordStore`.
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         try await store.lapsed(kind, limit: limit)
     }
@@ -136,7 +127,7 @@ package final class Vault: Sendable {
     /// See `RecordStore`.
     package func lineage() async throws(StoreError) -> StoreLineage? { try await store.lineage() }
 
-    /// The earliest due mark of the kind's records; nil when none has one.
+    /// The earliest due mark of the kind; nil when no record has one.
     package func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {
         try await store.nextDue(kind)
     }
@@ -150,22 +141,21 @@ package final class Vault: Sendable {
 
     /// Up to `limit` entries of the log, in its order, those after `sequence` (exclusive) only; see `RecordStore`.
     ///
-    /// An entry that does not open comes without its content, and the reading goes on: those behind it are as good as
-    /// ever.
-    /// - Parameter tenant: nil for the entries of every tenant.
+    /// An entry that does not open is returned without its content, so that the entries behind it can be read.
+    /// - Parameter tenant: nil for the entries of all tenants.
     package func entries(
         after sequence: Int64, tenant: TenantName? = nil, limit: Int
     ) async throws(StoreError) -> [VaultLogEntry] {
         try await store.entries(after: sequence, tenant: tenant, limit: limit).map(open)
     }
 
-    /// What of the log lies behind `sequence` for a reader of one tenant: the entries found, up to where was looked, and
-    /// whether there may be more.
+    /// The next page of the log behind `sequence` for a reader of one tenant: the entries found, the last sequence that
+    /// was read, and whether there may be more.
     ///
-    /// A store with one writer does one call after the other and has no index of tenants: to find the entries of a quiet
-    /// one it would look through all that the others have, while every commit waits. It is asked for everybody's, then,
-    /// a page at a time, of which the others' are passed over.
-    /// - Parameter tenant: nil for the entries of every tenant.
+    /// A store with one writer has no index by tenant and runs one call at a time. To fill a page with entries of a
+    /// quiet tenant it would read the whole log, while every commit waits. So it is asked for the entries of all
+    /// tenants, a page at a time, and the entries of the others are dropped here.
+    /// - Parameter tenant: nil for the entries of all tenants.
     package func page(
         after sequence: Int64, tenant: TenantName?, limit: Int
     ) async throws(StoreError) -> (entries: [VaultLogEntry], last: Int64, isFull: Bool) {
@@ -182,20 +172,19 @@ package final class Vault: Sendable {
         } catch {
             content = nil
         }
-        return VaultLogEntry(
-            sequence: placed.sequence, tenant: placed.entry.tenant, key: placed.entry.key,
-            version: placed.entry.version, time: placed.entry.time, content: content)
+        return VaultLogEntry(sequence: placed.sequence, entry: placed.entry.with(content: content))
     }
 
-    /// How far the log reaches; see `RecordStore`.
+    /// The bounds of the log; see `RecordStore`.
     package func logBounds() async throws(StoreError) -> LogBounds { try await store.logBounds() }
 
-    /// Removes up to `limit` entries from the old end of the log; see `RecordStore`. Returns how many went.
+    /// Removes up to `limit` entries from the old end of the log; see `RecordStore`. Returns how many were
+    /// removed.
     package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
         try await store.trimLog(before: time, keeping: count, limit: limit)
     }
 
-    /// Shows that the store can be reached and written to.
+    /// Checks that the store can be reached and written to.
     package func check() async throws(StoreError) { try await store.check() }
 
     /// Closes the store. No other call may follow.
@@ -213,7 +202,7 @@ package final class Vault: Sendable {
         do throws(CryptographyError) {
             return try body()
         } catch {
-            // No randomness, or content that no store takes: nothing was written, and that is all the caller can use.
+            // No randomness, or content of 2 GiB. Nothing was written, and retrying later may help.
             throw .unavailable
         }
     }
@@ -226,23 +215,16 @@ package final class Vault: Sendable {
                 switch error {
                 case .unknownFormat: "has a format that this version does not know"
                 case .unknownKey(let identity): "is sealed under a key that is not configured (\(identity))"
-                case .broken: "does not open: it was altered, moved or put back"
+                case .broken: "does not open: it was altered, moved or replaced by an earlier version"
                 }
             throw .damaged("\(record.id.text) \(reason)")
         }
     }
 }
 
-extension RecordID {
-    /// For an operator's eyes.
-    var text: String {
-        key.isEmpty ? "the \(kind.rawValue) record of \(tenant)" : "the \(kind.rawValue) record '\(key)' of \(tenant)"
-    }
-}
-
 extension Vault {
-    /// The version of the record, or nil where there is none: without opening it, so that one that does not open any
-    /// more can still be replaced or removed.
+    /// The version of the record, or nil when there is none. The record is not opened, so that one which does not open
+    /// any more can be replaced or removed.
     package func version(of id: RecordID) async throws(StoreError) -> Int64? {
         try await store.read(id)?.version
     }

@@ -1,12 +1,12 @@
-/// Why the vault does not unlock.
+/// Why the vault cannot be unlocked.
 package enum VaultError: Error, Equatable, Sendable, CustomStringConvertible {
-    /// Something in the store was sealed under this key, and the keyring has no key of that id. The operator must add
-    /// it.
+    /// Records in the store were sealed under this key, and the keyring has no key with its id. The operator must add
+    /// the key.
     case missingKey(id: String)
-    /// Something in the store was sealed under a key of this id, which is not the one that the keyring has under it.
-    /// The operator must correct it.
+    /// Records in the store were sealed under a key with this id, and the keyring has a different key under the id. The
+    /// operator must correct the keyring.
     case otherKey(id: String)
-    /// The store failed; for whether retrying helps see the case.
+    /// The store failed. Whether retrying helps depends on the error.
     case store(StoreError)
 
     package var description: String {
@@ -14,8 +14,8 @@ package enum VaultError: Error, Equatable, Sendable, CustomStringConvertible {
         case .missingKey(let id):
             "records are sealed under the key '\(id)', which TOKEN_BROKER_MASTER_KEYS lacks"
         case .otherKey(let id):
-            "records are sealed under another key '\(id)' than the one that TOKEN_BROKER_MASTER_KEYS holds"
-        case .store(.conflict): "another process is changing the store's keys"
+            "records are sealed under a key '\(id)' that differs from the key '\(id)' in TOKEN_BROKER_MASTER_KEYS"
+        case .store(.conflict): "another process is changing the store's check records"
         case .store(.unavailable): "the store does not answer"
         case .store(.damaged(let text)): "the store is damaged: \(text)"
         }

@@ -1,10 +1,10 @@
 internal import COpenSSL
 
-/// AES-256 in Galois/Counter Mode (NIST SP 800-38D): hides the content, and shows any change of it or of the
-/// associated data.
+/// AES-256 in Galois/Counter Mode (NIST SP 800-38D): encrypts the content, and detects any change of the content or of
+/// the associated data.
 ///
-/// A nonce must never be used twice with a key: that would give away the difference of two contents and the key of the
-/// authentication. §8.3 of that document allows 2³² random nonces to a key.
+/// A nonce must never be used twice with one key: the difference of the two contents and the authentication key would
+/// leak. NIST SP 800-38D §8.3 allows 2³² random nonces per key.
 package enum AES256GCM {
     package static let keyCount = 32
     package static let nonceCount = 12
@@ -28,10 +28,10 @@ package enum AES256GCM {
         try seal(plaintext.span, key: key, nonce: nonce, associatedData: associatedData)
     }
 
-    /// What `seal` was given.
+    /// The plaintext that was given to `seal`.
     /// - Parameter sealed: ciphertext ‖ tag.
-    /// - Throws: `.authenticationFailed` when anything differs from what was sealed, `.invalidLength` as `seal`, else
-    ///   `.libraryFailure`.
+    /// - Throws: `.authenticationFailed` when `sealed`, the key, the nonce or the associated data differ from those of
+    ///   `seal`; `.invalidLength` as `seal`; else `.libraryFailure`.
     package static func open(
         _ sealed: [UInt8], key: SecretBytes, nonce: [UInt8], associatedData: [UInt8]
     ) throws(CryptographyError) -> SecretBytes {
@@ -40,7 +40,8 @@ package enum AES256GCM {
         var operation = Operation()
         try operation.begin(key: key, nonce: nonce, sealing: false)
         try operation.authenticate(associatedData.span)
-        // The content is decrypted before the tag is known to be right. The error leaves with the buffer, overwritten.
+        // GCM decrypts before it can check the tag. When the tag is wrong, the buffer is overwritten and freed as the
+        // error is thrown, so that no caller sees unauthenticated content.
         return unsafe try SecretBytes(count: count) { output throws(CryptographyError) in
             unsafe try operation.process(sealed.span.extracting(first: count), into: output)
             try operation.finishOpening(tag: sealed.span.extracting(last: tagCount))
@@ -76,7 +77,7 @@ package enum AES256GCM {
             unsafe self.context = context
         }
 
-        // Overwrites the expanded key, too.
+        // EVP_CIPHER_CTX_free overwrites the expanded key as well.
         deinit { unsafe EVP_CIPHER_CTX_free(context) }
 
         mutating func begin(key: SecretBytes, nonce: [UInt8], sealing: Bool) throws(CryptographyError) {
@@ -85,9 +86,9 @@ package enum AES256GCM {
                 key.withRevealed { key in
                     unsafe key.withUnsafeBufferPointer { key in
                         unsafe nonce.withUnsafeBufferPointer { nonce in
-                            // Twelve octets are the default length of the nonce, so it needs no setting.
+                            // 12 octets are OpenSSL's default nonce length.
                             unsafe EVP_CipherInit_ex2(
-                                context, algorithm.pointer, key.baseAddress, nonce.baseAddress, sealing ? 1 : 0, nil)
+                                context, algorithm, key.baseAddress, nonce.baseAddress, sealing ? 1 : 0, nil)
                         }
                     }
                 }
@@ -109,7 +110,7 @@ package enum AES256GCM {
         private mutating func update(
             _ input: Span<UInt8>, output: UnsafeMutablePointer<UInt8>?
         ) throws(CryptographyError) {
-            // To EVP an empty input is the end of the message.
+            // EVP takes an empty input for the end of the message.
             if input.isEmpty { return }
             guard let length = CInt(exactly: input.count) else { throw .invalidLength }
             var written: CInt = 0
@@ -134,7 +135,7 @@ package enum AES256GCM {
 
         mutating func finishOpening(tag: Span<UInt8>) throws(CryptographyError) {
             precondition(tag.count == tagCount, "a GCM tag has 16 octets")
-            // The control call takes a mutable pointer for setting and getting alike.
+            // The call takes a mutable pointer for setting as well as for getting.
             var expected = [UInt8](repeating: 0, count: tagCount)
             for index in tag.indices { expected[index] = tag[index] }
             let isSet = withCleanErrorQueue {
@@ -150,26 +151,16 @@ package enum AES256GCM {
         }
     }
 
-    /// Has OpenSSL look for the algorithm, which takes it about a millisecond, once in a process. Without this, whoever
-    /// needs it first does so. From any thread.
-    package static func prepare() { _ = algorithm }
+    /// Fetches the algorithm from OpenSSL, which takes about a millisecond, once in a process. Otherwise the first
+    /// sealing or opening pays for it. May be called from any thread.
+    package static func prepare() { _ = unsafe algorithm }
 
-    private static let algorithm = Algorithm()
-
-    /// Looked up once: each implicit look-up by the older calls takes a lock that all threads share.
-    ///
-    /// Sendable: the object is constant, and OpenSSL permits its use by many threads at once. It lives as long as the
-    /// process.
-    @safe private final class Algorithm: @unchecked Sendable {
-        let pointer: OpaquePointer
-
-        init() {
-            guard let fetched = unsafe EVP_CIPHER_fetch(nil, "AES-256-GCM", nil) else {
-                preconditionFailure("this libcrypto offers no AES-256-GCM")
-            }
-            unsafe pointer = fetched
+    // `nonisolated(unsafe)`: the object is constant, OpenSSL permits its use by many threads at once, and it is never
+    // freed. It is fetched once, because each implicit fetch by name takes a lock that all threads share.
+    nonisolated(unsafe) private static let algorithm: OpaquePointer = {
+        guard let fetched = unsafe EVP_CIPHER_fetch(nil, "AES-256-GCM", nil) else {
+            preconditionFailure("this libcrypto offers no AES-256-GCM")
         }
-
-        deinit { unsafe EVP_CIPHER_free(pointer) }
-    }
+        return unsafe fetched
+    }()
 }

@@ -1,22 +1,36 @@
-/// RFC 4648 §4: with padding, and nothing else than the alphabet.
+internal import COpenSSL
+
+/// Base 64 as in RFC 4648 §4: with padding, and with no character outside the alphabet.
 package enum Base64 {
-    private static let alphabet = SixBitAlphabet(lastTwo: "+/")
-    private static let padding = UInt8(ascii: "=")
-
     package static func encode(_ bytes: [UInt8]) -> String {
-        var text = alphabet.encode(bytes)
-        while text.count % 4 != 0 { text.append(padding) }
-        return String(decoding: text, as: UTF8.self)
+        String(decoding: characters(of: bytes), as: UTF8.self)
     }
 
-    /// Nil unless `encode` could have made `text`: white space, missing or surplus padding and left-over bits that are
+    /// Nil unless `encode` could have made `text`: white space, missing or surplus padding, and leftover bits that are
     /// not zero are refused.
-    package static func decode(_ text: String) -> [UInt8]? {
-        let characters = Array(text.utf8)
-        guard characters.count % 4 == 0 else { return nil }
-        // Padding further forward is met by the decoder, which does not know the character. At most two can be taken
-        // off here: three would leave a length that no encoder makes.
-        let padded = characters.reversed().prefix(3).prefix(while: { $0 == padding }).count
-        return alphabet.decode(characters.dropLast(padded))
+    package static func decode(_ text: String) -> [UInt8]? { decode(Array(text.utf8)) }
+
+    static func characters(of bytes: [UInt8]) -> [UInt8] {
+        // libcrypto ends what it writes with a zero octet.
+        var text = [UInt8](repeating: 0, count: (bytes.count + 2) / 3 * 4 + 1)
+        let written = unsafe EVP_EncodeBlock(&text, bytes, length(of: bytes))
+        precondition(Int(written) == text.count - 1, "libcrypto encoded no Base 64")
+        text.removeLast()
+        return text
     }
+
+    static func decode(_ text: [UInt8]) -> [UInt8]? {
+        guard text.count % 4 == 0 else { return nil }
+        var bytes = [UInt8](repeating: 0, count: text.count / 4 * 3)
+        let written = withCleanErrorQueue { unsafe EVP_DecodeBlock(&bytes, text, length(of: text)) }
+        guard Int(written) == bytes.count else { return nil }
+        // libcrypto decodes padding to zero octets.
+        bytes.removeLast(text.suffix(2).count { $0 == UInt8(ascii: "=") })
+        // libcrypto takes white space and leftover bits. With either, one value would have many spellings (RFC 4648
+        // §3.5).
+        return characters(of: bytes) == text ? bytes : nil
+    }
+
+    /// The length as libcrypto takes it. Texts of 2 GiB do not occur.
+    private static func length(of bytes: [UInt8]) -> CInt { CInt(bytes.count) }
 }

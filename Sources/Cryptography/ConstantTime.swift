@@ -1,8 +1,8 @@
 internal import COpenSSL
 
-/// Comparison whose duration tells nothing about where two values differ.
+/// Comparison whose duration does not depend on where two values differ.
 package enum ConstantTime {
-    /// Whether both are the same bytes. Values of different lengths are told apart at once: lengths are not secret.
+    /// Whether both values have the same bytes. Returns at once for different lengths, because lengths are not secret.
     package static func equal(_ left: [UInt8], _ right: [UInt8]) -> Bool {
         equal(left.span, right.span)
     }

@@ -1,12 +1,13 @@
-/// Why a cryptographic operation gave no result. None of the cases carries input.
+/// Why a cryptographic operation gave no result. No case carries input.
 package enum CryptographyError: Error, Equatable, Sendable {
-    /// A key, nonce or message has a length that the algorithm does not take: the caller's mistake.
+    /// A key, nonce or message has a length that the algorithm does not take. The caller made a mistake.
     case invalidLength
-    /// What was to be opened was not sealed with this key, nonce and associated data, or was altered since. Retrying
-    /// cannot help.
+    /// The sealed bytes were not made with this key, nonce and associated data, or were altered since. Retrying cannot
+    /// help.
     case authenticationFailed
-    /// The system gave no randomness. Nothing may be issued; retrying later may help.
+    /// The system gave no randomness. Nothing may be issued. Retrying later may help.
     case randomnessUnavailable
-    /// libcrypto refused an operation that should always succeed, for want of memory or by its configuration.
+    /// libcrypto refused an operation that should always succeed, because memory was short or because of its
+    /// configuration.
     case libraryFailure
 }

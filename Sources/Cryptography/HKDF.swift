@@ -1,37 +1,38 @@
-/// RFC 5869: many independent keys from one.
+internal import COpenSSL
+
+/// The key derivation of RFC 5869: many independent keys from one.
 package enum HKDF {
-    /// With SHA-256.
+    /// Derives a key by HKDF with SHA-256.
     /// - Parameters:
-    ///   - salt: may be empty, which §2.2 makes the same as 32 zero octets.
-    ///   - info: sets apart keys for different purposes.
-    ///   - count: octets to make, 1 to 8160 (§2.3: at most 255 digests).
+    ///   - key: the key to derive from, 1 octet or more.
+    ///   - salt: may be empty, which RFC 5869 §2.2 makes the same as 32 zero octets.
+    ///   - info: names the purpose, so that two purposes get different keys; 0 to 1024 octets.
+    ///   - count: length of the derived key in octets, 1 to 8160 (RFC 5869 §2.3: at most 255 digests).
     package static func sha256(key: SecretBytes, salt: [UInt8], info: [UInt8], count: Int) -> SecretBytes {
+        precondition(!key.isEmpty, "HKDF needs a key")
+        precondition(info.count <= 1024, "HKDF info of \(info.count) octets")
         precondition((1...255 * SHA256.digestCount).contains(count), "HKDF output of \(count) octets")
-
-        // §2.2. HMAC pads its key with zeros, so an empty salt needs no case of its own.
-        var extraction = HMACSHA256.Computation(key: salt.span)
-        key.withRevealed { extraction.update($0) }
-        let pseudorandomKey = extraction.finish()
-
-        // §2.3: T(n) = HMAC(PRK, T(n-1) | info | n)
         return unsafe SecretBytes(count: count) { output in
-            var block = SecretBytes([])
-            var filled = 0
-            var counter: UInt8 = 1
-            while filled < output.count {
-                var expansion = pseudorandomKey.withRevealed { HMACSHA256.Computation(key: $0) }
-                block.withRevealed { expansion.update($0) }
-                expansion.update(info.span)
-                expansion.update([counter].span)
-                block = expansion.finish()
-                let taken = min(block.count, output.count - filled)
-                block.withRevealed { block in
-                    for index in 0..<taken { unsafe output[filled + index] = block[index] }
+            let isDone = withCleanErrorQueue {
+                key.withRevealed { key in
+                    unsafe key.withUnsafeBufferPointer { key in
+                        unsafe copenssl_hkdf_sha256(
+                            algorithm, key.baseAddress, key.count, salt, salt.count, info, info.count,
+                            output.baseAddress, output.count)
+                    }
                 }
-                filled += taken
-                // The last block may be number 255.
-                counter &+= 1
             }
+            // Only a lack of memory is left as a cause, which ends the process as it does everywhere in Swift.
+            precondition(isDone == 1, "libcrypto derived no key")
         }
     }
+
+    // `nonisolated(unsafe)`: the object is constant, OpenSSL permits its use by many threads at once, and it is never
+    // freed. It is fetched once, because each fetch by name takes a lock that all threads share.
+    nonisolated(unsafe) private static let algorithm: OpaquePointer = {
+        guard let fetched = unsafe EVP_KDF_fetch(nil, OSSL_KDF_NAME_HKDF, nil) else {
+            preconditionFailure("this libcrypto offers no HKDF")
+        }
+        return unsafe fetched
+    }()
 }

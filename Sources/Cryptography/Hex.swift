@@ -1,40 +1,26 @@
-/// RFC 4648 §8. Written in lower case, read in either.
+internal import COpenSSL
+
+/// Base 16 as in RFC 4648 §8. Written in lower case; read in either case.
 package enum Hex {
-    private static let digits = Array("0123456789abcdef".utf8)
-
     package static func encode(_ bytes: [UInt8]) -> String {
-        var text: [UInt8] = []
-        text.reserveCapacity(bytes.count * 2)
-        for byte in bytes {
-            text.append(digits[Int(byte >> 4)])
-            text.append(digits[Int(byte & 0xF)])
-        }
-        return String(decoding: text, as: UTF8.self)
+        if bytes.isEmpty { return "" }
+        // libcrypto ends what it writes with a zero octet.
+        var text = [CChar](repeating: 0, count: bytes.count * 2 + 1)
+        let isDone = unsafe OPENSSL_buf2hexstr_ex(&text, text.count, nil, bytes, bytes.count, 0)
+        precondition(isDone == 1, "libcrypto encoded no hexadecimal digits")
+        // libcrypto writes capitals. The bit that makes them small is set in the codes of the digits 0 to 9 anyway.
+        return String(decoding: text.dropLast().lazy.map { UInt8(bitPattern: $0) | 0x20 }, as: UTF8.self)
     }
 
-    /// Nil for an odd number of digits and for anything that is not one.
+    /// Nil for an odd number of characters, and for a character that is no hexadecimal digit.
     package static func decode(_ text: String) -> [UInt8]? {
-        var bytes: [UInt8] = []
-        bytes.reserveCapacity(text.utf8.count / 2)
-        var high: UInt8?
-        for character in text.utf8 {
-            guard let value = value(of: character) else { return nil }
-            if let first = high {
-                bytes.append(first << 4 | value)
-                high = nil
-            } else {
-                high = value
-            }
+        if text.isEmpty { return [] }
+        var bytes = [UInt8](repeating: 0, count: text.utf8.count / 2)
+        var count = 0
+        let isDone = withCleanErrorQueue {
+            unsafe OPENSSL_hexstr2buf_ex(&bytes, bytes.count, &count, text, 0)
         }
-        return high == nil ? bytes : nil
-    }
-
-    private static func value(of character: UInt8) -> UInt8? {
-        switch character {
-        case UInt8(ascii: "0")...UInt8(ascii: "9"): character - UInt8(ascii: "0")
-        case UInt8(ascii: "a")...UInt8(ascii: "f"): character - UInt8(ascii: "a") + 10
-        case UInt8(ascii: "A")...UInt8(ascii: "F"): character - UInt8(ascii: "A") + 10
-        default: nil
-        }
+        // To C, a text ends at its first zero octet: then fewer octets come back than the text has pairs.
+        return isDone == 1 && count * 2 == text.utf8.count ? bytes : nil
     }
 }

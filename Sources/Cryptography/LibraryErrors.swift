@@ -1,15 +1,17 @@
 internal import COpenSSL
 
-/// OpenSSL queues its errors per thread, where a left-over entry would be taken for the failure of a later call (that
-/// of a TLS connection on the same thread, for example). So the queue is empty before an operation and after it. Its texts
-/// can quote a peer and go no further; callers read the codes that they need inside `body`.
+/// Runs `body` with an empty OpenSSL error queue, and empties the queue again.
+///
+/// OpenSSL keeps one queue per thread. A later call on the same thread, on a TLS connection for example, would take a
+/// leftover entry for its own failure. The texts of the entries can quote a peer and are not passed on; a caller that
+/// needs an error code reads it inside `body`.
 package func withCleanErrorQueue<R, E: Error>(_ body: () throws(E) -> R) throws(E) -> R {
     clearErrors()
     defer { clearErrors() }
     return try body()
 }
 
-/// Clearing goes through all that the queue has room for; most often a look shows that it is empty.
+/// Looks first, because the queue is nearly always empty and clearing it visits every slot that it has.
 private func clearErrors() {
     if ERR_peek_error() != 0 { ERR_clear_error() }
 }

@@ -1,18 +1,18 @@
 internal import COpenSSL
 
-/// FIPS 180-4 §6.2.
+/// The hash function of FIPS 180-4 §6.2.
 package enum SHA256 {
     /// Octets in a digest.
     package static let digestCount = 32
 
-    /// A digest as four words, which need no memory of their own.
+    /// A digest as four words, so that a copy allocates nothing.
     package struct Words: Hashable, Sendable {
         package fileprivate(set) var first: UInt64 = 0
         package fileprivate(set) var second: UInt64 = 0
         package fileprivate(set) var third: UInt64 = 0
         package fileprivate(set) var fourth: UInt64 = 0
 
-        /// The digest's octets, in their order.
+        /// The octets of the digest in their order.
         package var bytes: [UInt8] { unsafe withUnsafeBytes(of: self) { unsafe Array($0) } }
     }
 
@@ -22,17 +22,17 @@ package enum SHA256 {
 
     package static func digest(_ bytes: Span<UInt8>) -> [UInt8] { words(bytes).bytes }
 
-    /// The same without an allocation: for every request that brings a key.
+    /// The digest without an allocation, because every request with an API key needs one.
     package static func words(_ bytes: Span<UInt8>) -> Words {
         var words = Words()
-        // Nothing is put into OpenSSL's queue of errors by calls that succeed.
+        // A call that succeeds adds nothing to OpenSSL's error queue.
         let isDone = unsafe bytes.withUnsafeBufferPointer { bytes in
             unsafe withUnsafeMutableBytes(of: &words) { words in
                 unsafe copenssl_sha256(
                     bytes.baseAddress, bytes.count, words.baseAddress?.assumingMemoryBound(to: UInt8.self))
             }
         }
-        // Like any want of memory in Swift, this ends the process: no caller could go on without a digest.
+        // Ends the process, as a lack of memory does everywhere in Swift: no caller could go on without a digest.
         precondition(isDone == 1, "libcrypto computed no SHA-256 digest")
         return words
     }

@@ -1,13 +1,13 @@
 internal import COpenSSL
 
-/// Bytes that must not be seen: a key, a token, a client secret.
+/// Bytes that must not be shown: a key, a token, a client secret.
 ///
-/// Copies and parts share one buffer, which is overwritten when the last of them goes. Nothing that prints a value shows
-/// its content; whoever needs it says so by a name that contains `revealed`.
-@safe @usableFromInline package struct SecretBytes: @unchecked Sendable {
-    /// Never written to after `init`, so that any number of threads may read it.
-    @safe @usableFromInline final class Storage: @unchecked Sendable {
-        let bytes: UnsafeMutableBufferPointer<UInt8>
+/// Copies and slices share one buffer, which is overwritten when the last of them is released. Printing a value does
+/// not show its content; code that reads the content calls a member whose name contains `revealed`.
+@safe @usableFromInline package struct SecretBytes: Sendable {
+    @safe @usableFromInline final class Storage: Sendable {
+        // `nonisolated(unsafe)`: the buffer is not written to after `init`, so any number of threads may read it.
+        nonisolated(unsafe) let bytes: UnsafeMutableBufferPointer<UInt8>
 
         init<E: Error>(count: Int, _ fill: (UnsafeMutableBufferPointer<UInt8>) throws(E) -> Void) throws(E) {
             unsafe bytes = .allocate(capacity: count)
@@ -16,27 +16,28 @@ internal import COpenSSL
         }
 
         deinit {
-            // Unlike memset, a call that the optimizer may not take for a dead store.
+            // Not memset, which the optimizer may remove as a dead store.
             unsafe OPENSSL_cleanse(bytes.baseAddress, bytes.count)
             unsafe bytes.deallocate()
         }
     }
 
     @usableFromInline let storage: Storage
-    /// Within the storage's, so that a reader need not look there.
-    @usableFromInline let bytes: UnsafeBufferPointer<UInt8>
+    // `nonisolated(unsafe)`: part of the storage's buffer, which is not written to any more. Kept here, so that reading
+    // follows one pointer less.
+    @usableFromInline nonisolated(unsafe) let bytes: UnsafeBufferPointer<UInt8>
 
-    /// Copies `bytes`; the array that was given is the caller's to forget.
+    /// Copies `bytes`. The caller's array is not overwritten.
     package init(_ bytes: [UInt8]) {
         unsafe self.init(count: bytes.count) { _ = unsafe $0.update(from: bytes) }
     }
 
-    /// Copies a secret together with what stands before it and behind it.
-    package init(_ before: [UInt8], _ secret: SecretBytes, _ behind: [UInt8]) {
-        unsafe self.init(count: before.count + secret.count + behind.count) { bytes in
-            _ = unsafe bytes.update(fromContentsOf: before)
-            _ = unsafe bytes[before.count...].update(fromContentsOf: secret.bytes)
-            _ = unsafe bytes[(before.count + secret.count)...].update(fromContentsOf: behind)
+    /// Joins the three parts in one buffer.
+    package init(prefix: [UInt8], secret: SecretBytes, suffix: [UInt8]) {
+        unsafe self.init(count: prefix.count + secret.count + suffix.count) { bytes in
+            _ = unsafe bytes.update(fromContentsOf: prefix)
+            _ = unsafe bytes[prefix.count...].update(fromContentsOf: secret.bytes)
+            _ = unsafe bytes[(prefix.count + secret.count)...].update(fromContentsOf: suffix)
         }
         extendLifetime(secret)
     }
@@ -51,13 +52,13 @@ internal import COpenSSL
         self.init(Array(text.utf8))
     }
 
-    /// Lets `fill` write the content in place, so that no other copy of it ever exists.
+    /// Lets `fill` write the content in place, so that no second copy exists.
     @unsafe init<E: Error>(count: Int, _ fill: (UnsafeMutableBufferPointer<UInt8>) throws(E) -> Void) throws(E) {
         storage = unsafe try Storage(count: count, fill)
         unsafe bytes = UnsafeBufferPointer(storage.bytes)
     }
 
-    /// A part of these, in the same memory, which stays until the last of both goes.
+    /// A slice that shares the buffer.
     package func extracting(_ range: Range<Int>) -> SecretBytes {
         unsafe SecretBytes(storage, bytes.extracting(range))
     }
@@ -73,16 +74,16 @@ internal import COpenSSL
         return try body(unsafe bytes.span)
     }
 
-    /// The content, for as long as somebody keeps these or a part of them.
+    /// The content. The pointer is valid while a copy or slice of this value exists.
     @unsafe package var unownedBytes: UnsafeBufferPointer<UInt8> { unsafe bytes }
 
-    /// A copy of the content, which nobody overwrites.
+    /// A copy of the content, which is not overwritten when it is released.
     package var revealedBytes: [UInt8] {
         defer { extendLifetime(storage) }
         return unsafe Array(bytes)
     }
 
-    /// The content read as UTF-8, repaired where it is not.
+    /// The content as UTF-8, with U+FFFD in place of invalid sequences.
     package var revealedText: String {
         defer { extendLifetime(storage) }
         return unsafe String(decoding: bytes, as: UTF8.self)
@@ -90,7 +91,7 @@ internal import COpenSSL
 }
 
 extension SecretBytes: Equatable {
-    /// Takes a time that depends on the lengths only.
+    /// Takes a time that depends only on the lengths.
     @usableFromInline package static func == (left: SecretBytes, right: SecretBytes) -> Bool {
         left.withRevealed { left in right.withRevealed { right in ConstantTime.equal(left, right) } }
     }

@@ -1,8 +1,9 @@
 internal import COpenSSL
 
-/// Bytes that nobody can foretell, from OpenSSL's generator (NIST SP 800-90A, seeded by getrandom(2)).
+/// Unpredictable bytes from OpenSSL's generator (NIST SP 800-90A, seeded by getrandom(2)).
 package enum SecureRandom {
-    /// - Throws: `.randomnessUnavailable`. There is no second source: a weaker one would go unnoticed.
+    /// - Throws: `.randomnessUnavailable`. There is no second source, because the use of a weaker one would go
+    ///   unnoticed.
     package static func bytes(_ count: Int) throws(CryptographyError) -> [UInt8] {
         guard count >= 0, let length = CInt(exactly: count) else { throw .invalidLength }
         var bytes = [UInt8](repeating: 0, count: count)
@@ -15,7 +16,7 @@ package enum SecureRandom {
         return bytes
     }
 
-    /// As `bytes`, for a value that is itself a secret.
+    /// Like `bytes`, for a value that must stay secret.
     /// - Throws: `.randomnessUnavailable`.
     package static func secret(_ count: Int) throws(CryptographyError) -> SecretBytes {
         guard count >= 0, let length = CInt(exactly: count) else { throw .invalidLength }

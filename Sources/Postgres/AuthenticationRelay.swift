@@ -1,50 +1,52 @@
 internal import Glibc
 internal import Reactor
 
-/// Stands between libpq and a server on a connection without TLS until the server has accepted the user, and keeps from
-/// libpq every request for a password that the answer would give away.
+/// A proxy between libpq and a server on a connection without TLS, until the server has accepted the user. It blocks
+/// every authentication request whose answer would reveal the password.
 ///
-/// libpq answers such requests by itself, and has no setting against it before version 16 (`require_auth`). So its socket
-/// is replaced by one end of a pair once TCP is connected. The server's messages are read one by one and whole, never more
-/// than one is in libpq's reach, and only those go on that ask for SCRAM or Kerberos or for nothing. When the server has
-/// accepted the user, libpq gets its socket back. Nothing has been read by then that was not passed on.
+/// libpq answers such requests by itself, and has no setting against it before version 16 (`require_auth`). So, once
+/// TCP is connected, libpq's socket is replaced by one end of a socket pair. The relay reads the server's messages one
+/// by one, each to its end, and passes on only those that ask for SCRAM, for Kerberos, or for no authentication; libpq
+/// never has more than one message to read. When the server has accepted the user, libpq gets its socket back. By then
+/// every byte that was read has been passed on.
 ///
 /// Source: PostgreSQL, "Message Flow", "Start-up", and "Message Formats".
 final class AuthenticationRelay {
     enum Fault: Error, Equatable {
-        /// The server asks for the password in clear, as an MD5 digest, or in a way that is not known.
+        /// The server asks for the password in clear, as an MD5 digest, or by an unknown method.
         case asksForPassword
-        /// What the server says is no start-up of PostgreSQL, or the connection has ended.
+        /// The server does not speak the start-up protocol of PostgreSQL, or the connection has ended.
         case broken
     }
 
     enum Received {
-        /// A message is ready for libpq.
+        /// libpq can read a message.
         case passedOn
-        /// The socket has nothing more at the moment.
+        /// The socket has no more bytes at the moment.
         case needsMore
     }
 
-    /// The server.
+    /// The connection to the server.
     private let network: OwnedDescriptor
-    /// The end of the pair whose other end libpq has.
+    /// The relay's end of the socket pair; libpq has the other end.
     private let ours: OwnedDescriptor
-    /// The part of the server's next message that has arrived.
+    /// The received part of the server's next message.
     private var message: [UInt8] = []
-    /// What libpq has said and the network has not taken.
+    /// Bytes of libpq that the network has not taken yet.
     private var unsent: [UInt8] = []
     private(set) var isAuthenticated = false
 
-    /// A type and a length.
+    /// Octets before a message's content: a type and a length.
     private static let headLength = 5
-    /// libpq takes no longer errors than 30000 bytes, and everything else is shorter.
+    /// libpq accepts error messages of at most 30000 bytes; all other messages are shorter.
     private static let longestMessage = 32_768
 
-    /// AuthenticationOk, and requests that are answered without giving the password away: GSS, and the steps of SASL, of
-    /// which libpq speaks SCRAM. Not among them: 3 (in clear), 5 (MD5).
+    /// AuthenticationOk (0), and the requests whose answers do not reveal the password: GSS (7, 8), and the steps of
+    /// SASL (10 to 12), of which libpq speaks SCRAM. Not among them: 3 (password in clear), 5 (MD5).
     private static let harmlessRequests: Set<UInt32> = [0, 7, 8, 10, 11, 12]
 
-    /// Takes the place of the server for the owner of `socket`, which must be connected and have sent nothing.
+    /// Takes over the connection of `socket`, which must be connected and have sent nothing. `socket` then leads to the
+    /// relay.
     init(replacing socket: CInt) throws(SystemError) {
         network = OwnedDescriptor(
             adopting: try retryingInterrupts("fcntl") { fcntl(socket, F_DUPFD_CLOEXEC, 0) })
@@ -56,11 +58,11 @@ final class AuthenticationRelay {
         try theirs.duplicate(onto: socket)
     }
 
-    /// What to watch for the server's messages.
+    /// The descriptor to wait on for the server's messages.
     var descriptor: CInt { network.rawValue }
 
-    /// Sends what libpq has said, as far as the network takes it.
-    /// - Returns: whether that was all.
+    /// Sends libpq's bytes to the server, as far as the network takes them.
+    /// - Returns: whether all were sent.
     func send() throws(Fault) -> Bool {
         var buffer = [UInt8](repeating: 0, count: 4096)
         while true {
@@ -81,7 +83,7 @@ final class AuthenticationRelay {
         }
     }
 
-    /// Reads on in the server's next message and, when it is whole and harmless, lets libpq have it.
+    /// Reads more of the server's next message. Passes it on to libpq when it is complete and harmless.
     func receive() throws(Fault) -> Received {
         while true {
             let missing = try lengthOfMessage() - message.count
@@ -95,19 +97,19 @@ final class AuthenticationRelay {
             message += buffer[..<count]
         }
         try judge()
-        // The pair is empty, since libpq has read all that came before, and takes more than the longest message.
+        // libpq has read all earlier messages, and the socket pair has room for more than the longest message.
         let count = unsafe Glibc.send(ours.rawValue, message, message.count, CInt(MSG_NOSIGNAL))
         guard count == message.count else { throw .broken }
         message = []
         return .passedOn
     }
 
-    /// Gives libpq its socket back.
-    func end(at socket: CInt) throws(SystemError) {
+    /// Gives libpq its connection to the server back, as `socket`.
+    func close(restoring socket: CInt) throws(SystemError) {
         try network.duplicate(onto: socket)
     }
 
-    /// As far as is known: of the head while that is not whole.
+    /// The length of the message; the length of its head while the head is incomplete.
     private func lengthOfMessage() throws(Fault) -> Int {
         if message.count < Self.headLength { return Self.headLength }
         // The length counts itself and not the type.
@@ -124,13 +126,13 @@ final class AuthenticationRelay {
                 throw .asksForPassword
             }
             if number(at: Self.headLength) == 0 { isAuthenticated = true }
-        // An error, a notice, an older version of the protocol.
+        // An error, a notice, or the offer of an older protocol version.
         case UInt8(ascii: "E"), UInt8(ascii: "N"), UInt8(ascii: "v"): break
         default: throw .broken
         }
     }
 
-    /// In network order.
+    /// Four octets in network order.
     private func number(at index: Int) -> UInt32 {
         message[index..<(index + 4)].reduce(0) { $0 << 8 | UInt32($1) }
     }

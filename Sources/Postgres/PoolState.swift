@@ -1,9 +1,10 @@
 internal import Reactor
 
-/// What a pool decides, as a value: who gets which connection, when another one is opened, who is turned away.
+/// The decisions of a connection pool, as a value without I/O: which waiter gets which connection, when to open another
+/// connection, which waiter to refuse.
 ///
-/// Connections and waiters are numbers here; the pool knows what stands behind them. Every event returns the actions
-/// that follow from it, in order.
+/// Connections and waiters are numbers here; the pool maps them to objects. Every event returns the actions that follow
+/// from it, in order.
 struct PoolState {
     struct Limits {
         var connections: Int
@@ -12,9 +13,9 @@ struct PoolState {
     }
 
     enum Refusal: Equatable {
-        /// Too many wait already.
+        /// The queue is full.
         case exhausted
-        /// The last attempt to connect failed, and it is too early or already under way to try again.
+        /// The last attempt to connect failed, and the next one is not due yet or is under way.
         case unreachable
         case closed
     }
@@ -27,15 +28,15 @@ struct PoolState {
         /// Close the connection.
         case discard(connection: Int)
         case refuse(waiter: Int, Refusal)
-        /// The pool is closed and nothing is lent any more.
+        /// The pool is closed and the last connection has been returned.
         case drained
     }
 
-    /// What a borrower found out about a connection.
+    /// The state in which a borrower returns a connection.
     enum Condition {
         case usable
         case broken
-        /// The server is not what it was: every connection that was made before is as good as broken.
+        /// The server may have gone, been replaced or been demoted: all connections made before count as broken.
         case serverSuspect
     }
 
@@ -46,12 +47,13 @@ struct PoolState {
 
     private let limits: Limits
     private var connections: [Int: Connection] = [:]
-    /// Ready to be lent; the last one was used last and is the likeliest to be alive and warm.
+    /// Ready to be lent. The last one was used last, so it is the most likely to work.
     private var idle: [Int] = []
-    /// With the generation in which the attempt began.
+    /// The attempts to connect, each with the generation in which it began.
     private var opening: [Int: Int] = [:]
     private var waiting: [Int] = []
     private var lastID = 0
+    /// Rises when the server becomes suspect. Connections of an earlier generation are discarded.
     private var generation = 0
     private var failures = 0
     private var retryAt = MonotonicInstant(nanoseconds: .min)
@@ -64,8 +66,8 @@ struct PoolState {
 
     private var lentCount: Int { connections.count - idle.count }
 
-    /// While the server is known to be unreachable, one attempt at a time finds out whether it is back, on behalf of
-    /// one waiter; everybody else gets an answer at once instead of the wait for a time-out.
+    /// Whether the last attempt failed and there is no connection. Then one attempt at a time finds out, for one
+    /// waiter, whether the server is back; other waiters are refused at once, so that they do not wait for a timeout.
     private var isUnreachable: Bool { failures > 0 && connections.isEmpty }
 
     mutating func requested(by waiter: Int, at now: MonotonicInstant) -> [Action] {
@@ -76,7 +78,7 @@ struct PoolState {
         return settle(at: now)
     }
 
-    /// The waiter gave up.
+    /// The waiter stopped waiting.
     mutating func abandoned(by waiter: Int) {
         waiting.removeAll { $0 == waiter }
     }
@@ -84,7 +86,7 @@ struct PoolState {
     mutating func opened(_ connection: Int, at now: MonotonicInstant) -> [Action] {
         let begun = opening.removeValue(forKey: connection)
         failures = 0
-        // An attempt that began before the server became suspect can have reached what the server was then.
+        // An attempt that began before the server became suspect may have reached the old server.
         if isClosing || begun != generation { return [.discard(connection: connection)] + settle(at: now) }
         connections[connection] = Connection(opened: now, generation: generation)
         idle.append(connection)
@@ -98,8 +100,8 @@ struct PoolState {
         return settle(at: now)
     }
 
-    /// A borrower is done with the connection.
-    mutating func returned(_ connection: Int, _ condition: Condition, at now: MonotonicInstant) -> [Action] {
+    /// A borrower returned the connection.
+    mutating func returned(_ connection: Int, in condition: Condition, at now: MonotonicInstant) -> [Action] {
         guard let state = connections[connection] else { return settle(at: now) }
         var actions: [Action] = []
         if condition == .serverSuspect, state.generation == generation {
@@ -120,23 +122,23 @@ struct PoolState {
         return actions + settle(at: now)
     }
 
-    /// The connection turned out to be dead when it was about to be lent: the waiter keeps its turn.
+    /// The connection was found closed when it was about to be lent. The waiter stays first in the queue.
     mutating func foundDead(_ connection: Int, for waiter: Int, at now: MonotonicInstant) -> [Action] {
         connections[connection] = nil
         waiting.insert(waiter, at: 0)
         return [.discard(connection: connection)] + settle(at: now)
     }
 
-    /// When `look` is due, unless something else happens before: those that wait for the connections that there are get
-    /// another one as soon as one may be tried for.
-    var nextLook: MonotonicInstant? {
+    /// When `retryDue` is to be called, unless another event comes first; nil for never. Waiters for the connections
+    /// that exist get a further connection as soon as the pause after a failure is over.
+    var nextRetry: MonotonicInstant? {
         let mayOpen = opening.isEmpty && connections.count < limits.connections
         return !waiting.isEmpty && failures > 0 && mayOpen && !isClosing ? retryAt : nil
     }
 
-    mutating func look(at now: MonotonicInstant) -> [Action] { settle(at: now) }
+    mutating func retryDue(at now: MonotonicInstant) -> [Action] { settle(at: now) }
 
-    /// No new borrowers; those that have a connection keep it until they return it.
+    /// Refuses all waiters from now on. Borrowers keep their connection until they return it.
     mutating func close(at now: MonotonicInstant) -> [Action] {
         isClosing = true
         var actions = waiting.map { Action.refuse(waiter: $0, .closed) }
@@ -149,7 +151,7 @@ struct PoolState {
         return actions + settle(at: now)
     }
 
-    /// 100 ms, doubled with each failure in a row, up to half a second: a server that is back, or a standby that was
+    /// 100 ms, doubled with each failure in a row, at most 500 ms, so that a server that is back, or a standby that was
     /// promoted, is used within a second.
     static func pause(afterFailures failures: Int) -> Duration {
         .milliseconds(min(500, 100 << min(failures, 3)))
@@ -173,7 +175,7 @@ struct PoolState {
             actions.append(.open(connection: lastID))
         }
         if lentCount == 0, opening.isEmpty {
-            // Nobody is left from whom a connection could come.
+            // No borrower and no attempt is left that could give the waiters a connection.
             actions += waiting.map { .refuse(waiter: $0, .unreachable) }
             waiting = []
         }

@@ -8,55 +8,56 @@ struct PostgresOption: Sendable, Equatable, CustomStringConvertible {
     var description: String { keyword }
 }
 
-/// Where PostgreSQL is, and how long to wait for it.
+/// The address of PostgreSQL, and the time limits and sizes of its connections.
 package struct PostgresConfiguration: Sendable, CustomStringConvertible {
-    /// The longest that making a connection may take, look-up, TLS and authentication included, over all hosts and
-    /// addresses together. The connection string's `connect_timeout` if that is positive, else 5 s.
+    /// The time limit for making a connection, including look-up, TLS and authentication, over all hosts and addresses
+    /// together. The connection string's `connect_timeout` if that is positive, else 5 s.
     package var connectTimeout: Duration = .seconds(5)
 
-    /// The longest that one statement may run on the server, and that a transaction may lie idle there: an abandoned
-    /// one must not hold its locks until TCP notices. Default 5 s. Sent as a session setting when connecting, hence
-    /// not behind a pooler; give the role `statement_timeout` and `idle_in_transaction_session_timeout` there.
+    /// The server's time limit for one statement, and for an idle transaction: an abandoned transaction must not hold
+    /// its locks until TCP notices the lost connection. Default 5 s. Sent as a session setting when connecting, except
+    /// behind a pooler: there the role needs `statement_timeout` and `idle_in_transaction_session_timeout`.
     package var statementTimeout: Duration = .seconds(5)
 
     /// How many connections a pool opens at most. Default 4.
     package var maximumConnections = 4
 
-    /// How many borrowers may wait for a connection of a pool; one more is refused at once. Reads that share a pipeline
-    /// are one. Default 256.
+    /// How many borrowers may wait for a connection of a pool; a further one is refused at once. Reads that share a
+    /// pipeline count as one. Default 256.
     package var maximumWaiters = 256
 
-    /// How many reads share a pipeline at most; with 1 each has a round trip of its own. At least 1. Default 32.
+    /// How many reads share a pipeline at most. With 1 each read takes a round trip. At least 1. Default 32.
     package var maximumPipelinedReads = 32
 
     /// How long a caller waits for a connection of a pool. Default 2 s.
     package var waitTimeout: Duration = .seconds(2)
 
-    /// After how long a connection is replaced by a new one when it comes back to the pool, so that changes of names,
-    /// certificates and roles arrive; nil for never. Default 1 h.
+    /// The age at which a connection that returns to the pool is replaced, so that changes of names, certificates and
+    /// roles take effect; nil for no limit. Default 1 h.
     package var maximumLifetime: Duration? = .seconds(3600)
 
-    /// Whether a pooler in transaction mode (PgBouncer) stands before the server. Then no statement is prepared under
-    /// a name and no session setting is sent: a session is another one in each transaction. Default false.
+    /// Whether connections lead to a pooler in transaction mode (PgBouncer). Then no statement is prepared under a name
+    /// and no session setting is sent, because each transaction may run in another session of the server. Default
+    /// false.
     package var usesPooler = false
 
-    /// A place to try: what `host`, `hostaddr` and `port` are for one attempt.
+    /// The `host`, `hostaddr` and `port` of one server.
     struct Target: Sendable, Equatable {
         /// A name, a numeric address, or the directory of a Unix-domain socket; empty for libpq's own default.
         var host: String
-        /// A numeric address, which spares the look-up; empty when `host` needs none or must be looked up.
+        /// A numeric address, with which `host` is not looked up; else empty.
         var address: String
         var port: String
 
         /// Whether libpq would look `host` up.
         var needsLookup: Bool {
-            // "@" begins an abstract socket; "%" a scoped IPv6 address, which no name can hold.
+            // "@" begins an abstract socket. "%" occurs in scoped IPv6 addresses and not in names.
             address.isEmpty && !host.isEmpty && !host.hasPrefix("/") && !host.hasPrefix("@") && !host.contains("%")
                 && SocketAddress(numericHost: host, port: 0) == nil
         }
 
-        /// Whether what is said goes through no network: a Unix-domain socket, a loopback address, or `localhost`, which
-        /// is then connected to at loopback addresses only.
+        /// Whether the connection stays on this host: a Unix-domain socket, a loopback address, or `localhost`, of
+        /// which only loopback addresses are used.
         var isLocal: Bool {
             if let address = SocketAddress(numericHost: address.isEmpty ? host : address, port: 0) {
                 return address.ip.isLoopback
@@ -70,18 +71,19 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     let targets: [Target]
     private let options: [PostgresOption]
     private let protection: LinkProtection
-    /// Whether the connection string leaves open what kind of server it is for.
+    /// Whether the connection string has no `target_session_attrs`.
     private let wantsAnySession: Bool
 
-    /// Reads a connection URI (`postgresql://user@host/database?sslmode=verify-full`) or libpq's keywords. What it
-    /// leaves open comes from libpq's environment variables and defaults, as in every program that uses libpq.
+    /// Reads a connection URI (`postgresql://user@host/database?sslmode=verify-full`) or libpq's keywords. Settings
+    /// that the string omits come from libpq's environment variables and defaults, as in every program that uses libpq.
     ///
-    /// What `sslmode` and its like come to, `LinkProtection` says.
+    /// `LinkProtection` describes the effect of `sslmode` and the settings around it.
     ///
-    /// Set unless given: `application_name` token-broker; `target_session_attrs` read-write when there are several
-    /// hosts, and primary when there is one that is no pooler: what a standby has is what was true a moment ago; `gssencmode` disable, because Kerberos would block the event loop; and for connections whose peer has gone
-    /// without a word, `keepalives_idle` 10, `keepalives_interval` 5, `keepalives_count` 3 (seconds) and
-    /// `tcp_user_timeout` 10000 (milliseconds). `client_encoding` is always UTF8.
+    /// Settings that this module adds unless they are given: `application_name` token-broker; `target_session_attrs`
+    /// read-write for several hosts, and primary for a single host that is no pooler, because a standby may be behind;
+    /// `gssencmode` disable, because Kerberos would block the event loop; `keepalives_idle` 10, `keepalives_interval`
+    /// 5, `keepalives_count` 3 (seconds) and `tcp_user_timeout` 10000 (milliseconds), so that a connection whose peer
+    /// has disappeared is noticed. `client_encoding` is always UTF8.
     /// - Throws: `.misconfigured`. The text never quotes the string, which may hold a password.
     package init(_ connectionString: String) throws(PostgresError) {
         try PostgresLibrary.load()
@@ -92,10 +94,10 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         if settings["service"] != nil {
             throw .misconfigured("a service file is not used: give the host in the connection string")
         }
-        // An empty value means the same to libpq as none.
+        // To libpq an empty value means the same as an absent one.
         settings = settings.filter { !$0.value.isEmpty }
         for option in PostgresHandle.defaults() where ["host", "hostaddr", "port"].contains(option.keyword) {
-            // libpq's own precedence: a host that is given is not overridden by PGHOSTADDR.
+            // As in libpq, PGHOSTADDR does not override a given host.
             if option.keyword == "hostaddr", settings["host"] != nil { continue }
             if settings[option.keyword] == nil { settings[option.keyword] = option.value }
         }
@@ -106,7 +108,7 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         if let seconds = settings.removeValue(forKey: "connect_timeout").flatMap({ Int64($0) }), seconds > 0 {
             connectTimeout = .seconds(min(seconds, 3600))
         }
-        protection = try LinkProtection(&settings)
+        protection = try LinkProtection(takenFrom: &settings)
         settings["client_encoding"] = "UTF8"
         let defaults = [
             ("application_name", "token-broker"), ("gssencmode", "disable"),
@@ -118,19 +120,19 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         options = settings.map { PostgresOption(keyword: $0.key, value: $0.value) }
     }
 
-    /// How the way to the database is protected: of several hosts, the one with the weakest protection counts.
+    /// How the connection is protected. Of several hosts, the one with the weakest protection counts.
     package var link: PostgresLink { targets.map(protection.link).min() ?? .clear }
 
-    /// One attempt to connect to a target: its settings, and whether requests for anything but SCRAM are to be kept from
-    /// libpq.
+    /// One attempt to connect to a target: its settings, and whether authentication requests other than for SCRAM must
+    /// not reach libpq.
     struct Attempt: Sendable {
         let options: [PostgresOption]
         let allowsSCRAMOnly: Bool
     }
 
-    /// The attempts to make at `target`, in order: one, but for `sslmode` allow and prefer. They are protected as the
-    /// target itself says, whatever address its name leads to.
-    /// - Parameter address: one of the target's host; empty where it needs none.
+    /// The attempts to make at `target`, in order: two with `sslmode` allow and prefer, else one. The protection
+    /// follows from the target, and not from the address that its name has.
+    /// - Parameter address: an address of the target's host; empty when it needs none.
     func attempts(at target: Target, address: String) -> [Attempt] {
         var place = target
         place.address = address
@@ -147,17 +149,17 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         var options = options
         if !usesPooler {
             let milliseconds = max(1, statementTimeout.milliseconds)
-            // Ours first: of two settings of the same name the last one counts, and that is the operator's.
-            let ours =
+            // In front of the operator's options: of two settings with the same name the last one counts.
+            let defaults =
                 "-c statement_timeout=\(milliseconds) -c idle_in_transaction_session_timeout=\(milliseconds)"
             if let index = options.firstIndex(where: { $0.keyword == "options" }) {
-                options[index].value = ours + " " + options[index].value
+                options[index].value = defaults + " " + options[index].value
             } else {
-                options.append(PostgresOption(keyword: "options", value: ours))
+                options.append(PostgresOption(keyword: "options", value: defaults))
             }
         }
         if wantsAnySession {
-            // A pooler answers for a server that it may have known before that was promoted or demoted.
+            // A pooler reports the state of a server that may have been promoted or demoted since.
             let kind = targets.count > 1 ? "read-write" : usesPooler ? "any" : "primary"
             options.append(PostgresOption(keyword: "target_session_attrs", value: kind))
         }
@@ -167,7 +169,7 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         return options
     }
 
-    /// Splits libpq's comma-separated lists, which must be of the same length; one port may serve all hosts.
+    /// Splits libpq's comma-separated lists, which must have the same length. A single port applies to all hosts.
     private static func targets(
         hosts: String?, addresses: String?, ports: String?
     ) throws(PostgresError) -> [Target] {
@@ -192,6 +194,6 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
         }
     }
 
-    /// Nothing of the connection string.
+    /// Contains nothing of the connection string, which may hold a password.
     package var description: String { "a PostgreSQL configuration" }
 }

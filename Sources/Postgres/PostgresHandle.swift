@@ -1,11 +1,11 @@
 internal import CPostgres
 
-/// The owner of one `PGconn`, finished with it. None of its calls waits for the network once `useNonBlocking` was
-/// called; before that, only messages of a few hundred bytes are written.
+/// The owner of one `PGconn`. No call waits for the network after `useNonBlocking`; before that, only messages of a few
+/// hundred bytes are written.
 ///
-/// libpq accepts a null connection everywhere and answers that it is bad: that is what a finished handle is.
+/// A closed handle has a null connection, which every function of libpq accepts and reports as bad.
 @safe struct PostgresHandle: ~Copyable {
-    /// What `connectPoll` waits for.
+    /// What to do before the next `connectPoll`.
     enum ConnectStep {
         case readable
         case writable
@@ -22,11 +22,11 @@ internal import CPostgres
 
     deinit { unsafe PQfinish(connection) }
 
-    /// Begins to connect, in place of the connection that the handle has. Names in `host` must not need a look-up:
-    /// libpq would block in it.
-    /// - Returns: false when it failed at once; `failure` says why.
+    /// Closes the current connection and begins to connect. A name in `host` must not need a look-up, in which libpq
+    /// would block.
+    /// - Returns: false when connecting failed at once; `failure` has the reason.
     mutating func start(_ options: [PostgresOption]) -> Bool {
-        finish()
+        close()
         // Keywords, then values.
         let strings = options.map(\.keyword) + options.map(\.value)
         unsafe connection = Self.withCStrings(strings) { pointers in
@@ -34,20 +34,20 @@ internal import CPostgres
             let values = unsafe Array(pointers[options.count...]) + [nil]
             return unsafe PQconnectStartParams(keywords, values, 0)
         }
-        // libpq's own habit is to print notices on standard error.
+        // By default libpq prints notices on standard error.
         _ = unsafe PQsetNoticeReceiver(connection, { _, _ in }, nil)
-        // Severity and SQLSTATE only: the server's prose can quote statements and values.
+        // Severity and SQLSTATE only, because the server's messages can quote statements and values.
         _ = unsafe PQsetErrorVerbosity(connection, PQERRORS_SQLSTATE)
         return unsafe PQstatus(connection) != CONNECTION_BAD
     }
 
-    /// Ends the connection, telling the server if that takes no waiting.
-    mutating func finish() {
+    /// Closes the connection. Tells the server when that needs no waiting.
+    mutating func close() {
         unsafe PQfinish(connection)
         unsafe connection = nil
     }
 
-    /// The socket, or -1. It can be another one after each `connectPoll`.
+    /// The socket, or -1. Each `connectPoll` may replace it.
     var socket: CInt { unsafe PQsocket(connection) }
 
     func connectPoll() -> ConnectStep {
@@ -59,12 +59,13 @@ internal import CPostgres
         }
     }
 
-    /// How far a connection is that is being made.
+    /// How far connecting has got.
     enum Progress {
         /// TCP is not connected yet.
         case connecting
-        /// TCP is connected, and nothing was sent.
+        /// TCP is connected, and libpq has sent nothing.
         case connected
+        /// libpq has begun to send.
         case speaking
     }
 
@@ -76,25 +77,25 @@ internal import CPostgres
         }
     }
 
-    /// To be called once connected.
+    /// To be called when `connectPoll` has returned `.connected`.
     func useNonBlocking() -> Bool { unsafe PQsetnonblocking(connection, 1) == 0 }
 
-    /// Whether the connection stands, as far as has been noticed.
+    /// Whether the connection is open, as far as libpq has noticed.
     var isConnected: Bool { unsafe PQstatus(connection) == CONNECTION_OK }
 
     /// Whether no statement is in flight and no transaction is open.
     var isIdle: Bool { unsafe PQtransactionStatus(connection) == PQTRANS_IDLE }
 
-    /// What `connectPoll` or `start` failed with.
+    /// The error of `connectPoll` or `start`.
     var failure: PostgresError {
         let message = unsafe PQerrorMessage(connection).map { unsafe String(cString: $0) } ?? ""
-        // The form is that of PQERRORS_SQLSTATE: "… FATAL:  28P01\n". Only a message of the server ends so.
+        // With PQERRORS_SQLSTATE, a message of the server, and no other, ends in "… FATAL:  28P01\n".
         let line = message.split(separator: "\n").last ?? ""
         let state = line.utf8.suffix(5)
         let isState =
             line.utf8.dropLast(5).suffix(3).elementsEqual(":  ".utf8)
             && state.allSatisfy { ("0"..."9").contains(Character(Unicode.Scalar($0))) || (0x41...0x5a).contains($0) }
-        // A server that is not ours may have written it, and it goes to the log.
+        // The message goes to the log, and an impostor may have written it.
         let printable = message.unicodeScalars.map { scalar -> Unicode.Scalar in
             scalar.value < 0x20 || scalar.value == 0x7f ? " " : scalar.isASCII ? scalar : "?"
         }
@@ -104,10 +105,10 @@ internal import CPostgres
     }
 
     /// Queues a statement for the server; false when the connection is unusable.
-    func send(_ sql: String, _ parameters: [PostgresValue]) -> Bool {
+    func send(_ sql: String, parameters: [PostgresValue]) -> Bool {
         let types = parameters.map(\.type)
         return unsafe withParameters(parameters) { count, values, lengths, formats in
-            // A string that is passed as it is would be copied.
+            // Passing the Swift string itself would copy it.
             unsafe sql.withCString { sql in
                 unsafe PQsendQueryParams(connection, sql, count, types, values, lengths, formats, 1) == 1
             }
@@ -115,13 +116,13 @@ internal import CPostgres
     }
 
     /// Queues the preparation of a statement under a name.
-    func sendPrepare(_ name: String, _ sql: String, _ parameters: [PostgresValue]) -> Bool {
+    func sendPrepare(_ sql: String, as name: String, parameters: [PostgresValue]) -> Bool {
         let types = parameters.map(\.type)
         return unsafe PQsendPrepare(connection, name, sql, CInt(types.count), types) == 1
     }
 
-    /// Queues a use of a prepared statement.
-    func sendPrepared(_ name: String, _ parameters: [PostgresValue]) -> Bool {
+    /// Queues the execution of a prepared statement.
+    func sendPrepared(_ name: String, parameters: [PostgresValue]) -> Bool {
         unsafe withParameters(parameters) { count, values, lengths, formats in
             unsafe name.withCString { name in
                 unsafe PQsendQueryPrepared(connection, name, count, values, lengths, formats, 1) == 1
@@ -131,12 +132,12 @@ internal import CPostgres
 
     enum FlushStep {
         case flushed
-        /// Some bytes remain: wait until the socket is writable, and read meanwhile.
+        /// Bytes remain. Wait until the socket is writable, and read meanwhile.
         case blocked
         case failed
     }
 
-    /// Writes what is queued, as far as the socket takes it.
+    /// Writes queued bytes as far as the socket takes them.
     func flush() -> FlushStep {
         switch unsafe PQflush(connection) {
         case 0: .flushed
@@ -145,30 +146,30 @@ internal import CPostgres
         }
     }
 
-    /// Reads what has arrived; false when the connection is gone.
+    /// Reads the bytes that have arrived; false when the connection is lost.
     func consumeInput() -> Bool { unsafe PQconsumeInput(connection) == 1 }
 
     /// Whether `takeResult` would have to wait.
     var isBusy: Bool { unsafe PQisBusy(connection) == 1 }
 
-    /// The next result of the statement in flight; nil when there are no more. Only while not `isBusy`.
+    /// The next result of the statement in flight; nil when there is none. Only while not `isBusy`.
     func takeResult() -> ResultHandle? {
         guard let result = unsafe PQgetResult(connection) else { return nil }
         return unsafe ResultHandle(adopting: result)
     }
 
-    /// Begins a pipeline: what is sent from here on is answered in its order, and nothing need be answered before more
-    /// is sent. Only while nothing is in flight.
+    /// Begins a pipeline, in which further statements can be sent before the earlier ones are answered. The answers
+    /// come in the order of the statements. Only while no statement is in flight.
     func beginPipeline() -> Bool { unsafe PQenterPipelineMode(connection) == 1 }
 
-    /// Marks the end of the pipeline. There the server commits what is not in a transaction of its own, and there it
-    /// takes up its work again after an error.
+    /// Sends a synchronization point, which ends the pipeline. There the server commits the statements that are not in
+    /// an explicit transaction, and there it resumes work after an error.
     func sendSync() -> Bool { unsafe PQpipelineSync(connection) == 1 }
 
-    /// Once the result of the mark was taken.
+    /// To be called after the result of the synchronization point.
     func endPipeline() -> Bool { unsafe PQexitPipelineMode(connection) == 1 }
 
-    /// The next notification that has arrived, in the order in which they were sent; nil when there is none.
+    /// The earliest notification that has arrived and was not taken; nil when there is none.
     func takeNotification() -> PostgresNotification? {
         guard let notification = unsafe PQnotifies(connection) else { return nil }
         defer { unsafe PQfreemem(notification) }
@@ -177,7 +178,7 @@ internal import CPostgres
             payload: notification.pointee.extra.map { unsafe String(cString: $0) } ?? "")
     }
 
-    /// Reads a connection string, URI or keywords; nil when libpq cannot. Its message is not handed on, since it
+    /// Parses a connection string, URI or keywords; nil when libpq cannot. libpq's message is dropped, because it
     /// quotes the string.
     static func parse(_ connectionString: String) -> [PostgresOption]? {
         if connectionString.utf8.contains(0) { return nil }
@@ -188,7 +189,7 @@ internal import CPostgres
         return unsafe takeOptions(list)
     }
 
-    /// What the environment (PGHOST and so on) and libpq's build say where a connection string is silent.
+    /// The settings that libpq takes from the environment (PGHOST and so on) and from its build.
     static func defaults() -> [PostgresOption] {
         guard let list = unsafe PQconndefaults() else { return [] }
         return unsafe takeOptions(list)
@@ -209,8 +210,8 @@ internal import CPostgres
         return options
     }
 
-    /// Lends the parameters in the form libpq takes: where their bytes start (null for NULL), their lengths, and 1 for the
-    /// binary format.
+    /// Lends the parameters in libpq's form: pointers to their bytes (null for NULL), their lengths, and for each the
+    /// number 1, which stands for the binary format.
     private func withParameters<R>(
         _ parameters: [PostgresValue],
         _ body: (CInt, UnsafePointer<UnsafePointer<CChar>?>, UnsafePointer<CInt>, UnsafePointer<CInt>) -> R
@@ -219,7 +220,7 @@ internal import CPostgres
         var bytes: [UInt8] = []
         bytes.reserveCapacity(parameters.reduce(1) { $0 + $1.binaryCount })
         for parameter in parameters { parameter.appendBinary(to: &bytes) }
-        // An empty array has no address, and an empty value must have one: its pointer is what tells it from NULL.
+        // libpq tells an empty value from NULL by its pointer, and an empty array has no address.
         bytes.append(0)
         return unsafe bytes.withUnsafeBytes { buffer in
             unsafe withUnsafeTemporaryAllocation(of: UnsafePointer<CChar>?.self, capacity: count) { values in
@@ -239,7 +240,7 @@ internal import CPostgres
         }
     }
 
-    /// Lends `strings` as C strings; they lie in one buffer that lives as long as `body` runs.
+    /// Lends `strings` as C strings, in one buffer that exists while `body` runs.
     private static func withCStrings<R>(_ strings: [String], _ body: ([UnsafePointer<CChar>?]) -> R) -> R {
         var bytes: [CChar] = []
         var starts: [Int] = []

@@ -1,9 +1,9 @@
 internal import CPostgres
 
-/// libpq itself, which the process loads when it first reads a connection string, and not before.
+/// The library libpq, which the process loads when it reads the first connection string.
 enum PostgresLibrary {
-    /// Blocks for the reading of files, the first time.
-    /// - Throws: `.misconfigured` where libpq is not installed or too old.
+    /// The first call blocks while it reads files.
+    /// - Throws: `.misconfigured` when libpq is not installed or too old.
     static func load() throws(PostgresError) {
         if let reason = unsafe cpostgres_load() { throw .misconfigured(unsafe String(cString: reason)) }
     }

@@ -1,15 +1,16 @@
 internal import Glibc
 internal import Reactor
 
-/// How the way to a database is protected, from the weakest kind to the strongest.
+/// How the connection to a database is protected, from the weakest kind to the strongest.
 package enum PostgresLink: Int, Sendable, CaseIterable, Comparable {
-    /// To another host without TLS, or with TLS only if the network lets it through (`sslmode` disable, allow, prefer).
+    /// To another host without TLS, or with TLS that an attacker in the network can prevent (`sslmode` disable, allow,
+    /// prefer).
     case clear
-    /// TLS to a server whose certificate is not looked at (`require` without root certificates).
+    /// TLS to a server whose certificate is not checked (`require` without root certificates).
     case unverified
-    /// TLS to a server whose certificate is of the right authority, whatever host it names (`verify-ca`).
+    /// TLS to a server with a certificate of the right authority for any host (`verify-ca`).
     case verifiedAuthority
-    /// TLS to a server whose certificate is of the right authority and names the host (`verify-full`).
+    /// TLS to a server with a certificate of the right authority that names the host (`verify-full`).
     case verifiedHost
     /// Encrypted and authenticated by Kerberos (`gssencmode=require`).
     case kerberos
@@ -18,7 +19,7 @@ package enum PostgresLink: Int, Sendable, CaseIterable, Comparable {
 
     package static func < (left: PostgresLink, right: PostgresLink) -> Bool { left.rawValue < right.rawValue }
 
-    /// Whether the other end has proved to be the database before it is told anything, or needs not.
+    /// Whether the server has proved its identity before the first statement is sent, or is local.
     package var isAuthenticated: Bool { self >= .verifiedAuthority }
 
     package var description: String {
@@ -33,22 +34,22 @@ package enum PostgresLink: Int, Sendable, CaseIterable, Comparable {
     }
 }
 
-/// What the connection string and libpq's environment say about protection, and what becomes of it for each host.
+/// The protection that the connection string and libpq's environment ask for, and the resulting settings for each host.
 ///
-/// libpq by itself would take any server for the database (`sslmode=prefer`), and answer it when it asks for the password
-/// in clear. Here a host that is not local is held to `verify-full` unless `sslmode` says otherwise, and where `sslmode`
-/// leaves the other end unproven, the password is given away in no form:
+/// By default (`sslmode=prefer`) libpq accepts any server, and sends the password in clear to a server that asks for
+/// it. Here a host that is not local must satisfy `verify-full` unless `sslmode` says otherwise. Where `sslmode` leaves
+/// the server's identity unproven, no answer to the server reveals the password:
 ///
 /// | `sslmode` | to a host that is not local |
 /// |---|---|
 /// | none, `verify-full` | TLS; the certificate must name the host |
 /// | `verify-ca` | TLS; the certificate must be of the authority in `sslrootcert` |
-/// | `require` | TLS, and SCRAM with channel binding, which proves that the server knows the password; or `channel_binding` as given, or `verify-ca` where there are root certificates, as with libpq |
-/// | `prefer`, `allow` | as `require` does, or, after or before that, as `disable` does |
+/// | `require` | TLS, and SCRAM with channel binding, which proves that the server knows the password. A given `channel_binding` takes precedence. With root certificates, as `verify-ca`, like libpq |
+/// | `prefer`, `allow` | an attempt as `require` and one as `disable`: `require` first with `prefer`, last with `allow` |
 /// | `disable` | no TLS, and SCRAM only; see `AuthenticationRelay` |
 ///
-/// Root certificates are those of `sslrootcert` or PGSSLROOTCERT, else of `~/.postgresql/root.crt`, as with libpq, else the
-/// system's. `sslrootcert=system` means the system's, which libpq itself knows from version 16 on.
+/// Root certificates come from `sslrootcert` or PGSSLROOTCERT, else from `~/.postgresql/root.crt`, as with libpq, else
+/// from the system. `sslrootcert=system` means those of the system, also with libpq before version 16.
 struct LinkProtection: Sendable {
     /// libpq's `sslmode`.
     enum Mode: String, Sendable {
@@ -63,27 +64,27 @@ struct LinkProtection: Sendable {
     /// The settings of one attempt to connect.
     struct Attempt: Sendable, Equatable {
         var settings: [String: String] = [:]
-        /// Whether requests for anything but SCRAM are to be kept from libpq.
+        /// Whether authentication requests other than for SCRAM must not reach libpq.
         var allowsSCRAMOnly = false
     }
 
-    /// Nil where nothing says.
+    /// Nil when no setting names a mode.
     private let mode: Mode?
     private let givenRoots: String?
-    /// The system's, where those are to be used.
+    /// The file with the system's root certificates; nil when those are not used.
     private let systemRoots: String?
     private let givesChannelBinding: Bool
     private let requiresKerberos: Bool
 
-    /// Where systems keep their root certificates in one file: Debian, Red Hat, Alpine.
+    /// The files with the root certificates of Debian, Red Hat and Alpine.
     private static let systemRootFiles = [
         "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem",
     ]
 
-    /// Takes what is about protection out of the connection string's settings.
+    /// Removes `sslmode` and `sslrootcert` from the settings of the connection string.
     /// - Throws: `.misconfigured`.
     init(
-        _ settings: inout [String: String], environment: [String: String] = ProcessEnvironment.variables
+        takenFrom settings: inout [String: String], environment: [String: String] = ProcessEnvironment.variables
     ) throws(PostgresError) {
         func variable(_ name: String) -> String? { environment[name].flatMap { $0.isEmpty ? nil : $0 } }
         let requirement = variable("PGREQUIRESSL").map { $0.hasPrefix("1") ? "require" : nil } ?? nil
@@ -99,7 +100,7 @@ struct LinkProtection: Sendable {
         givenRoots = root == "system" ? nil : root
         let usesSystemRoots =
             root == "system" || root == nil && (mode == nil || mode == .verifyHost) && !Self.hasUserRoots
-        // As OpenSSL does for other connections, a variable comes first.
+        // SSL_CERT_FILE takes precedence, as it does in OpenSSL.
         let files = [variable("SSL_CERT_FILE")].compactMap { $0 } + Self.systemRootFiles
         systemRoots = usesSystemRoots ? files.first(where: SmallFile.isReadable) : nil
         if root == "system" {
@@ -125,10 +126,10 @@ struct LinkProtection: Sendable {
 
     /// The attempts to make at one host, in order.
     func attempts(at target: PostgresConfiguration.Target) -> [Attempt] {
-        // What is given is libpq's to obey.
+        // libpq obeys the given settings by itself.
         if target.isLocal || requiresKerberos { return [Attempt(settings: settings(mode))] }
         let clear = Attempt(
-            // Encryption by Kerberos that may be left out protects nothing, and would begin with a message of its own.
+            // Optional encryption by Kerberos protects nothing, and begins with a message that the relay does not know.
             settings: ["sslmode": Mode.disable.rawValue, "gssencmode": "disable"], allowsSCRAMOnly: true)
         switch mode {
         case nil, .verifyHost: return [Attempt(settings: settings(.verifyHost))]
@@ -140,7 +141,7 @@ struct LinkProtection: Sendable {
         }
     }
 
-    /// TLS to a server that proves by SCRAM, if not by a certificate, who it is.
+    /// TLS to a server that proves its identity by SCRAM if not by a certificate.
     private func encrypted(bindsChannel: Bool) -> Attempt {
         var settings = settings(.require)
         if bindsChannel, !verifiesAuthorityIfRequired { settings["channel_binding"] = "require" }
@@ -150,15 +151,15 @@ struct LinkProtection: Sendable {
     private func settings(_ mode: Mode?) -> [String: String] {
         var settings: [String: String] = [:]
         settings["sslmode"] = mode?.rawValue
-        // Left out, libpq looks where it does by itself, and says what is missing.
+        // Without this setting libpq looks at its default place, and reports a missing file.
         settings["sslrootcert"] = givenRoots ?? (mode == .verifyHost ? systemRoots : nil)
         return settings
     }
 
-    /// libpq verifies the chain under `require`, too, where it finds root certificates.
+    /// With root certificates libpq verifies the chain under `require` as well.
     private var verifiesAuthorityIfRequired: Bool { givenRoots != nil || Self.hasUserRoots }
 
-    /// Whether there is a `~/.postgresql/root.crt`, which libpq takes by itself.
+    /// Whether `~/.postgresql/root.crt` exists, which libpq reads by default.
     private static let hasUserRoots: Bool = {
         var entry = unsafe passwd()
         var found: UnsafeMutablePointer<passwd>?

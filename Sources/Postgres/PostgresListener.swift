@@ -1,28 +1,31 @@
 package import Reactor
 
-/// Hears what NOTIFY tells on one channel, on a connection of its own, for as long as it runs.
+/// Listens for the notifications of one channel, on a connection of its own.
 ///
-/// A connection that is lost is made again, after pauses that grow from 100 ms to 1 s. Every `interval` a round trip
-/// shows that the connection works: one that died without a word counts as lost when that round trip is overdue.
+/// A lost connection is replaced after a pause, which grows from 100 ms to 1 s. Every `interval` a round trip shows
+/// that the connection works: a connection whose peer has disappeared counts as lost when that round trip takes longer
+/// than `limit`.
 ///
-/// LISTEN alone shows nothing: a pooler in transaction mode takes it and forgets it, and another database or server
-/// than the one that is written to would stay silent for ever. So each connection is proven before it is trusted: a
-/// notification that `prove` sends by the way of all others must be heard on it.
+/// That LISTEN succeeds does not show that notifications will arrive: a pooler in transaction mode accepts the
+/// statement and forgets it, and a connection to another database or server than the writers' stays silent for ever. So
+/// each connection is tested first: a notification that `prove` sends over the connections of the writers must arrive
+/// on it.
 package actor PostgresListener {
     package enum Event: Sendable, Equatable {
-        /// From here on every notification is heard whose transaction commits; earlier ones may have been missed.
+        /// Every notification whose transaction commits from now on will be heard. Earlier ones may have been missed.
         case following
-        /// What was sent before the round trip began has been heard.
+        /// Every notification sent before the last round trip began has been reported.
         case alive
+        /// A notification with this payload.
         case heard(String)
-        /// Nothing is heard until `following` comes again. Said once, also when following never began.
+        /// Notifications are missed until `following` comes again. Reported once, also when `following` never came.
         case lost(PostgresError)
     }
 
     package struct Settings: Sendable {
-        /// Between one round trip and the next. Default 2 s.
+        /// The pause between one round trip and the next. Default 2 s.
         package var interval: Duration = .seconds(2)
-        /// The longest that a round trip, LISTEN or the proof may take. Default 3 s.
+        /// The time limit of a round trip, of LISTEN, and of the test. Default 3 s.
         package var limit: Duration = .seconds(3)
 
         package init() {}
@@ -35,9 +38,7 @@ package actor PostgresListener {
     private let resolver: NameResolver
     private let prove: @Sendable (_ payload: String, MonotonicInstant) async throws(PostgresError) -> Void
     private let hear: @Sendable (Event) -> Void
-    private var task: Task<Void, Never>?
-    private var isClosed = false
-    /// Whether `lost` was the last state that was told.
+    /// Whether `lost` was the last state that was reported.
     private var isLost = false
 
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
@@ -46,9 +47,9 @@ package actor PostgresListener {
     private static let longestPause: Duration = .seconds(1)
 
     /// - Parameters:
-    ///   - channel: an identifier as it stands in SQL; nothing that came from outside.
+    ///   - channel: an identifier as it stands in SQL. It must not come from outside the program.
     ///   - prove: notifies the channel of the payload before the deadline, on another connection.
-    ///   - hear: told everything in order, on `loop`; must not block.
+    ///   - hear: called with each event in order, on `loop`. Must not block.
     package init(
         _ configuration: PostgresConfiguration, channel: String, settings: Settings = Settings(),
         on loop: EventLoop, resolver: NameResolver,
@@ -66,21 +67,11 @@ package actor PostgresListener {
         self.hear = hear
     }
 
-    /// Begins, once.
-    package func start() {
-        if task == nil, !isClosed { task = Task(executorPreference: EventLoopTaskExecutor(loop)) { await self.run() } }
-    }
-
-    /// Ends the connection. Nothing is told any more.
-    package func close() async {
-        isClosed = true
-        task?.cancel()
-        await task?.value
-    }
-
-    private func run() async {
+    /// Listens until the calling task is cancelled. No event is reported after that, and the connection is closed when
+    /// this returns.
+    package func run() async {
         var failures = 0
-        while !isClosed {
+        while !Task.isCancelled {
             do throws(PostgresError) {
                 let connection = try await PostgresConnection.open(configuration, on: loop, resolver: resolver)
                 do throws(PostgresError) {
@@ -88,15 +79,15 @@ package actor PostgresListener {
                     let heard = try await prove(connection)
                     failures = 0
                     isLost = false
-                    tell(.following)
-                    for notification in heard { tell(.heard(notification.payload)) }
+                    report(.following)
+                    for notification in heard { report(.heard(notification.payload)) }
                     try await follow(connection)
                 } catch {
                     await connection.close()
                     throw error
                 }
             } catch {
-                if !isLost { tell(.lost(error)) }
+                if !isLost { report(.lost(error)) }
                 isLost = true
             }
             try? await loop.sleep(until: .after(min(PoolState.pause(afterFailures: failures), Self.longestPause)))
@@ -104,7 +95,8 @@ package actor PostgresListener {
         }
     }
 
-    /// Shows that the channel is heard. Returns what was heard after the proof.
+    /// Tests that notifications of the channel arrive on the connection.
+    /// - Returns: the notifications that arrived after the one of the test.
     private func prove(_ connection: PostgresConnection) async throws(PostgresError) -> [PostgresNotification] {
         let deadline = MonotonicInstant.after(settings.limit)
         let proof = Self.proofPrefix + String(UInt64.random(in: .min ... .max), radix: 16)
@@ -113,32 +105,34 @@ package actor PostgresListener {
             let heard = try await connection.notifications(until: deadline)
             if let index = heard.firstIndex(where: { $0.payload == proof }) { return Array(heard[(index + 1)...]) }
             if heard.isEmpty, deadline <= .now {
-                throw .unexpectedResult("a connection that listens does not hear what is notified")
+                throw .unexpectedResult("a notification sent as a test did not arrive on the listening connection")
             }
         }
     }
 
-    /// Of the payloads that are proofs, one's own or another listener's.
+    /// The beginning of the payloads that listeners, this one and those of other replicas, send as a test.
     package static let proofPrefix = "proof "
 
-    /// Returns never but by an error.
+    /// Reports notifications until an error occurs.
     private func follow(_ connection: PostgresConnection) async throws(PostgresError) {
         while true {
             let next = MonotonicInstant.after(settings.interval)
             while MonotonicInstant.now < next {
                 for notification in try await connection.notifications(until: next) {
-                    tell(.heard(notification.payload))
+                    report(.heard(notification.payload))
                 }
             }
             _ = try await connection.execute(Self.heartbeat, until: .after(settings.limit))
-            // What came before the answer is told before it.
-            for notification in try await connection.notifications(until: .now) { tell(.heard(notification.payload)) }
-            tell(.alive)
+            // Notifications that arrived before the answer are reported before `alive`, which promises that.
+            for notification in try await connection.notifications(until: .now) {
+                report(.heard(notification.payload))
+            }
+            report(.alive)
         }
     }
 
-    private func tell(_ event: Event) {
+    private func report(_ event: Event) {
         if case .heard(let payload) = event, payload.utf8.starts(with: Self.proofPrefix.utf8) { return }
-        if !isClosed { hear(event) }
+        if !Task.isCancelled { hear(event) }
     }
 }

@@ -1,16 +1,16 @@
 package import Reactor
 
-/// A few connections to one PostgreSQL, opened when they are first needed and shared by many callers.
+/// A few connections to one PostgreSQL server, opened when they are first needed and shared by many callers.
 ///
-/// Its borrowers wait in a bounded queue and for a bounded time. A connection that has met an error, a deadline or a
-/// cancellation, or that was left inside a transaction, is not lent again, and one that has lain idle for a while is
-/// not without a round trip; when the error says that the server itself
-/// has gone or was demoted, none of the connections made before is. After a failure to connect, callers are refused
-/// at once until a pause is over, and then one of them finds out whether the server is back.
+/// The queue of borrowers is bounded, and so is the time for which each waits. A connection is not lent again after an
+/// error, a deadline or a cancellation, or when a borrower has left a transaction open on it. A connection that has
+/// been idle for a while is lent only after a round trip. When an error says that the server is gone or was demoted, no
+/// connection made before is lent again. After a failure to connect, callers are refused at once until a pause is over;
+/// then one caller's attempt finds out whether the server is back.
 package actor PostgresPool {
-    /// A connection that has lain idle for longer shows that it still works before it is lent.
+    /// A connection that has been idle for longer is validated by a round trip before it is lent.
     package static let trustedIdleness: Duration = .seconds(10)
-    /// The longest that it may take to show that.
+    /// The time limit for that round trip.
     private static let validationLimit: Duration = .seconds(1)
     private static let validation = PostgresStatement("SELECT 1")
 
@@ -19,11 +19,12 @@ package actor PostgresPool {
     private let resolver: NameResolver
     private let trustedIdleness: Duration
     private let greet: Greeting?
+    /// What the pool decides. The actor carries out the actions that it returns.
     private var state: PoolState
     private var connections: [Int: PostgresConnection] = [:]
-    /// When the server was last heard on each.
+    /// When the server last answered on each connection.
     private var lastHeard: [Int: MonotonicInstant] = [:]
-    private var nextLook: (due: MonotonicInstant, action: ScheduledAction)?
+    private var nextRetry: (due: MonotonicInstant, action: ScheduledAction)?
     private var openings: [Int: Task<Void, Never>] = [:]
     private var waiters: [Int: Suspension<Int>] = [:]
     private var lastWaiter = 0
@@ -31,18 +32,22 @@ package actor PostgresPool {
     private var lastFailure = PostgresError.connectionFailed(sqlstate: nil, detail: "")
     private var closers: [CheckedContinuation<Void, Never>] = []
     private var isDrained = false
-    /// The reads that the next free connection takes; see `read`.
+    /// The batch of reads that further reads can join; see `read`.
     var forming: ReadBatch?
+    /// The batches whose task has not begun.
+    var batches: [Int: ReadBatch] = [:]
+    var lastBatch = 0
 
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
-    /// A task that uses the pool is spared the way between threads where it prefers this one.
+    /// The executor that tasks which use the pool should prefer: their waits then need no switch of threads.
     nonisolated package let executor: any TaskExecutor
 
-    /// What is done with each new connection before it is lent; one that it fails on is as good as not made.
+    /// Called with each new connection before it is lent. When it throws, the connection is closed and counts as a
+    /// failure to connect.
     package typealias Greeting = @Sendable (PostgresConnection, MonotonicInstant) async throws(PostgresError) -> Void
 
-    /// Opens nothing yet.
+    /// Opens no connection yet.
     package init(
         _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver,
         trustedIdleness: Duration = PostgresPool.trustedIdleness, greet: Greeting? = nil
@@ -59,11 +64,12 @@ package actor PostgresPool {
                 lifetime: configuration.maximumLifetime))
     }
 
-    /// Lends a connection to `body`, which has it for itself and must be done with it when it returns.
+    /// Lends a connection to `body`, which must not use it after it has returned. No other borrower uses it meanwhile.
     ///
     /// `body` runs on the pool's loop and must not block.
-    /// - Throws: `.exhausted` when none became free within the configuration's `waitTimeout` or before `deadline`;
-    ///   `.connectionFailed` when none can be made; `.closed`; `.cancelled`; and what `body` throws.
+    /// - Throws: `.exhausted` when no connection became free within the configuration's `waitTimeout` or before
+    ///   `deadline`; `.connectionFailed` when no connection can be made; `.closed`; `.cancelled`; and what `body`
+    ///   throws.
     package func withConnection<Value: Sendable>(
         until deadline: MonotonicInstant,
         _ body: @Sendable (PostgresConnection) async throws(PostgresError) -> Value
@@ -72,15 +78,15 @@ package actor PostgresPool {
         let (id, connection) = try await borrow(at: queueUp(), until: deadline, waiting: limit)
         do throws(PostgresError) {
             let value = try await body(connection)
-            takeBack(id, connection, after: nil)
+            takeBack(connection, as: id, after: nil)
             return value
         } catch {
-            takeBack(id, connection, after: error)
+            takeBack(connection, as: id, after: error)
             throw error
         }
     }
 
-    /// Runs one statement on any connection.
+    /// Runs one statement on a connection of the pool.
     package func execute(
         _ statement: PostgresStatement, _ parameters: [PostgresValue] = [], until deadline: MonotonicInstant
     ) async throws(PostgresError) -> PostgresResult {
@@ -89,8 +95,8 @@ package actor PostgresPool {
         }
     }
 
-    /// Refuses new borrowers and those that wait, lets the others finish, and closes every connection. Returns when
-    /// that is done; borrowers are bound by their deadlines.
+    /// Refuses new and waiting borrowers, waits until the others have returned their connections, and closes every
+    /// connection. The deadlines of the borrowers limit how long that takes.
     package func close() async {
         perform(state.close(at: .now))
         for opening in openings.values { opening.cancel() }
@@ -114,8 +120,9 @@ package actor PostgresPool {
         return place
     }
 
-    /// What has died without a word is found out here, at the cost of a moment, and not by the borrower's deadline.
-    /// - Parameter limit: how long one connection is waited for.
+    /// Waits for a connection. One that was idle is validated here, so that a connection whose peer has disappeared
+    /// costs a second, and not the borrower's whole deadline.
+    /// - Parameter limit: the end of the wait for one connection.
     func borrow(
         at place: Place, until deadline: MonotonicInstant, waiting limit: MonotonicInstant
     ) async throws(PostgresError) -> (Int, PostgresConnection) {
@@ -129,7 +136,7 @@ package actor PostgresPool {
                 lastHeard[id] = .now
                 return (id, connection)
             } catch {
-                takeBack(id, connection, after: error)
+                takeBack(connection, as: id, after: error)
                 if error == .cancelled || deadline <= .now { throw error }
                 place = queueUp()
             }
@@ -142,7 +149,7 @@ package actor PostgresPool {
         defer { waiters[place.waiter] = nil }
         do throws(PostgresError) {
             let id = try await place.lent.wait(until: limit, overdue: .exhausted)
-            guard let connection = connections[id] else { preconditionFailure("a connection was lent that is gone") }
+            guard let connection = connections[id] else { preconditionFailure("a closed connection was lent") }
             return (id, connection)
         } catch {
             state.abandoned(by: place.waiter)
@@ -150,7 +157,7 @@ package actor PostgresPool {
         }
     }
 
-    func takeBack(_ id: Int, _ connection: PostgresConnection, after error: PostgresError?) {
+    func takeBack(_ connection: PostgresConnection, as id: Int, after error: PostgresError?) {
         let condition: PoolState.Condition =
             if let error, error.makesServerSuspect {
                 .serverSuspect
@@ -160,11 +167,11 @@ package actor PostgresPool {
                 .broken
             }
         if error == nil { lastHeard[id] = .now }
-        perform(state.returned(id, condition, at: .now))
+        perform(state.returned(id, in: condition, at: .now))
     }
 
     private func perform(_ actions: [PoolState.Action]) {
-        defer { scheduleLook() }
+        defer { scheduleRetry() }
         for action in actions {
             switch action {
             case .lend(let id, let waiter): lend(id, to: waiter)
@@ -172,7 +179,7 @@ package actor PostgresPool {
             case .discard(let id):
                 lastHeard[id] = nil
                 connections.removeValue(forKey: id)?.assumeIsolated { $0.close() }
-            case .refuse(let waiter, let refusal): waiters[waiter]?.resume(.failure(error(for: refusal)))
+            case .refuse(let waiter, let refusal): waiters[waiter]?.resume(with: .failure(error(for: refusal)))
             case .drained:
                 isDrained = true
                 for closer in closers { closer.resume() }
@@ -181,15 +188,15 @@ package actor PostgresPool {
         }
     }
 
-    private func scheduleLook() {
-        let due = state.nextLook
-        if nextLook?.due == due { return }
-        if let nextLook { loop.cancel(nextLook.action) }
-        nextLook = due.map { due in
+    private func scheduleRetry() {
+        let due = state.nextRetry
+        if nextRetry?.due == due { return }
+        if let nextRetry { loop.cancel(nextRetry.action) }
+        nextRetry = due.map { due in
             let action = loop.schedule(at: due) { [weak self] in
                 self?.assumeIsolated { pool in
-                    pool.nextLook = nil
-                    pool.perform(pool.state.look(at: .now))
+                    pool.nextRetry = nil
+                    pool.perform(pool.state.retryDue(at: .now))
                 }
             }
             return (due, action)
@@ -197,14 +204,14 @@ package actor PostgresPool {
     }
 
     private func lend(_ id: Int, to waiter: Int) {
-        guard let connection = connections[id] else { preconditionFailure("a connection is lent that is gone") }
+        guard let connection = connections[id] else { preconditionFailure("a closed connection is lent") }
         guard connection.assumeIsolated({ $0.isStillConnected() }) else {
             perform(state.foundDead(id, for: waiter, at: .now))
             return
         }
-        // The waiter may have given up in this turn of the loop, without having had its turn to say so.
-        if waiters[waiter]?.resume(.success(id)) != true {
-            perform(state.returned(id, .usable, at: .now))
+        // The waiter's deadline may have passed in this turn of the loop, before the waiter could withdraw its request.
+        if waiters[waiter]?.resume(with: .success(id)) != true {
+            perform(state.returned(id, in: .usable, at: .now))
         }
     }
 

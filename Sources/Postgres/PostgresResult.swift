@@ -1,9 +1,9 @@
 internal import CPostgres
 
-/// What a statement returned: rows as values, in PostgreSQL's binary form, and how many rows it touched.
+/// The result of a statement: rows of values in PostgreSQL's binary form, and the number of affected rows.
 ///
-/// It reads where libpq has put what the server sent, which several threads may do (libpq, "Behavior in Threaded
-/// Programs"). That is given back with the last copy of it.
+/// Copies share libpq's memory, which is freed with the last copy. Several threads may read it (libpq, "Behavior in
+/// Threaded Programs").
 package struct PostgresResult: Sendable {
     private let handle: ResultHandle
 
@@ -11,21 +11,21 @@ package struct PostgresResult: Sendable {
         self.handle = handle
     }
 
-    /// How many rows were returned.
+    /// The number of rows that were returned.
     package var rowCount: Int { handle.rowCount }
 
-    /// How many rows were inserted, updated, deleted or selected; 0 for commands that have no such number.
+    /// The number of rows that were inserted, updated, deleted or selected; 0 for other commands.
     package var affectedRows: Int { handle.affectedRows }
 
     package var rows: some RandomAccessCollection<Row> & Sendable {
         (0..<rowCount).lazy.map { @Sendable row in Row(result: self, index: row) }
     }
 
-    /// The only row; nil when there is none.
+    /// The first row; nil when there is none.
     package var first: Row? { rowCount == 0 ? nil : Row(result: self, index: 0) }
 
-    /// One row. Columns are counted from 0 in the order of the statement; naming one that the statement does not have
-    /// is our own mistake and stops the process. A column of another type than asked for is the schema's, and throws
+    /// One row. Columns count from 0 in the order of the statement. A number that the statement does not have is a
+    /// programming error and stops the process. A column of an unexpected type comes from a changed schema and throws
     /// `.unexpectedResult`.
     package struct Row: Sendable {
         fileprivate let result: PostgresResult
@@ -61,7 +61,7 @@ package struct PostgresResult: Sendable {
             return integer
         }
 
-        /// A `bigint[]` of one dimension, with nil for each NULL in it; nil where it is NULL itself.
+        /// A `bigint[]` of one dimension, with nil for each NULL element; nil for NULL.
         package func integers(_ column: Int) throws(PostgresError) -> [Int64?]? {
             guard let type = typeUnlessNull(column) else { return nil }
             guard type == PostgresType.integers, let elements = unsafe withField(column, { unsafe Self.integers($0) })
@@ -92,7 +92,7 @@ package struct PostgresResult: Sendable {
             unsafe result.handle.withField(row: index, column: column, body)
         }
 
-        /// The elements of an array in the form that `PostgresValue.texts` is sent in; nil where it is none of bigint.
+        /// The elements of a `bigint[]` in the binary form that `PostgresValue.texts` describes; nil for another array.
         private static func integers(_ bytes: UnsafeRawBufferPointer) -> [Int64?]? {
             var place = 0
             func next() -> Int? {
@@ -122,24 +122,23 @@ package struct PostgresResult: Sendable {
     }
 }
 
-/// The owner of one `PGresult`, cleared with it.
-///
-/// Unchecked, because nothing changes a result once `PQgetResult` has returned it.
-@safe final class ResultHandle: @unchecked Sendable {
+/// The owner of one `PGresult`.
+@safe final class ResultHandle: Sendable {
     enum Status {
         case succeeded
         case failed
         /// Not run, because an earlier statement of the pipeline failed.
         case passedOver
-        /// The mark at the end of a pipeline.
+        /// The synchronization point at the end of a pipeline.
         case pipelineEnd
-        /// Neither rows nor a command's end: an empty command, COPY, or an answer that libpq cannot read.
+        /// Neither rows nor the end of a command: an empty command, COPY, or an answer that libpq cannot read.
         case unusable
     }
 
-    private let result: OpaquePointer
+    // `nonisolated(unsafe)`: nothing changes a result after `PQgetResult` has returned it.
+    nonisolated(unsafe) private let result: OpaquePointer
 
-    /// Takes over what `PQgetResult` returned.
+    /// Takes over the result that `PQgetResult` returned.
     init(adopting result: OpaquePointer) {
         unsafe self.result = result
     }
@@ -156,8 +155,8 @@ package struct PostgresResult: Sendable {
         }
     }
 
-    /// What the server called its error: five digits and capital letters. Nil for errors that libpq itself met, and for
-    /// a name that is none.
+    /// The SQLSTATE of the server's error: five digits and capital letters. Nil for an error of libpq, and for a
+    /// malformed state.
     var sqlstate: String? {
         // PG_DIAG_SQLSTATE is the character 'C', which Swift does not import as a number.
         let state = unsafe PQresultErrorField(result, CInt(UInt8(ascii: "C"))).map { unsafe String(cString: $0) }
@@ -172,7 +171,7 @@ package struct PostgresResult: Sendable {
     var columnCount: Int { unsafe Int(PQnfields(result)) }
 
     var affectedRows: Int {
-        // An empty string for commands without a number; the string lives in the result.
+        // PQcmdTuples returns an empty string for commands without a number.
         unsafe PQcmdTuples(result).flatMap { unsafe Int(String(cString: $0)) } ?? 0
     }
 
@@ -182,7 +181,7 @@ package struct PostgresResult: Sendable {
         unsafe PQgetisnull(result, CInt(row), CInt(column)) != 0
     }
 
-    /// Lends the field's bytes, which lie where libpq has put them; none for NULL.
+    /// Lends the field's bytes in libpq's memory; none for NULL.
     func withField<R>(row: Int, column: Int, _ body: (UnsafeRawBufferPointer) -> R) -> R {
         let (row, column) = (CInt(row), CInt(column))
         return unsafe body(

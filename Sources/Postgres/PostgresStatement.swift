@@ -1,28 +1,28 @@
 /// The text of one SQL command, with `$1`, `$2`, … for its parameters.
 package struct PostgresStatement: Sendable, Hashable, CustomStringConvertible {
     let sql: String
-    /// Whether a connection may keep the statement prepared under a name between its uses.
+    /// Whether a connection keeps the statement prepared under its name.
     let isPrepared: Bool
-    /// The name for that. It follows from the text: behind a pooler that was not declared, a session can be one in
-    /// which another client has prepared, and a name must not mean another statement there.
+    /// The name of the prepared statement. It is a hash of the text: behind a pooler that was not configured, another
+    /// client may have prepared statements in the same session, and one name must not stand for two statements.
     let name: String
 
-    /// A literal cannot have a value spliced into it; values go into parameters.
-    /// - Parameter isPrepared: worth it for what is run often; the first use costs one more round trip.
+    /// Takes a literal, so that no value can become part of the text; values are passed as parameters.
+    /// - Parameter isPrepared: saves parsing and planning for a statement that is run often. Default false.
     package init(_ sql: StaticString, isPrepared: Bool = false) {
         self.init(trusted: sql.description, isPrepared: isPrepared)
     }
 
-    /// For text that is put together at run time. Nothing that came from outside may be in it.
+    /// Takes text that is composed at run time. The text must not contain anything from outside the program.
     package init(trusted sql: String, isPrepared: Bool = false) {
         self.sql = sql
         self.isPrepared = isPrepared
-        // FNV-1a, 64 bits: to tell statements of our own apart, not against an adversary.
+        // FNV-1a, 64 bits. It distinguishes the statements of this program and need not resist an attacker.
         let hash = sql.utf8.reduce(0xcbf2_9ce4_8422_2325 as UInt64) { ($0 ^ UInt64($1)) &* 0x100_0000_01b3 }
         name = "token_broker_" + String(hash, radix: 16)
     }
 
-    /// Statements do not appear in errors and logs, not even by interpolation.
+    /// Does not contain the statement, so that interpolation cannot put it into an error or log line.
     package var description: String { "an SQL statement" }
 }
 
@@ -36,11 +36,11 @@ package struct PostgresCommand: Sendable, CustomStringConvertible {
         self.parameters = parameters
     }
 
-    /// Neither the statement nor its values.
+    /// Contains neither the statement nor its values.
     package var description: String { "an SQL command" }
 }
 
-/// A parameter of a statement: its type is always known, so that NULL has one, too.
+/// A parameter of a statement. The case gives the type, also for NULL.
 package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
     /// `text`. The server refuses U+0000 in it (SQLSTATE 22021).
     case text(String?)
@@ -51,10 +51,10 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
     /// `text[]` of one dimension, up to a million elements.
     case texts([String])
 
-    /// Values do not appear in errors and logs, not even by interpolation.
+    /// Does not contain the value, so that interpolation cannot put it into an error or log line.
     package var description: String { "an SQL value" }
 
-    /// The object identifier of the type, as `pg_type.dat` fixes it.
+    /// The object identifier of the type, from PostgreSQL's `pg_type.dat`.
     var type: UInt32 {
         switch self {
         case .text: PostgresType.text
@@ -81,8 +81,8 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
         }
     }
 
-    /// Appends PostgreSQL's binary form; nothing for NULL. Binary, because libpq ends a text parameter at its first zero
-    /// byte.
+    /// Appends PostgreSQL's binary form; nothing for NULL. The text form would not do, because libpq ends a text
+    /// parameter at its first zero byte.
     func appendBinary(to bytes: inout [UInt8]) {
         switch self {
         case .text(let text): bytes.append(contentsOf: (text ?? "").utf8)
@@ -96,8 +96,9 @@ package enum PostgresValue: Sendable, Equatable, CustomStringConvertible {
         }
     }
 
-    /// As `array_recv` in PostgreSQL's `arrayfuncs.c` reads it: how many dimensions, whether there are NULLs, the
-    /// elements' type; of the one dimension its length and its first index; the elements, each after its length.
+    /// Appends an array in the form that `array_recv` in PostgreSQL's `arrayfuncs.c` reads: the number of dimensions, a
+    /// flag for NULLs, the type of the elements; the length and first index of the dimension; each element after its
+    /// length.
     private static func appendBinary(_ texts: [String], to bytes: inout [UInt8]) {
         func append(_ number: UInt32) {
             for shift in stride(from: 24, through: 0, by: -8) {

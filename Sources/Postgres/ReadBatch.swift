@@ -1,11 +1,11 @@
 internal import Reactor
 
-/// Reads that travel in one pipeline: those that came while no connection was free, or in one turn of the loop.
+/// The reads that travel in one pipeline: those that arrived while no connection was free, or in one turn of the loop.
 ///
-/// Unchecked, because its state is only touched on the loop's thread, by its pool.
-final class ReadBatch: @unchecked Sendable {
-    /// One caller's statement, and the caller. Unchecked as the batch.
-    final class Read: @unchecked Sendable {
+/// Not Sendable: belongs to one pool, which is an actor.
+final class ReadBatch {
+    /// The statement of one caller, and its wait for the answer.
+    final class Read {
         let command: PostgresCommand
         let deadline: MonotonicInstant
         let answer: Suspension<PostgresResult>
@@ -21,8 +21,8 @@ final class ReadBatch: @unchecked Sendable {
     private(set) var reads: [Read] = []
     private var waitedFor = 0
     private var isRunning = false
-    /// What borrows a connection and runs the batch on it: nobody's own, so that whoever is cancelled takes no answer
-    /// from the others.
+    /// The task that borrows a connection and runs the batch on it. It belongs to none of the callers, so that a caller
+    /// which is cancelled does not take the answers of the others with it.
     var runner: Task<Void, Never>?
 
     func add(_ read: Read) {
@@ -30,11 +30,14 @@ final class ReadBatch: @unchecked Sendable {
         waitedFor += 1
     }
 
-    /// The caller has its answer, or has given up. A batch for which nobody waits any more gives its place up; where it
-    /// runs and time is up, it ends by its own deadline, which is the latest of its reads', and shows thereby that the
-    /// server is silent.
-    /// - Returns: whether it has given up, and nobody may join it any more.
-    func left(_ read: Read, after error: PostgresError?) -> Bool {
+    /// Notes that a caller has its answer, or has stopped waiting.
+    ///
+    /// When no caller waits any more, a batch that is still in the queue for a connection leaves the queue. A running
+    /// batch whose time is up is not cancelled: it ends at its own deadline, the latest one of its reads, and that
+    /// timeout tells the pool that the server is silent.
+    /// - Parameter error: why the caller stopped waiting; nil for an answer.
+    /// - Returns: whether the batch was cancelled, so that no read may join it any more.
+    func callerLeft(_ read: Read, after error: PostgresError?) -> Bool {
         read.isWaitedFor = false
         waitedFor -= 1
         guard waitedFor == 0, let error, !isRunning || error == .cancelled else { return false }
@@ -42,7 +45,8 @@ final class ReadBatch: @unchecked Sendable {
         return true
     }
 
-    /// Takes the reads to run. From here on it is their own deadlines that count, not those of the wait for a connection.
+    /// Takes the reads to run. From here on the deadline of each read counts, and no longer the limit of the wait for a
+    /// connection.
     func begin() -> [Read] {
         isRunning = true
         let begun = reads.filter(\.isWaitedFor)

@@ -7,7 +7,7 @@ internal import Testing
 
 @testable internal import CredentialStore
 
-/// Every file of a store is damaged in turn, in each of the ways in which files get damaged.
+/// Damages every file of a store in turn, in each way in which files get damaged.
 @Suite struct `A damaged file store` {
     typealias Files = [String: [UInt8]]
 
@@ -41,7 +41,8 @@ internal import Testing
                 content: SecretBytes([UInt8](repeating: 5, count: 300_000))))
     }
 
-    /// A store whose last process was killed, so that `commits` holds something, and whose log has several segments.
+    /// A store whose last process was killed, so that the write-ahead log contains commits, and whose log has several
+    /// segments.
     private func make(_ directory: StoreFixtureDirectory) async throws -> StoreContents {
         let vault = Vault(store: try await FileRecordStore(directory: directory.path), keyring: Self.keyring)
         try await vault.unlock()
@@ -53,9 +54,9 @@ internal import Testing
             .require(try #require(first).id),
         ])
         var contents = try await StoreContents(of: vault.store)
-        // The next process finds the lease run out.
+        // To the next process the lease has expired.
         for index in contents.records.indices { contents.records[index].lease?.remaining = .zero }
-        // What a kill leaves is what there is before the close.
+        // A kill leaves the files as they are before the close.
         let files = try Self.files(directory)
         await vault.close()
         try Self.put(files, directory)
@@ -72,7 +73,7 @@ internal import Testing
         return files
     }
 
-    /// Makes the directory hold these files and no others.
+    /// Replaces the content of the directory with these files.
     private static func put(_ files: Files, _ directory: StoreFixtureDirectory) throws {
         if FileManager.default.fileExists(atPath: directory.path) {
             try FileManager.default.removeItem(atPath: directory.path)
@@ -99,7 +100,7 @@ internal import Testing
         case .flipped: if !bytes.isEmpty { files[name]?[bytes.count / 2] ^= 1 }
         case .emptied: files[name] = []
         case .replaced:
-            // One of the same kind, where there is one.
+            // A file of the same kind if there is one.
             let parent = name.prefix { $0 != "/" }
             let other = files.keys.sorted().first { $0 != name && $0.hasPrefix(parent) } ?? "log/state"
             files[name] = files[other]
@@ -127,7 +128,7 @@ internal import Testing
         return examination
     }
 
-    /// The files of a settled store, and those of one that was killed.
+    /// The files of a store that was closed, and of a store whose process was killed.
     private func stores(_ directory: StoreFixtureDirectory) async throws -> [(files: Files, contents: StoreContents)] {
         let contents = try await make(directory)
         let killed = try Self.files(directory)
@@ -150,11 +151,11 @@ internal import Testing
                 let savable = examination.records.count
                 try examination.repair(into: target.path)
                 #expect(try Self.files(scratch) == broken, "the examination changed something: \(name)")
-                // The start must not meet the lock of the examination.
+                // The examination must have released its lock before the start.
                 try Self.put(broken, scratch)
                 let (contents, refusal) = try await start(scratch)
                 if let contents {
-                    // Nothing that counts was there: a file that holds no more than the lock, or than what had been done.
+                    // Nothing was lost: the file contained only the lock, or changes that had been made already.
                     #expect(contents == store.contents, "\(name)")
                     #expect(["lock", "commits"].contains(name) || !isSettled, "\(name)")
                     #expect(flawed == [], "\(name)")
@@ -165,7 +166,7 @@ internal import Testing
                     #expect(isNamed, "\(name): \(text), \(flawed)")
                     #expect(Self.isAbout(name, flawed), "\(name): \(flawed)")
                 }
-                // What was written starts, and serves the rest as it was.
+                // The repaired store starts, and the intact records are unchanged.
                 let (repaired, fault) = try await start(target)
                 let saved = try #require(repaired, "\(name): \(fault ?? "")")
                 #expect(saved.records.count == savable)
@@ -182,14 +183,14 @@ internal import Testing
         }
     }
 
-    /// Whether the flaws name the file that was damaged; for the missing file of a record, by either tree.
+    /// Whether the flaws name the damaged file. A missing record may be named by both trees.
     private static func isAbout(_ name: String, _ flawed: [ExaminedFile]) -> Bool {
         flawed.contains { file in
             file.path == name || RecordPath(parsing: name).map { file.path == RecordPath.eitherTree($0.id) } ?? false
         }
     }
 
-    /// The store can be written to, read and opened again.
+    /// Checks that the store can be written to, read and opened again.
     private static func use(_ directory: StoreFixtureDirectory) async throws {
         let vault = Vault(store: try await FileRecordStore(directory: directory.path), keyring: keyring)
         try await vault.unlock()
@@ -212,7 +213,7 @@ internal import Testing
         for (damage, text) in [
             (Damage.truncated, "it is truncated"), (.flipped, "its checksum is wrong"), (.emptied, "it is empty"),
         ] {
-            // Its process had been killed: the commits would write it again.
+            // After a kill, the recovery would write the file again.
             var broken = Self.damaged(files, name, damage)
             broken["commits"] = CommitLog.empty
             try Self.put(broken, directory)

@@ -9,16 +9,16 @@ internal import Testing
 
 @testable internal import CredentialStore
 
-/// A disk that lost its power keeps what was synchronized, and of the rest whatever it likes.
+/// After a power failure a disk has what was synchronized, and any part of the rest.
 @Suite struct `The commits of a file record store` {
     let directory = StoreFixtureDirectory(isInMemory: true)
     var path: String { directory.path }
 
     private static let tenants = [TenantName("alpha")!, TenantName("beta")!]
 
-    // MARK: What is in a directory
+    // MARK: Directories
 
-    /// The octets of files by their paths.
+    /// The content of each file, by path.
     private typealias Files = [String: [UInt8]]
 
     private func files() throws -> Files {
@@ -31,7 +31,7 @@ internal import Testing
         return files
     }
 
-    /// - Parameter directories: those that are there without a file.
+    /// - Parameter directories: the directories that exist without a file in them.
     private func put(
         _ files: Files, _ directories: Set<String> = [], in directory: StoreFixtureDirectory
     ) throws {
@@ -58,7 +58,7 @@ internal import Testing
         let store = try await FileRecordStore(directory: directory.path)
         let contents = try await StoreContents(of: store)
         await store.close()
-        // What was done again is done.
+        // A second recovery finds nothing to do.
         let again = try await FileRecordStore(directory: directory.path)
         #expect(try await StoreContents(of: again) == contents)
         await again.close()
@@ -77,7 +77,7 @@ internal import Testing
         }
     }
 
-    // MARK: What is done to a store
+    // MARK: Commits
 
     private static func change(_ generator: inout SplitMix64, octets: Int = 40) -> RecordChange {
         let tenant = tenants.randomElement(using: &generator)!
@@ -103,7 +103,7 @@ internal import Testing
         }
     }
 
-    /// Makes `count` commits that do not conflict, in both.
+    /// Makes `count` commits without conflicts in both stores.
     private static func fill(
         _ store: FileRecordStore, _ model: MemoryRecordStore, count: Int, _ generator: inout SplitMix64
     ) async throws {
@@ -121,7 +121,7 @@ internal import Testing
         }
     }
 
-    // MARK: The power
+    // MARK: Power failures
 
     @Test(arguments: 1...40 as ClosedRange<UInt64>)
     func `outlast a loss of power, whatever the disk has of the files that they change`(seed: UInt64) async throws {
@@ -149,7 +149,8 @@ internal import Testing
                 case 1: found[name] = after
                 case 2: found[name] = (before ?? []) + [UInt8](repeating: 0, count: after?.count ?? 0)
                 default:
-                    // A file of the log, or the catalog, may have lost what came last, not what was synchronized.
+                    // A segment of the log, and the catalog, may have lost what was appended last, but not what was
+                    // synchronized.
                     let kept = name.hasPrefix("log/0") || name == "catalog" ? before?.count ?? 0 : 0
                     found[name] = after.map { Array($0.prefix(max(kept, $0.count / 2))) }
                 }
@@ -158,7 +159,7 @@ internal import Testing
         }
     }
 
-    /// One of all the ways to change a store. Whether it was one.
+    /// Changes a store in a random way. Returns whether it changed.
     private static func step(
         _ store: FileRecordStore, _ model: MemoryRecordStore, _ generator: inout SplitMix64
     ) async throws -> Bool {
@@ -174,7 +175,7 @@ internal import Testing
             let changes = (0..<Int.random(in: 1...3, using: &generator)).map { _ in
                 change(&generator, octets: octets)
             }.filter { change in
-                // Trimming goes on over what a removed tenant has left in one store's log and not in the other's.
+                // The entries of a removed tenant are still in the log of one store, and not in that of the other.
                 if case .removeAll = change { false } else { true }
             }
             do throws(StoreError) {
@@ -252,7 +253,7 @@ internal import Testing
         let expected = try await StoreContents(of: model)
         let id = RecordID(.credentials, Self.tenants[0], key: "late")
         let late = RecordChange.insert(StoredRecord(id: id, version: 1, sealed: [1, 2]))
-        // What its directory needs is there then.
+        // Creates the directory that the record needs.
         try await store.commit([late])
         try await store.commit([.remove(id, version: 1)])
         disk.heal()
@@ -260,11 +261,11 @@ internal import Testing
         let synchronized = try #require(
             disk.steps.firstIndex(of: FileStep(call: .synchronizeFile, path: "commits")))
         try await store.commit([.remove(id, version: 1)])
-        // The frame is written, and cannot be synchronized; then it cannot be erased for so many steps either.
+        // The frame is written but cannot be synchronized. Then erasing it fails for so many steps.
         for count in 1...4 {
             disk.fail(synchronized..<synchronized + count, number: EIO)
             await #expect(throws: StoreError.unavailable) { try await store.commit([late]) }
-            // Nothing that is read has to do with it, while the disk does what else it is asked for.
+            // Reads never see the frame, while all other calls on the disk succeed.
             if count < 3 { #expect(try await StoreContents(of: store) == expected) }
             if count == 1 { #expect(try await contents(of: files()) == expected) }
             disk.heal()
@@ -295,7 +296,7 @@ internal import Testing
         var generator = SplitMix64(seed: 9)
         let model = MemoryRecordStore()
         let store = try await FileRecordStore(directory: path)
-        // More than once round: what stands behind the last frame is older frames.
+        // More frames than fit into the file, so that older frames are behind the last one.
         try await Self.fill(store, model, count: 10, &generator)
         await store.close()
         let again = try await FileRecordStore(directory: path)
@@ -314,8 +315,8 @@ internal import Testing
         await again.close()
     }
 
-    /// A store with a few commits whose files are not durable yet: what is in its directory, and the frames of the file of
-    /// commits with where they begin.
+    /// The files of a store with a few commits that are only in the write-ahead log, and the offsets of the frames of
+    /// that log.
     private func unsettled() async throws -> (
         files: Files, commits: [UInt8], frames: [(start: Int, frame: CommitFrame)]
     ) {
@@ -365,10 +366,10 @@ internal import Testing
         }
     }
 
-    // MARK: The format before
+    // MARK: Format 2
 
-    /// A store of the format before, which had no catalog, whose process died with a commit under way; and what it holds
-    /// when that is finished.
+    /// The files of a store of format 2, which has no catalog, whose process died during a commit; and the contents of
+    /// the store after a recovery.
     private func former() async throws -> (Files, StoreContents) {
         var generator = SplitMix64(seed: 11)
         let store = try await FileRecordStore(directory: path)
@@ -394,14 +395,14 @@ internal import Testing
             ], number: 7)
         files["commits"] = frame + [UInt8](repeating: 0, count: CommitLog.empty.count - frame.count)
         files["catalog"] = nil
-        // It was made with the first thing that it said.
+        // A store of format 2 had no such file before the first trimming.
         if files["log/state"] == LogState().encode() { files["log/state"] = nil }
         files["new/5"] = [1, 2, 3]
         files["format"] = Array("token-broker records 2\n".utf8)
         return (files, expected)
     }
 
-    @Test func `of a store of the format before are finished, and it becomes one of this format`() async throws {
+    @Test func `of a store of format 2 are recovered, and the store is converted`() async throws {
         let (files, expected) = try await former()
         for isDead in [false, true] {
             for place in 0... {
@@ -429,12 +430,12 @@ internal import Testing
         }
     }
 
-    @Test func `of a store of the format before that is damaged are refused, and it stays one`() async throws {
+    @Test func `of a damaged store of format 2 are refused, and the store is not converted`() async throws {
         let (files, _) = try await former()
         for name in files.keys where name.hasPrefix("plain/") {
             var damaged = files
             damaged[name]?[40] ^= 1
-            // The commit under way removes this one.
+            // The pending commit removes this record.
             if name.hasSuffix("=gone") { continue }
             #expect(try await refusal(of: damaged)?.hasPrefix("/\(name) is damaged: ") == true, "\(name)")
         }

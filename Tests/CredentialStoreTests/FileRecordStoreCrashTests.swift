@@ -9,42 +9,12 @@ internal import Testing
 
 @testable internal import CredentialStore
 
-/// Each commit is broken off at every single step it makes.
-@Suite struct `A file record store whose disk or process fails` {
+/// Each commit is interrupted at every step that it makes.
+@Suite struct `A file record store whose disk or process fails`: FileStoreFixture {
     struct Scenario: Sendable, CustomTestStringConvertible {
         let testDescription: String
         let changes: [RecordChange]
     }
-
-    private static let alpha = TenantName("alpha")!
-    private static let beta = TenantName("beta")!
-
-    private static func record(
-        _ kind: RecordKind, _ tenant: TenantName, _ key: String, version: Int64 = 1, sealed: [UInt8] = [1],
-        lookup: UInt8? = nil, expires: Timestamp? = nil, due: Timestamp? = nil
-    ) -> StoredRecord {
-        StoredRecord(
-            id: RecordID(kind, tenant, key: key), version: version, sealed: sealed,
-            lookup: lookup.map { SHA256.digest([$0]) }, expires: expires, due: due)
-    }
-
-    private static func entry(_ key: String, _ tenant: TenantName = alpha, count: Int = 3) -> RecordChange {
-        .append(
-            StoredLogEntry(
-                tenant: tenant, key: key, version: 1, time: Timestamp(seconds: 1),
-                sealed: [UInt8](repeating: 5, count: count)))
-    }
-
-    static let before = [
-        record(.tenant, alpha, ""), record(.credentials, alpha, "a"), record(.credentials, alpha, "b"),
-        record(.apiKey, alpha, "key", lookup: 1), record(.login, alpha, "login", lookup: 2, expires: .latest),
-        record(.credentials, beta, "a"), record(.credentials, beta, "due", due: Timestamp(seconds: 1)),
-    ]
-
-    /// The commits that every test begins with.
-    private static let beginning: [[RecordChange]] = [
-        before.map { .insert($0) }, [entry("first"), entry("second", beta)], [entry("third")],
-    ]
 
     static let scenarios = [
         Scenario(testDescription: "an insert", changes: [.insert(record(.credentials, alpha, "new"))]),
@@ -118,31 +88,6 @@ internal import Testing
         return try await StoreContents(of: store)
     }
 
-    private func open(_ directory: StoreFixtureDirectory, _ disk: StandInDisk) async throws -> FileRecordStore {
-        let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
-        for changes in Self.beginning { try await store.commit(changes) }
-        return store
-    }
-
-    /// Whether the commit said that it took place.
-    private func succeeds(_ store: FileRecordStore, _ changes: [RecordChange]) async throws -> Bool {
-        do throws(StoreError) {
-            try await store.commit(changes)
-            return true
-        } catch {
-            #expect(error == .unavailable)
-            return false
-        }
-    }
-
-    private func reopened(_ directory: StoreFixtureDirectory) async throws -> StoreContents {
-        let store = try await FileRecordStore(directory: directory.path)
-        let contents = try await StoreContents(of: store)
-        #expect(try FileManager.default.contentsOfDirectory(atPath: directory.path + "/new") == [])
-        await store.close()
-        return contents
-    }
-
     @Test(arguments: scenarios)
     func `a process that dies at any step leaves all of a commit or nothing`(scenario: Scenario) async throws {
         let before = try await after()
@@ -211,7 +156,7 @@ internal import Testing
 
         let second = StoreFixtureDirectory(isInMemory: true)
         let broken = try await open(second, disk)
-        // One of the renames is done.
+        // One of the renames has been made.
         disk.fail(decided + 2..<Int.max, number: EIO)
         #expect(try await !succeeds(broken, changes))
         for record in Self.before {
@@ -331,7 +276,7 @@ internal import Testing
         await store.close()
     }
 
-    /// What has taken place must be finished before anything is read.
+    /// The changes of a commit that took place must be made before anything is read.
     @Test(arguments: [false, true])
     func `a commit for whose entries the disk has no room does not take place, and reads go on`(
         hasEntries: Bool
@@ -370,7 +315,7 @@ internal import Testing
             let said = try await succeeds(store, [Self.entry("large", count: 5000)])
             let hasFailed = disk.hasFailed
             disk.heal()
-            // There is room for this one in the first segment.
+            // This entry fits into the first segment.
             try await store.commit([Self.entry("small")])
             await store.close()
             let again = try await FileRecordStore(directory: directory.path)
@@ -393,7 +338,7 @@ internal import Testing
         let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
         var calls: [String] = []
         for _ in 0..<3 { calls += try await self.calls(store, disk, [Self.entry("x")]) }
-        // Its first name is another one.
+        // The first segment is written under another name first.
         #expect(
             calls.filter { $0.hasPrefix("reserve") } == ["reserve catalog", "reserve new/N", "reserve log/1"])
         var status = stat()
@@ -422,7 +367,7 @@ internal import Testing
             }.map { "\($0.call) \($0.path)" }
             try #require(version < 100)
         }
-        // The directories above it may have been made by a process that died.
+        // A process that died may have created the directories above it.
         #expect(
             synchronized == [
                 "synchronizeFile log/0000000000000000001", "synchronizeFile plain/credentials/alpha/=a",
@@ -444,7 +389,7 @@ internal import Testing
         let again = try await FileRecordStore(directory: directory.path, fault: disk.fault)
         #expect(
             disk.steps.filter { $0.call != .read && $0.call != .list } == [
-                // Nobody knows whether the file of its format is durable.
+                // The file of the store's format may not be durable.
                 FileStep(call: .synchronizeDirectory, path: "."),
                 FileStep(call: .write, path: "commits"), FileStep(call: .synchronizeFile, path: "commits"),
             ])
@@ -470,144 +415,6 @@ internal import Testing
         let again = try await FileRecordStore(directory: directory.path)
         #expect(try await again.read(large.id) == large)
         #expect(try await again.entries(after: 3, tenant: nil, limit: 9).map(\.entry.key) == ["next"])
-        await again.close()
-    }
-
-    // MARK: The log
-
-    @Test func `trimming that fails can be repeated, and removes what it says`() async throws {
-        for isDead in [false, true] {
-            for place in 0... {
-                let directory = StoreFixtureDirectory(isInMemory: true)
-                let disk = StandInDisk()
-                let store = try await open(directory, disk)
-                for index in 0..<3 { try await store.commit([Self.entry("big-\(index)", count: 1 << 20)]) }
-                disk.fail(place..<(isDead ? Int.max : place + 1), number: EIO)
-                do throws(StoreError) {
-                    #expect(try await store.trimLog(before: Timestamp(seconds: 0), keeping: 1, limit: 99) == 5)
-                } catch {
-                    #expect(error == .unavailable)
-                }
-                let hasFailed = disk.hasFailed
-                disk.heal()
-                if !isDead {
-                    _ = try await store.trimLog(before: Timestamp(seconds: 0), keeping: 1, limit: 99)
-                    #expect(try await store.logBounds() == LogBounds(trimmed: 5, last: 6))
-                    try await store.commit([Self.entry("next")])
-                }
-                await store.close()
-                let again = try await FileRecordStore(directory: directory.path)
-                _ = try await again.trimLog(before: Timestamp(seconds: 0), keeping: 1, limit: 99)
-                #expect(
-                    try await again.logBounds()
-                        == (isDead ? LogBounds(trimmed: 5, last: 6) : LogBounds(trimmed: 6, last: 7)))
-                #expect(
-                    try await again.entries(after: 0, tenant: nil, limit: 9).map(\.entry.key) == [
-                        isDead ? "big-2" : "next"
-                    ])
-                await again.close()
-                if !hasFailed { break }
-            }
-        }
-    }
-
-    @Test func `a log that lost octets at its end is damage`() async throws {
-        let directory = StoreFixtureDirectory(isInMemory: true)
-        let path = directory.path + "/log/0000000000000000001"
-        let store = try await open(directory, StandInDisk())
-        let good = try #require(FileManager.default.contents(atPath: path)).count
-        try await store.commit([Self.entry("x"), Self.entry("y")])
-        await store.close()
-        let whole = try #require(FileManager.default.contents(atPath: path))
-        for count in good + 1..<whole.count {
-            // Cut short, and of its full length with nothing but zeros where it did not get.
-            for rest in [0, whole.count - count] {
-                let torn = Array(whole.prefix(count)) + [UInt8](repeating: 0, count: rest)
-                #expect(FileManager.default.createFile(atPath: path, contents: Data(torn)))
-                let error = await #expect(throws: FileStoreError.self) {
-                    try await FileRecordStore(directory: directory.path)
-                }
-                #expect(error?.description.hasPrefix("\(path) is damaged: ") == true)
-            }
-        }
-    }
-
-    @Test func `a flipped octet of the log's last segment is damage`() async throws {
-        let directory = StoreFixtureDirectory(isInMemory: true)
-        let path = directory.path + "/log/0000000000000000001"
-        let store = try await open(directory, StandInDisk())
-        await store.close()
-        let whole = Array(try #require(FileManager.default.contents(atPath: path)))
-        for index in whole.indices {
-            var altered = whole
-            altered[index] ^= 1
-            #expect(FileManager.default.createFile(atPath: path, contents: Data(altered)))
-            let error = await #expect(throws: FileStoreError.self) {
-                try await FileRecordStore(directory: directory.path)
-            }
-            #expect(error?.description.hasPrefix("\(path) is damaged: ") == true)
-        }
-    }
-
-    @Test func `the log is kept in segments, and memory holds none of it`() async throws {
-        let directory = StoreFixtureDirectory(isInMemory: true)
-        let store = try await FileRecordStore(directory: directory.path)
-        for index in 0..<40 { try await store.commit([Self.entry("\(index)", count: 100_000)]) }
-        func segments() throws -> [String] {
-            try FileManager.default.contentsOfDirectory(atPath: directory.path + "/log").filter { $0 != "state" }
-                .sorted()
-        }
-        #expect(try segments().map { Int($0) } == [1, 11, 21, 31])
-        for limit in [1, 9, 10, 11, 100] {
-            var read: [PlacedLogEntry] = []
-            while case let page = try await store.entries(after: read.last?.sequence ?? 0, tenant: nil, limit: limit),
-                !page.isEmpty
-            { read += page }
-            #expect(read.map(\.entry.key) == (0..<40).map { "\($0)" })
-        }
-        #expect(try await store.trimLog(before: Timestamp(seconds: 0), keeping: 20, limit: 19) == 19)
-        #expect(try segments().count == 3)
-        #expect(try await store.trimLog(before: Timestamp(seconds: 0), keeping: 20, limit: 19) == 1)
-        #expect(try segments().map { Int($0) } == [21, 31])
-        #expect(try await store.entries(after: 0, tenant: nil, limit: 1).map(\.sequence) == [21])
-        #expect(try await store.trimLog(before: Timestamp(seconds: 0), keeping: 0, limit: 99) == 20)
-        #expect(try segments().map { Int($0) } == [31])
-        await store.close()
-        let again = try await FileRecordStore(directory: directory.path)
-        #expect(try await again.logBounds() == LogBounds(trimmed: 40, last: 40))
-        await again.close()
-    }
-
-    @Test func `what removed tenants have left in the log goes with the rest`() async throws {
-        let directory = StoreFixtureDirectory(isInMemory: true)
-        let store = try await FileRecordStore(directory: directory.path)
-        for index in 0..<40 {
-            let tenant = try #require(TenantName("tenant-\(index)"))
-            let sealed = [UInt8](repeating: 7, count: 100_000)
-            let entry = StoredLogEntry(
-                tenant: tenant, key: "k", version: 1, time: Timestamp(seconds: 1), sealed: sealed)
-            try await store.commit([.append(entry)])
-            try await store.commit([.removeAll(tenant)])
-        }
-        func segments() throws -> [Int?] {
-            try FileManager.default.contentsOfDirectory(atPath: directory.path + "/log").filter { $0 != "state" }
-                .sorted().map { Int($0) }
-        }
-        let state = directory.path + "/log/state"
-        let full = try #require(FileManager.default.contents(atPath: state)).count
-        // Neither old nor too many yet.
-        #expect(try await store.trimLog(before: Timestamp(seconds: 1), keeping: 40, limit: 9) == 0)
-        #expect(try await store.logBounds() == LogBounds(trimmed: 0, last: 40))
-        #expect(try await store.trimLog(before: Timestamp(seconds: 1), keeping: 20, limit: 9) == 0)
-        #expect(try await store.logBounds() == LogBounds(trimmed: 20, last: 40))
-        #expect(try segments() == [21, 31])
-        #expect(try #require(FileManager.default.contents(atPath: state)).count < full)
-        #expect(try await store.trimLog(before: Timestamp(seconds: 2), keeping: 40, limit: 9) == 0)
-        #expect(try await store.logBounds() == LogBounds(trimmed: 40, last: 40))
-        #expect(try segments() == [31])
-        await store.close()
-        let again = try await FileRecordStore(directory: directory.path)
-        #expect(try await again.logBounds() == LogBounds(trimmed: 40, last: 40))
         await again.close()
     }
 }

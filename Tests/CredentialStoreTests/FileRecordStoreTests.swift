@@ -45,7 +45,9 @@ internal import Testing
         }
     }
 
-    private func damage(_ name: String, _ flaw: FileFlaw) -> FileStoreError { .damaged(path, name, flaw) }
+    private func damage(_ name: String, _ flaw: FileFlaw) -> FileStoreError {
+        .damaged("\(path)/\(name) is damaged: \(flaw.text)")
+    }
 
     private func isDamage(_ error: FileStoreError?, of name: String) -> Bool {
         if case .damaged(let text) = error { text.hasPrefix("\(path)/\(name) is damaged: ") } else { false }
@@ -99,7 +101,8 @@ internal import Testing
         try FileManager.default.createDirectory(atPath: path, withIntermediateDirectories: false)
         try FileManager.default.setAttributes([.posixPermissions: 0o700], ofItemAtPath: path)
         let attributes = try FileManager.default.attributesOfItem(atPath: path)
-        // Only the superuser can give a directory away; anybody else finds one of the superuser's.
+        // Only the superuser can change a directory's owner. For another user the test takes a directory of the
+        // superuser.
         if attributes[.ownerAccountID] as? Int == 0 {
             try FileManager.default.setAttributes([.ownerAccountID: 12345], ofItemAtPath: path)
             #expect(await refusal() == .foreignOwner(directory: path))
@@ -201,7 +204,7 @@ internal import Testing
             try await store.list(.credentials, tenant: nil, after: nil, limit: 1)
         }
         await #expect(throws: StoreError.self) { try await store.commit([.remove(plain.id, version: 1)]) }
-        // The operator's way out.
+        // What the operator can do.
         try await store.commit([.removeAll(Self.alpha)])
         #expect(try await store.read(plain.id) == nil)
         await store.close()

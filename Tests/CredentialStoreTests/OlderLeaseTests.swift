@@ -6,14 +6,14 @@ internal import Testing
 
 @testable internal import CredentialStore
 
-/// Leases in a rolling update: a build before `lease_state` writes `lease_holder` and `lease_expires` only, and leaves in
-/// the other columns what a replica of this build wrote there of the lease before.
+/// Leases in a rolling update: a build that does not know `lease_state` writes only `lease_holder` and `lease_expires`.
+/// The other columns keep the values that a replica of this build wrote for the lease before.
 @Suite struct `A lease of an older build` {
     private static let record = StoredRecord(
         id: RecordID(.credentials, TenantName("alpha")!, key: "k"), version: 1, sealed: [1])
     private static let clock = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-    /// The statements of such a build, with the record's version as it stands.
+    /// The statements of such a build, with the record's current version.
     private struct OlderBuild {
         let pool: PostgresPool
 
@@ -42,18 +42,18 @@ internal import Testing
             try await run("lease_holder = NULL, lease_expires = NULL", where: "lease_holder = 'older'")
         }
 
-        /// What a kill leaves.
+        /// The state that a kill leaves.
         func die() async throws -> Bool {
             try await run("lease_expires = \(clock) - 1", where: "lease_holder = 'older'")
         }
 
-        /// As if the first use under the lease were an hour ago.
+        /// Moves the first use under the lease back by an hour.
         func age() async throws -> Bool {
             try await run("lease_first_use = lease_first_use - 3600000", where: "lease_first_use IS NOT NULL")
         }
     }
 
-    /// How a holder of this build let go of the lease, and what the row says of it.
+    /// How a holder of this build ended its lease, and the resulting columns.
     private static let endings = [
         LeaseRelease(.unknown(recovery: .zero)), LeaseRelease(.unknown(recovery: nil)), LeaseRelease(.open),
         LeaseRelease(.settled, failure: LeaseFailure(code: "network_error", remaining: .seconds(30))),
@@ -94,7 +94,7 @@ internal import Testing
         try await store.read(record.id)?.lease
     }
 
-    /// Nothing but the holder and the end is said of it.
+    /// The lease has a holder and an expiry, and no other members.
     private static func expectPlain(_ lease: Lease?, wasGivenUp: Bool = false) {
         #expect(lease?.holder == "older")
         #expect(lease?.wasGivenUp == wasGivenUp)
@@ -131,7 +131,7 @@ internal import Testing
             try await store.commit([Self.claim("next", over: "older")])
             let next = try await Self.lease(store)
             #expect(next?.holder == "next" && next?.hasRunOut == false)
-            // The older build's own use may have come before, and is not known.
+            // The older build may have used the content before, which is not known.
             #expect(try #require(next?.sinceFirstUse) < .seconds(60))
             #expect(next?.isOpen == false && next?.isSettled == false && next?.failure == nil)
         }

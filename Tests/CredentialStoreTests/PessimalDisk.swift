@@ -3,8 +3,8 @@ internal import Synchronization
 
 @testable internal import CredentialStore
 
-/// Stands between a file store and the disk, and knows what a loss of power leaves at the least: the content that files
-/// had when they were synchronized, under the names that directories had when those were.
+/// A layer between a file store and the disk that tracks the least that a power failure leaves: the content that each
+/// file had when it was synchronized, under the names that each directory had when it was synchronized.
 final class PessimalDisk: Sendable {
     typealias Files = [String: [UInt8]]
 
@@ -14,11 +14,11 @@ final class PessimalDisk: Sendable {
     }
 
     private struct State {
-        /// By directory.
+        /// The names in each directory.
         var names: [String: [String: Name]] = [:]
-        /// By inode.
+        /// The content of each inode.
         var contents: [UInt64: [UInt8]] = [:]
-        /// How many steps until the power is lost.
+        /// How many calls remain until the power fails.
         var rest: Int?
         var left: (files: Files, directories: Set<String>)?
     }
@@ -37,7 +37,7 @@ final class PessimalDisk: Sendable {
         }
     }
 
-    /// Takes for durable what is there now.
+    /// Takes the present state as durable.
     func settle() throws {
         for name in ["."] + (try FileManager.default.subpathsOfDirectory(atPath: path)) {
             let isDirectory = self.name(at: path + "/" + name)?.isDirectory == true
@@ -46,13 +46,13 @@ final class PessimalDisk: Sendable {
         }
     }
 
-    /// Looks what would be left once that many more steps have been made.
+    /// Records what a power failure after that many more calls would leave.
     func losePower(after steps: Int) { state.withLock { ($0.rest, $0.left) = (steps, nil) } }
 
-    /// What would have been left then; nil where there were not so many steps.
+    /// What the recorded power failure would have left; nil when there were not so many calls.
     var left: (files: Files, directories: Set<String>)? { state.withLock { $0.left } }
 
-    /// What would be left now.
+    /// What a power failure would leave now.
     var now: (files: Files, directories: Set<String>) { state.withLock { Self.left(of: $0) } }
 
     private func note(_ step: FileStep, _ state: inout State) {

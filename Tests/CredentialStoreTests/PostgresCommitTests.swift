@@ -29,12 +29,13 @@ internal import Testing
         try await store.entries(after: 0, tenant: nil, limit: 1000).map(\.entry.key)
     }
 
-    /// A commit on records `a`, `b` (with a due mark), `l` (with a lease) and the tenant's, all of version 1, and in how many round trips it is done.
+    /// A commit on the records `a`, `b` (with a due mark), `l` (with a lease) and that of the tenant, all of version 1;
+    /// and the number of round trips that it takes.
     struct Shape: Sendable, CustomTestStringConvertible {
         let testDescription: String
         let changes: [RecordChange]
         let roundTrips: Int
-        /// What makes the commit a conflict when it stands in the changes' place.
+        /// Another commit, after which this commit is a conflict.
         let conflicting: [RecordChange]
     }
 
@@ -103,7 +104,7 @@ internal import Testing
         return shapes
     }()
 
-    /// What never is a conflict.
+    /// A commit that cannot be in conflict.
     static let unconditional = [
         Shape(testDescription: "one entry", changes: entries(1), roundTrips: 1, conflicting: []),
         Shape(testDescription: "twenty entries", changes: entries(20), roundTrips: 1, conflicting: []),

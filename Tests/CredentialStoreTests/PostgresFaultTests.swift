@@ -7,14 +7,14 @@ internal import Testing
 
 @testable internal import CredentialStore
 
-/// What becomes of a store while its database has a fault, and how soon it is itself again afterwards.
+/// How a store behaves while its database has a fault, and how soon it works again afterwards.
 @Suite(.timeLimit(.minutes(3))) struct `PostgreSQL faults` {
     private static let record = StoredRecord(
         id: RecordID(.credentials, TenantName("alpha")!, key: "k"), version: 1, sealed: [1])
 
-    /// A call takes at most the time for itself and as long again to find out what became of it.
+    /// A call takes at most its time limit, and as long again to find out its outcome.
     private static let limit: Duration = .seconds(8)
-    /// From the server's return to the first write; the aim is 2 s, on a machine that has nothing else to do.
+    /// The time from the server's restart to the first write. The aim is 2 s on an idle machine.
     private static let recovery: Duration = .seconds(5)
 
     private static func configuration(_ uri: String) throws -> PostgresConfiguration {
@@ -62,7 +62,7 @@ internal import Testing
     @Test func `after a failover the new server is used, and the old one no more`() async throws {
         let primary = try PostgresServer()
         let replica = try PostgresServer(replicaOf: primary)
-        // No acknowledged write may be missing on the replica.
+        // The standby must have every acknowledged write.
         _ = try await primary.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
         _ = try await primary.run("SELECT pg_reload_conf()")
         let uri =
@@ -140,7 +140,7 @@ internal import Testing
         try await first.commit([.insert(Self.record)])
         var hogs: [PostgresConnection] = []
         while let hog = try? await PostgresServer.connect(configuration) { hogs.append(hog) }
-        // What has a connection goes on with that one, however many want it.
+        // The borrower of the connection keeps it while other callers wait.
         try await withThrowingTaskGroup(of: StoredRecord?.self) { group in
             for _ in 0..<50 { group.addTask { try await first.read(Self.record.id) } }
             for try await found in group { #expect(found == Self.record) }
@@ -164,7 +164,7 @@ internal import Testing
         configuration.usesPooler = true
         configuration.maximumConnections = 2
         let store = try await Self.open(configuration)
-        // The only connection to the server is taken by a transaction.
+        // A transaction occupies the only connection to the server.
         let hog = try await PostgresServer.connect(configuration)
         _ = try await hog.execute(Statements.begin, until: .after(.seconds(20)))
         _ = try await hog.execute(PostgresStatement("SELECT 1"), until: .after(.seconds(20)))
@@ -176,7 +176,7 @@ internal import Testing
         let released = MonotonicInstant.now
         while (try? await store.commit([.insert(Self.record)])) == nil, released.duration(to: .now) < Self.recovery {}
         #expect(try await store.read(Self.record.id) == Self.record)
-        // Too many clients.
+        // The server has no connection left.
         await store.close()
         var hogs = [hog]
         while hogs.count < 10, let hog = try? await PostgresServer.connect(configuration) { hogs.append(hog) }
@@ -266,7 +266,7 @@ internal import Testing
         let traffic = PostgresTraffic(store, limit: Self.limit)
         #expect(await traffic.time(from: .now, toWrite: true) != nil)
         await relay.freezeAll()
-        // The calls under way are over by their deadline, and no later one meets a dead connection.
+        // The running calls end by their deadlines, and no later call gets a dead connection.
         let time = await traffic.time(from: .now, toWrite: true)
         print("recovery after connections died silently, their deadline of 3 s included: \(time ?? .zero)")
         #expect(time ?? Self.limit < Self.limit)

@@ -31,7 +31,7 @@ internal import Testing
         ).rows.map { try $0.integer(0) }
     }
 
-    /// Steps that can each be taken once only.
+    /// Steps of which each fails when it is taken twice.
     private static let steps = (Int64(1)...5).map { version in
         Migration(
             version: version, compatible: 1,
@@ -152,7 +152,7 @@ internal import Testing
         let pool = try Self.pool(database)
         let older = Array(Migrations.all.prefix(1))
         #expect(try await Migrations.apply(older, through: pool, until: Self.soon) == .usable)
-        // As it is written by version 1.
+        // A row as schema version 1 has it.
         func insert(_ key: String) async throws {
             _ = try await pool.execute(
                 PostgresStatement(

@@ -22,7 +22,7 @@ internal import Testing
         ([.replace(record(.max), version: 1, fencedFor: "h")], [.written(id, version: .max)]),
         ([.release(id, version: -1, holder: "h", isSettled: false)], [.written(id, version: -1)]),
         ([.remove(id, version: 7)], [.removed(id)]),
-        // A character of its own with the space or the end of line before it, where characters are what is looked for.
+        // Combines with the space or newline before it, which breaks a parser of characters.
         ([.remove(accented, version: 7), .remove(accented, version: 7)], [.removed(accented), .removed(accented)]),
         ([.removeAll(alpha)], [.tenantRemoved(alpha)]),
         ([.insert(record(1, RecordID(.tenant, alpha)))], [.written(RecordID(.tenant, alpha), version: 1)]),
@@ -42,7 +42,7 @@ internal import Testing
     @Test(arguments: told)
     func `say what has changed`(changes: [RecordChange], news: [StoreChange]) throws {
         let text = try #require(CommitNotice.text(changes))
-        #expect(CommitNotice.news(text) == .changed(news))
+        #expect(CommitNotice.news(in: text) == .changed(news))
     }
 
     @Test func `are not made for leases that are taken and due marks that move`() {
@@ -61,8 +61,8 @@ internal import Testing
             changes.append(.remove(RecordID(.device, Self.alpha, key: "\(changes.count)"), version: 1))
         }
         #expect(last.utf8.count > 7880)
-        #expect(CommitNotice.news(last) != .unknown)
-        #expect(CommitNotice.news("*") == .unknown)
+        #expect(CommitNotice.news(in: last) != .unknown)
+        #expect(CommitNotice.news(in: "*") == .unknown)
     }
 
     @Test(arguments: [
@@ -71,7 +71,7 @@ internal import Testing
         "l alpha\n", "l alpha\nx", "w  1 credentials alpha k",
     ])
     func `that nobody of this build made may mean anything`(text: String) {
-        #expect(CommitNotice.news(text) == .unknown)
+        #expect(CommitNotice.news(in: text) == .unknown)
     }
 }
 
@@ -93,7 +93,7 @@ internal import Testing
             heartbeat: heartbeat, report: report)
     }
 
-    /// What the store tells, all of its signs of life after the first one left out.
+    /// The reports of the store, with only the first `alive`.
     private static func watch(_ store: PostgresRecordStore) -> AsyncStream<StoreNews> {
         let stream = AsyncStream.makeStream(of: StoreNews.self)
         let hasLived = Mutex(false)
@@ -109,7 +109,7 @@ internal import Testing
         return stream.stream
     }
 
-    /// What the store tells, without signs of life.
+    /// The reports of the store without `alive`.
     private static func watchChanges(_ store: PostgresRecordStore) -> AsyncStream<StoreNews> {
         let stream = AsyncStream.makeStream(of: StoreNews.self)
         store.watch { if $0 != .alive { stream.continuation.yield($0) } }
@@ -207,7 +207,7 @@ internal import Testing
         let reader = try await Self.open(PostgresServer.configuration(server.uri(database: database)))
         var news = Self.watchChanges(reader).makeAsyncIterator()
         #expect(await news.next() == .following)
-        // The notice was sent all the same, or was not.
+        // The notice may have been sent or not.
         await relay.set(.cutAnswer(to: "INSERT INTO token_broker_records"))
         try await writer.commit([.insert(Self.record)])
         #expect(await news.next() == .changed([.written(Self.id, version: 1)]))
@@ -308,7 +308,7 @@ internal import Testing
         var configuration = try await PostgresServer.configuration(
             Self.pooler.value.uri(database: database))
         configuration.maximumConnections = 4
-        // PgBouncer takes no session settings: whoever does not declare it is told at once.
+        // PgBouncer refuses session settings, so a configuration that does not declare it fails at once.
         let undeclared = configuration
         await #expect(throws: StoreError.unavailable) { _ = try await Self.open(undeclared) }
     }

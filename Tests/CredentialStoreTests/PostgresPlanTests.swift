@@ -6,7 +6,7 @@ internal import Testing
 @testable internal import CredentialStore
 @testable internal import Postgres
 
-/// How the server carries out the store's statements when there are many records: by an index, whatever the values.
+/// The server must use an index for every statement of the store when there are many records, for all parameters.
 @Suite(.timeLimit(.minutes(3))) struct `PostgreSQL plans` {
     /// 200,000 sets of credentials and 2000 logins under 2000 tenants, and 100,000 entries of the log.
     private static let fill = [
@@ -58,7 +58,7 @@ internal import Testing
     private static let values: [PostgresValue] =
         names + [.integer(2), .bytes([1]), .bytes([2]), .integer(nil), .integer(5)]
 
-    /// Of credentials, of which every tenth is not there.
+    /// The names of credentials, of which every tenth does not exist.
     private static let manyNames: [PostgresValue] = {
         let numbers = (1...500).map { $0 * 444 % 222_222 }
         return [
@@ -153,7 +153,7 @@ internal import Testing
         return uses
     }()
 
-    /// As SQL writes it.
+    /// The value as an SQL literal.
     private static func literal(_ value: PostgresValue) -> String {
         switch value {
         case .text(let text): text.map { "'\($0)'" } ?? "NULL"
@@ -195,7 +195,7 @@ internal import Testing
         for table in ["token_broker_records", "token_broker_events"] {
             #expect(!text.contains("Seq Scan on \(table)"), "\(text)")
         }
-        // A tenth of a per cent of the rows there are, and all that a limit or a tenant is about.
+        // 0.1 % of all rows, and the rows that a limit or a tenant selects.
         for line in plan where line.contains("Rows Removed by") {
             let removed = Int(line.split(separator: " ").last ?? "") ?? 0
             #expect(removed <= 300, "\(text)")

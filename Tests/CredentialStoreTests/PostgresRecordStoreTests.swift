@@ -58,7 +58,7 @@ internal import Testing
 
     // MARK: Unknown outcomes
 
-    /// A store whose answers the relay can lose. Statements are sent as text, so that the relay can tell them apart.
+    /// A store whose answers the relay can drop. Statements are sent as text, so that the relay can recognize them.
     private static func withRelay(
         _ body: (PostgresRecordStore, PostgresRelay) async throws -> Void
     ) async throws {
@@ -245,7 +245,7 @@ internal import Testing
             tenant: tenant, key: key, version: 1, time: Timestamp(seconds: 1), sealed: Array("sealed \(key)".utf8))
     }
 
-    /// Of `entry`, as the statement takes them.
+    /// The parameters of the statement for `entry`.
     private static func values(_ key: String) -> [PostgresValue] {
         [.text("alpha"), .text(key), .integer(1), .integer(1000), .bytes(Array("sealed \(key)".utf8))]
     }

@@ -2,7 +2,7 @@ internal import Synchronization
 
 @testable internal import CredentialStore
 
-/// Stands between a file store and the disk: notes every step, and lets those fail that a test wants to.
+/// A layer between a file store and the disk, which records every call and lets chosen calls fail.
 final class StandInDisk: Sendable {
     private struct State {
         var steps: [FileStep] = []
@@ -24,16 +24,16 @@ final class StandInDisk: Sendable {
         }
     }
 
-    /// The steps since the start, or since `fail` or `heal`.
+    /// The calls since the start or since the last `fail` or `heal`.
     var steps: [FileStep] { state.withLock { $0.steps } }
 
     var hasFailed: Bool { state.withLock { $0.hasFailed } }
 
-    /// Counts from 0 again, and lets the steps with these numbers fail.
+    /// Restarts counting at 0, and lets the calls with these numbers fail.
     func fail(_ failing: Range<Int>, number: CInt) {
         state.withLock { $0 = State(failing: failing, number: number) }
     }
 
-    /// Counts from 0 again, and lets every step be done.
+    /// Restarts counting at 0, and lets every call succeed.
     func heal() { fail(0..<0, number: 0) }
 }

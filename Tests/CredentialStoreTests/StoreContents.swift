@@ -3,7 +3,7 @@ internal import OAuth
 
 @testable internal import CredentialStore
 
-/// What can be read of a store.
+/// Everything that can be read from a store.
 struct StoreContents: Equatable, CustomStringConvertible {
     var records: [StoredRecord]
     var log: [PlacedLogEntry]

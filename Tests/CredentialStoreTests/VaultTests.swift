@@ -127,7 +127,7 @@ internal import Testing
         target.version = 2
         try await store.commit([.replace(target, version: 1)])
         let expected = StoreError.damaged(
-            "the login record 'b' of alpha does not open: it was altered, moved or put back")
+            "the login record 'b' of alpha does not open: it was altered, moved or replaced by an earlier version")
         await #expect(throws: expected) { try await vault.read(target.id) }
         await #expect(throws: expected) { try await vault.find(.login, lookup: digests[1]) }
         await #expect(throws: expected) { try await vault.list(.login, tenant: nil, limit: 9) }
@@ -209,7 +209,7 @@ internal import Testing
         let keys = try (100..<202).map { try Keyring.generate(id: "key-\($0)") }
         let all = keys.joined(separator: ",")
         for index in keys.indices {
-            // Each key in front once, so that each is noted.
+            // Puts each key in front once, so that each gets a check record.
             let ring = ([keys[index]] + keys[..<index] + keys[(index + 1)...]).joined(separator: ",")
             try await vault(ring).unlock()
         }

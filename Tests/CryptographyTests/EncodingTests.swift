@@ -1,7 +1,7 @@
 internal import Cryptography
 internal import Testing
 
-/// RFC 4648 §10, and for each alphabet a value that has its last two characters.
+/// The examples of RFC 4648 §10, and for each alphabet a value with its last two characters.
 @Suite struct `Text encodings` {
     static let plain = [
         ("", "", ""), ("f", "Zg==", "66"), ("fo", "Zm8=", "666f"), ("foo", "Zm9v", "666f6f"),

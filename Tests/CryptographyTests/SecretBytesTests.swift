@@ -36,7 +36,8 @@ internal import Testing
 
     @Test(arguments: [("", "", ""), ("", "token", ""), ("a", "", "b"), ("before ", "token", " behind")])
     func `stand between others in one piece, of which they are a part`(before: String, text: String, behind: String) {
-        let whole = SecretBytes(Array(before.utf8), SecretBytes(utf8: text), Array(behind.utf8))
+        let whole = SecretBytes(
+            prefix: Array(before.utf8), secret: SecretBytes(utf8: text), suffix: Array(behind.utf8))
         #expect(whole.revealedText == before + text + behind)
         let part = whole.extracting(before.utf8.count..<before.utf8.count + text.utf8.count)
         #expect(part.revealedText == text)
@@ -46,7 +47,8 @@ internal import Testing
 
     @Test func `are there as long as a part of them is`() {
         func part() -> SecretBytes {
-            SecretBytes([UInt8](repeating: 1, count: 4096), secret, []).extracting(4096..<4096 + secret.count)
+            SecretBytes(prefix: [UInt8](repeating: 1, count: 4096), secret: secret, suffix: []).extracting(
+                4096..<4096 + secret.count)
         }
         let parts = (0..<100).map { _ in part() }
         for part in parts { #expect(part == secret) }

@@ -68,7 +68,7 @@ struct `The doctor of stores` {
         #expect(
             found.output.contains(
                 "damaged  \(file): its checksum is wrong (the tenant record of t1); "
-                    + "lost: tenant t1 is unknown until its configuration is put again"), "\(found.output)")
+                    + "lost: tenant t1 is unknown until its configuration is stored again"), "\(found.output)")
         let repair = try await run(["doctor", "store", "--repair", target.path])
         #expect(repair.status == 65)
         #expect(repair.output.contains("\(target.path): written"), "\(repair.output)")

@@ -84,7 +84,7 @@ struct `Migrating the schema` {
         let (_, broker) = try await makeDatabase(try PostgresServer.shared.get())
         let migration = try await run("migrate", broker)
         #expect(migration.status == 1)
-        #expect(migration.output.contains("the role's rights"), "\(migration.output)")
+        #expect(migration.output.contains("the role's privileges"), "\(migration.output)")
         #expect(migration.output.contains("SQLSTATE 42501"), "\(migration.output)")
         #expect(!migration.output.contains(password))
     }

@@ -50,7 +50,7 @@ struct `The program` {
     }
 
     @Test(arguments: [
-        (#"k1:HwAHBgUEAwIBAAECAwQFBgcICQoLDA0ODxAREhMUFRY="#, "another key 'k1'"),
+        (#"k1:HwAHBgUEAwIBAAECAwQFBgcICQoLDA0ODxAREhMUFRY="#, "a key 'k1' that differs"),
         (#"k2:HwAHBgUEAwIBAAECAwQFBgcICQoLDA0ODxAREhMUFRY="#, "which TOKEN_BROKER_MASTER_KEYS lacks"),
     ])
     func `a start with the wrong key is refused and overwrites nothing`(keys: String, text: String) async throws {

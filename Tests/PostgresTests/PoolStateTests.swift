@@ -18,7 +18,7 @@ internal import Testing
         var state = Self.state()
         #expect(state.requested(by: 1, at: Self.start) == [.open(connection: 1)])
         #expect(state.opened(1, at: Self.start) == [.lend(connection: 1, to: 1)])
-        #expect(state.returned(1, .usable, at: Self.start) == [])
+        #expect(state.returned(1, in: .usable, at: Self.start) == [])
         #expect(state.requested(by: 2, at: Self.start) == [.lend(connection: 1, to: 2)])
     }
 
@@ -29,7 +29,7 @@ internal import Testing
         #expect(state.requested(by: 3, at: Self.start) == [])
         #expect(state.opened(2, at: Self.start) == [.lend(connection: 2, to: 1)])
         #expect(state.opened(1, at: Self.start) == [.lend(connection: 1, to: 2)])
-        #expect(state.returned(1, .usable, at: Self.start) == [.lend(connection: 1, to: 3)])
+        #expect(state.returned(1, in: .usable, at: Self.start) == [.lend(connection: 1, to: 3)])
     }
 
     @Test func `waiters are served in their order, without those that gave up`() {
@@ -38,8 +38,8 @@ internal import Testing
         _ = state.opened(1, at: Self.start)
         for waiter in 2...4 { #expect(state.requested(by: waiter, at: Self.start) == []) }
         state.abandoned(by: 2)
-        #expect(state.returned(1, .usable, at: Self.start) == [.lend(connection: 1, to: 3)])
-        #expect(state.returned(1, .usable, at: Self.start) == [.lend(connection: 1, to: 4)])
+        #expect(state.returned(1, in: .usable, at: Self.start) == [.lend(connection: 1, to: 3)])
+        #expect(state.returned(1, in: .usable, at: Self.start) == [.lend(connection: 1, to: 4)])
     }
 
     @Test func `one waiter more than the limit is refused`() {
@@ -55,7 +55,7 @@ internal import Testing
         _ = state.requested(by: 1, at: Self.start)
         _ = state.opened(1, at: Self.start)
         _ = state.requested(by: 2, at: Self.start)
-        #expect(state.returned(1, .broken, at: Self.start) == [.discard(connection: 1), .open(connection: 2)])
+        #expect(state.returned(1, in: .broken, at: Self.start) == [.discard(connection: 1), .open(connection: 2)])
         #expect(state.opened(2, at: Self.start) == [.lend(connection: 2, to: 2)])
     }
 
@@ -65,7 +65,7 @@ internal import Testing
         _ = state.opened(1, at: Self.start)
         _ = state.requested(by: 2, at: Self.start)
         _ = state.requested(by: 3, at: Self.start)
-        #expect(state.returned(1, .usable, at: Self.start) == [.lend(connection: 1, to: 2)])
+        #expect(state.returned(1, in: .usable, at: Self.start) == [.lend(connection: 1, to: 2)])
         #expect(
             state.foundDead(1, for: 2, at: Self.start) == [.discard(connection: 1), .open(connection: 2)])
         #expect(state.opened(2, at: Self.start) == [.lend(connection: 2, to: 2)])
@@ -77,13 +77,13 @@ internal import Testing
             _ = state.requested(by: id, at: Self.start)
         }
         for id in 1...3 { _ = state.opened(id, at: Self.start) }
-        #expect(state.returned(1, .usable, at: Self.start) == [])
+        #expect(state.returned(1, in: .usable, at: Self.start) == [])
         #expect(
-            state.returned(2, .serverSuspect, at: Self.start) == [.discard(connection: 1), .discard(connection: 2)])
-        #expect(state.returned(3, .usable, at: Self.start) == [.discard(connection: 3)])
+            state.returned(2, in: .serverSuspect, at: Self.start) == [.discard(connection: 1), .discard(connection: 2)])
+        #expect(state.returned(3, in: .usable, at: Self.start) == [.discard(connection: 3)])
         #expect(state.requested(by: 4, at: Self.start) == [.open(connection: 4)])
         _ = state.opened(4, at: Self.start)
-        #expect(state.returned(4, .usable, at: Self.start) == [])
+        #expect(state.returned(4, in: .usable, at: Self.start) == [])
     }
 
     @Test(arguments: [(999, true), (1000, false), (1001, false)])
@@ -91,7 +91,7 @@ internal import Testing
         var state = Self.state(lifetime: .milliseconds(1000))
         _ = state.requested(by: 1, at: Self.start)
         _ = state.opened(1, at: Self.start)
-        #expect(state.returned(1, .usable, at: Self.at(age)) == (kept ? [] : [.discard(connection: 1)]))
+        #expect(state.returned(1, in: .usable, at: Self.at(age)) == (kept ? [] : [.discard(connection: 1)]))
     }
 
     @Test func `when connecting fails all that wait learn of it`() {
@@ -125,7 +125,7 @@ internal import Testing
         #expect(state.requested(by: 2, at: Self.start) == [.open(connection: 2)])
         #expect(state.openingFailed(2, at: Self.start) == [])
         #expect(state.requested(by: 3, at: Self.at(50)) == [])
-        #expect(state.returned(1, .usable, at: Self.at(60)) == [.lend(connection: 1, to: 2)])
+        #expect(state.returned(1, in: .usable, at: Self.at(60)) == [.lend(connection: 1, to: 2)])
     }
 
     @Test func `a connection whose making began before the server became suspect is not lent`() {
@@ -133,28 +133,28 @@ internal import Testing
         _ = state.requested(by: 1, at: Self.start)
         _ = state.opened(1, at: Self.start)
         #expect(state.requested(by: 2, at: Self.start) == [.open(connection: 2)])
-        #expect(state.returned(1, .serverSuspect, at: Self.start) == [.discard(connection: 1)])
+        #expect(state.returned(1, in: .serverSuspect, at: Self.start) == [.discard(connection: 1)])
         #expect(state.opened(2, at: Self.start) == [.discard(connection: 2), .open(connection: 3)])
         #expect(state.opened(3, at: Self.start) == [.lend(connection: 3, to: 2)])
-        #expect(state.returned(3, .usable, at: Self.start) == [])
+        #expect(state.returned(3, in: .usable, at: Self.start) == [])
     }
 
     @Test func `who waits for a connection in use gets another one when the pause after a failure is over`() {
         var state = Self.state()
-        #expect(state.nextLook == nil)
+        #expect(state.nextRetry == nil)
         _ = state.requested(by: 1, at: Self.start)
         _ = state.opened(1, at: Self.start)
         #expect(state.requested(by: 2, at: Self.start) == [.open(connection: 2)])
-        #expect(state.nextLook == nil)
+        #expect(state.nextRetry == nil)
         #expect(state.openingFailed(2, at: Self.at(10)) == [])
-        #expect(state.nextLook == Self.at(110))
-        #expect(state.look(at: Self.at(109)) == [])
-        #expect(state.look(at: Self.at(110)) == [.open(connection: 3)])
-        #expect(state.nextLook == nil)
+        #expect(state.nextRetry == Self.at(110))
+        #expect(state.retryDue(at: Self.at(109)) == [])
+        #expect(state.retryDue(at: Self.at(110)) == [.open(connection: 3)])
+        #expect(state.nextRetry == nil)
         #expect(state.opened(3, at: Self.at(111)) == [.lend(connection: 3, to: 2)])
-        #expect(state.nextLook == nil)
+        #expect(state.nextRetry == nil)
         _ = state.requested(by: 3, at: Self.at(111))
-        #expect(state.nextLook == nil)
+        #expect(state.nextRetry == nil)
     }
 
     @Test(arguments: [(0, 100), (1, 200), (2, 400), (3, 500), (4, 500), (1_000_000, 500)])
@@ -170,7 +170,7 @@ internal import Testing
         #expect(state.close(at: Self.start) == [.refuse(waiter: 2, .closed)])
         #expect(state.requested(by: 3, at: Self.start) == [.refuse(waiter: 3, .closed)])
         #expect(state.opened(2, at: Self.start) == [.discard(connection: 2)])
-        #expect(state.returned(1, .usable, at: Self.start) == [.discard(connection: 1), .drained])
+        #expect(state.returned(1, in: .usable, at: Self.start) == [.discard(connection: 1), .drained])
         #expect(state.close(at: Self.start) == [])
     }
 

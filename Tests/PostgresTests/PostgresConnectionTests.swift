@@ -240,7 +240,7 @@ internal import Testing
     }
 
     @Test func `a name never means another client's statement`() async throws {
-        // As behind a pooler: a session in which somebody else's statements are prepared.
+        // As behind a pooler: a session with prepared statements of another client.
         let connection = try await Self.connect()
         let statement = PostgresStatement("SELECT $1 + 1", isPrepared: true)
         _ = try await connection.execute(statement, [.integer(1)], until: Self.soon)
@@ -330,7 +330,7 @@ internal import Testing
         async let error = Self.failure {
             _ = try await victim.execute(PostgresStatement("SELECT pg_sleep(60)"), until: Self.soon)
         }
-        // Not before the statement runs.
+        // Waits until the statement runs.
         var isSleeping = false
         while !isSleeping {
             let activity = try await killer.execute(

@@ -9,7 +9,7 @@ import Testing
         _ settings: [String: String] = [:], environment: [String: String] = [:]
     ) throws -> LinkProtection {
         var settings = settings
-        return try LinkProtection(&settings, environment: environment)
+        return try LinkProtection(takenFrom: &settings, environment: environment)
     }
 
     private static func target(_ host: String, address: String = "") -> PostgresConfiguration.Target {
@@ -21,7 +21,7 @@ import Testing
         ("127.255.0.1", "", true), ("128.0.0.1", "", false), ("::1", "", true), ("::ffff:127.0.0.1", "", true),
         ("localhost", "", true), ("LocalHost", "", true), ("localhost.example", "", false), ("localhos", "", false),
         ("database", "", false), ("10.0.0.1", "", false), ("fe80::1%lo", "", false),
-        // The address is what is connected to.
+        // The connection is made to the address.
         ("localhost", "10.0.0.1", false), ("database", "127.0.0.1", true), ("/run/postgresql", "10.0.0.1", false),
     ])
     func `local is what goes through no network`(host: String, address: String, isLocal: Bool) {
@@ -94,13 +94,13 @@ import Testing
         #expect(try Self.protection(["sslmode": "prefer"]).attempts(at: server) == [bound, clear])
         #expect(try Self.protection(["sslmode": "allow"]).attempts(at: server) == [clear, bound])
         #expect(try Self.protection(["sslmode": "disable"]).attempts(at: server) == [clear])
-        // An operator's own choice.
+        // The operator's setting.
         let unbound = try Self.protection(["sslmode": "require"], environment: ["PGCHANNELBINDING": "prefer"])
         #expect(unbound.attempts(at: server) == [.init(settings: ["sslmode": "require"])])
         let verified = try Self.protection(["sslmode": "require", "sslrootcert": "/x"])
         #expect(verified.link(to: server) == .verifiedAuthority)
         #expect(verified.attempts(at: server) == [.init(settings: ["sslmode": "require", "sslrootcert": "/x"])])
-        // To a local server nothing is added.
+        // For a local server no setting is added.
         #expect(try Self.protection().attempts(at: Self.target("/run/x")) == [.init()])
         #expect(
             try Self.protection(["sslmode": "prefer"]).attempts(at: Self.target("::1"))
@@ -108,7 +108,7 @@ import Testing
     }
 }
 
-/// Servers of the tests that are reached by a name that is not local, at 127.0.0.1.
+/// Test servers at 127.0.0.1 that are reached by a name which is not local.
 @Suite(.serialized) struct `Links to PostgreSQL on another host` {
     private static let password = PostgresServer.password
     private static var soon: MonotonicInstant { .after(.seconds(20)) }
@@ -140,7 +140,7 @@ import Testing
         let connection = try await Self.open(mode + roots, port: server.port)
         let ssl = PostgresStatement("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
         #expect(try await connection.execute(ssl, until: Self.soon).first?.boolean(0) == isEncrypted)
-        // libpq has its own socket again, which takes more than a pair of them at once, and tells of notifications.
+        // libpq has its own socket again: it sends more at once than a socket pair takes, and receives notifications.
         let value = (0..<3_000_000).map { UInt8(truncatingIfNeeded: $0) }
         let echo = try await connection.execute(
             PostgresStatement("SELECT $1::bytea"), [.bytes(value)], until: Self.soon)
@@ -177,12 +177,12 @@ import Testing
         arguments: [
             [.hear, .sendBytes(inClear), .hear, .hold],
             [.hear, .sendBytes(asMD5), .hear, .hold],
-            // What libpq would read in one go, and answer.
+            // Several messages that libpq would read at once.
             [.hear, .sendBytes(bySASL + inClear), .hear, .hear, .hold],
             [.hear, .sendBytes(bySASL), .hear, .sendBytes(inClear), .hear, .hold],
-            // Byte by byte: the request is not known before its last one.
+            // Byte by byte, so the relay does not know the request before its last byte.
             [.hear, .drip("R\u{0}\u{0}\u{0}\u{8}\u{0}\u{0}\u{0}\u{3}", milliseconds: 5), .hear, .hold],
-            // KerberosV4 and V5, crypt, SCM, SSPI, an unknown number.
+            // Kerberos V4 and V5, crypt, SCM, SSPI, and an unknown number.
             [.hear, .sendBytes(request(1)), .hear, .hold], [.hear, .sendBytes(request(2)), .hear, .hold],
             [.hear, .sendBytes(request(4)), .hear, .hold], [.hear, .sendBytes(request(6)), .hear, .hold],
             [.hear, .sendBytes(request(9)), .hear, .hold], [.hear, .sendBytes(request(13)), .hear, .hold],
@@ -199,7 +199,8 @@ import Testing
 
     @Test(
         arguments: [
-            // A length that counts less than itself, one that is never reached, what is no message of a start.
+            // A length smaller than itself, a length beyond the limit, and a message that does not belong to the
+            // start-up.
             [.hear, .sendBytes([0x52, 0, 0, 0, 3]), .hear, .hold],
             [.hear, .sendBytes([0x52, 0x7f, 0xff, 0xff, 0xff]), .hear, .hold],
             [.hear, .sendBytes([0x5a, 0, 0, 0, 5, 0x49]), .hear, .hold],

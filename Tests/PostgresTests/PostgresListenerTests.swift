@@ -1,31 +1,54 @@
 internal import BrokerTesting
 internal import Postgres
 internal import Reactor
+internal import Synchronization
 internal import Testing
 
 @Suite struct `PostgreSQL listener` {
     private static var soon: MonotonicInstant { .after(.seconds(60)) }
 
-    /// A listener with what it tells, and a pool that notifies.
-    private struct Following {
-        let listener: PostgresListener
+    /// A listener with the events that it reports, and a pool that notifies.
+    private final class Following: Sendable {
+        private let listener: PostgresListener
+        private let task = Mutex<Task<Void, Never>?>(nil)
         let events: AsyncStream<PostgresListener.Event>
         let pool: PostgresPool
         let channel: String
+
+        init(
+            listener: PostgresListener, events: AsyncStream<PostgresListener.Event>, pool: PostgresPool, channel: String
+        ) {
+            self.listener = listener
+            self.events = events
+            self.pool = pool
+            self.channel = channel
+        }
+
+        func start() {
+            task.withLock { $0 = Task { await listener.run() } }
+        }
+
+        /// Cancels the listener, and waits until it has ended.
+        func cancel() async {
+            let task = task.withLock { $0 }
+            task?.cancel()
+            await task?.value
+        }
 
         func notify(_ payload: String) async throws {
             try await Following.notify(pool, channel, payload, soon)
         }
 
-        /// The next event that is more than a sign of life.
+        /// The next event except `alive`.
         func next() async -> PostgresListener.Event? {
             for await event in events where event != .alive { return event }
             return nil
         }
 
-        /// Notifies, and waits until it is heard. What was notified while the connection was lost is gone, and a machine
-        /// that stands still for longer than the limit loses it unasked: then it is said again.
-        /// - Returns: what else was told before.
+        /// Notifies, and waits until the listener hears it. A notification is lost while the listener has no
+        /// connection, and a machine that stalls for longer than the limit loses the connection by itself. Then the
+        /// notification is sent again.
+        /// - Returns: the other events before it.
         func hear(_ payload: String) async throws -> [PostgresListener.Event] {
             try await notify(payload)
             var others: [PostgresListener.Event] = []
@@ -46,7 +69,7 @@ internal import Testing
         }
 
         func close() async {
-            await listener.close()
+            await cancel()
             await pool.close()
         }
     }
@@ -80,7 +103,7 @@ internal import Testing
 
     @Test func `hears what is notified, in its order, and shows that it is alive`() async throws {
         let following = try Self.follow(server: try PostgresServer.shared.get())
-        await following.listener.start()
+        following.start()
         var events = following.events.makeAsyncIterator()
         #expect(await events.next() == .following)
         for index in 0..<50 { try await following.notify("\(index)") }
@@ -101,12 +124,12 @@ internal import Testing
 
     @Test func `a notification is heard before the next sign of life`() async throws {
         let following = try Self.follow(server: try PostgresServer.shared.get(), interval: .milliseconds(20))
-        await following.listener.start()
+        following.start()
         var events = following.events.makeAsyncIterator()
         #expect(await events.next() == .following)
         for index in 0..<20 {
             try await following.notify("\(index)")
-            // At most one round trip had begun before.
+            // At most one round trip began before the notification.
             var heartbeats = 0
             while true {
                 let event = await events.next()
@@ -124,13 +147,13 @@ internal import Testing
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
         let following = try Self.follow(server: server, port: relay.port, limit: .milliseconds(500))
-        await following.listener.start()
+        following.start()
         #expect(await following.next() == .following)
         _ = try await following.hear("before")
         await relay.set(.swallow)
         let start = MonotonicInstant.now
         var event = await following.next()
-        // It may have been said twice.
+        // The notification may have been sent twice.
         while event == .heard("before") { event = await following.next() }
         #expect(event == .lost(.timedOut))
         #expect(start.duration(to: .now) < .seconds(5))
@@ -151,7 +174,7 @@ internal import Testing
     {
         let server = try PostgresServer()
         let following = try Self.follow(server: server)
-        await following.listener.start()
+        following.start()
         #expect(await following.next() == .following)
         for shutdown in [PostgresServer.Shutdown.immediate, .fast] {
             try server.stop(shutdown)
@@ -168,36 +191,36 @@ internal import Testing
     @Test func `a channel on which the proof is not heard is not followed`() async throws {
         let following = try Self.follow(
             server: try PostgresServer.shared.get(), limit: .milliseconds(200), isProven: false)
-        await following.listener.start()
+        following.start()
         var events = following.events.makeAsyncIterator()
         #expect(
             await events.next()
-                == .lost(.unexpectedResult("a connection that listens does not hear what is notified")))
+                == .lost(.unexpectedResult("a notification sent as a test did not arrive on the listening connection")))
         await following.close()
     }
 
-    @Test func `closing ends the session, whatever is under way, and nothing is told afterwards`() async throws {
+    @Test func `cancelling ends the session, whatever is under way, and nothing is reported afterwards`() async throws {
         let server = try PostgresServer.shared.get()
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
         let idle = try Self.follow(server: server)
-        await idle.listener.close()
-        await idle.listener.start()
+        idle.start()
+        await idle.cancel()
         await relay.set(.swallow)
         let connecting = try Self.follow(server: server, port: relay.port, limit: .seconds(60))
-        await connecting.listener.start()
+        connecting.start()
         while await relay.accepted == 0 { await Task.yield() }
-        await connecting.listener.close()
+        await connecting.cancel()
         let pausing = try Self.follow(server: server, port: try PostgresServer.freePort())
-        await pausing.listener.start()
+        pausing.start()
         var events = pausing.events.makeAsyncIterator()
         #expect(Self.isLost(await events.next()))
         await pausing.close()
         let following = try Self.follow(server: server)
-        await following.listener.start()
+        following.start()
         events = following.events.makeAsyncIterator()
         #expect(await events.next() == .following)
-        await following.listener.close()
+        await following.cancel()
         let sessions = PostgresStatement(
             "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'LISTEN listener_tests'")
         var count: Int64?

@@ -110,7 +110,8 @@ internal import Testing
             _ = try await connection.execute(
                 PostgresStatement("CREATE TEMPORARY TABLE d (n bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)"),
                 until: Self.soon)
-            // The implicit transaction ends at the mark, when every statement has said that it is done.
+            // The implicit transaction ends at the synchronization point, after every statement has reported
+            // completion.
             let last = await Self.failure {
                 _ = try await connection.pipeline(
                     [
@@ -134,7 +135,7 @@ internal import Testing
                     Self.inserts([3, 4]) + [PostgresCommand(PostgresStatement(trusted: end))], until: Self.soon)
                 #expect(try await Self.rows(connection) == expected)
             }
-            // An error between keeps the COMMIT from being run; the transaction is still open.
+            // After an error the COMMIT is not run, and the transaction stays open.
             let error = await Self.failure {
                 _ = try await connection.pipeline(
                     [PostgresCommand(PostgresStatement("BEGIN"))] + Self.inserts([5, 1])

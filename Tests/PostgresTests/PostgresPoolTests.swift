@@ -77,7 +77,7 @@ internal import Testing
         let pool = PostgresServer.pool(try Self.configuration())
         let other = PostgresServer.pool(try Self.configuration())
         let victim = try #require(try await Self.sessionID(pool))
-        // Waits until the session is gone.
+        // Waits until the server has ended the session.
         let ended = try await other.execute(
             PostgresStatement("SELECT pg_terminate_backend($1::bigint::integer, 10000)"), [.integer(victim)],
             until: Self.soon)
@@ -119,7 +119,7 @@ internal import Testing
             }
         }
         for await _ in borrowed.stream { break }
-        // From here on: the holder, two that wait, and the rest too many.
+        // Now one borrower has the connection, two wait, and further ones are refused.
         let errors = await withTaskGroup(of: PostgresError?.self) { group in
             for _ in 0..<50 {
                 group.addTask { await Self.failure { _ = try await pool.execute(Self.session, until: Self.soon) } }
@@ -243,7 +243,7 @@ internal import Testing
         try server.stop(.immediate)
     }
 
-    /// Asks until there is an answer; the pool's own pauses keep that from being a busy loop for long.
+    /// Repeats a statement until it succeeds. The pauses of the pool limit how often.
     private static func recovered(_ pool: PostgresPool) async {
         let deadline = soon
         while MonotonicInstant.now < deadline {

@@ -11,8 +11,8 @@ internal import Testing
 
     private typealias Answer = Result<Int64?, PostgresError>
 
-    /// Makes calls on the loop's thread, in an order that is certain: each has joined the pool's queue before what this
-    /// actor does next has an effect.
+    /// Makes calls on the loop's thread in a known order: each call has joined the queue of the pool before the next
+    /// step of this actor has an effect.
     private actor Caller {
         let pool: PostgresPool
         nonisolated var unownedExecutor: UnownedSerialExecutor {
@@ -51,7 +51,7 @@ internal import Testing
             }
         }
 
-        /// Takes the pool's only connection until `body` returns.
+        /// Occupies the pool's only connection until `body` returns.
         func holding<Value: Sendable>(
             _ body: @escaping @Sendable (isolated Caller) async throws -> Value
         ) async throws -> Value {
@@ -71,7 +71,7 @@ internal import Testing
         }
     }
 
-    /// A pool with one connection by way of a relay, which has been used: what is prepared is prepared.
+    /// A pool with one connection through a relay. The connection was used, so its statements are prepared.
     private static func withPool(
         usesPooler: Bool = false, connections: Int = 1, readsAtOnce: Int = 32, waiters: Int = 256,
         waiting: Duration = .seconds(30), connecting: Duration = .seconds(30),
@@ -173,7 +173,7 @@ internal import Testing
             #expect(
                 await Self.answers(tasks)
                     == numbers.map { $0 == 0 ? .failure(.server(sqlstate: "22012")) : .success(25) })
-            // What stood behind a refused one is sent again; behind the last one stands nothing.
+            // The reads behind a refused one are sent again; behind the last one there is none.
             #expect(await relay.roundTrips == before + refused.count + (refused.last == 31 ? 0 : 1))
             #expect(try await Self.session(caller) == session)
         }
@@ -278,7 +278,7 @@ internal import Testing
     @Test func `a batch that nobody waits for any more ends, with its connection where it is under way`() async throws {
         try await Self.withPool { caller, relay in
             let session = try await Self.session(caller)
-            // Before it has a connection.
+            // Cancelled before the batch has a connection.
             let before = await relay.roundTrips
             try await caller.holding { caller in
                 let tasks = caller.reads([1, 2])
@@ -289,7 +289,7 @@ internal import Testing
             }
             #expect(await relay.roundTrips == before)
             #expect(try await Self.session(caller) == session)
-            // And after.
+            // Cancelled after the batch has a connection.
             let sleep = PostgresStatement("SELECT pg_sleep(60)")
             let sent = await relay.roundTrips
             let tasks = try await caller.holding { caller in
@@ -331,7 +331,7 @@ internal import Testing
                 let first = caller.reads([1])
                 #expect(await Self.answers(first) == [.failure(.exhausted)])
                 #expect(start.duration(to: .now) >= wait)
-                // The batch is still the same one where another waits in it.
+                // While another read waits in the batch, the batch stays the same.
                 let second = caller.reads([2])
                 try await PostgresServer.loop.sleep(until: .after(wait / 2))
                 let third = caller.reads([4])
@@ -370,7 +370,7 @@ internal import Testing
         try await Self.withPool { caller, _ in
             _ = await caller.write(PostgresStatement("CREATE SEQUENCE drawn")).value
             let (first, write, second) = try await caller.holding { caller in
-                // The second batch has its place before the writer, and the third one has not.
+                // The second batch is in the queue before the writer, and the third batch behind the writer.
                 let first = (0..<40).map { _ in caller.read(Self.draw) }
                 let write = caller.write(Self.draw)
                 return (first, write, (0..<60).map { _ in caller.read(Self.draw) })

@@ -2,43 +2,43 @@ internal import Glibc
 internal import OAuth
 internal import Reactor
 
-/// Which records a store has, and which segment of the log is the last: by this a file that is missing is noticed.
+/// The list of a store's records, and the last segment of the log, so that a missing file is noticed.
 ///
-/// The file has frames, one behind the other: the first says what there was when the file was made, each other one what
-/// a commit added and removed. A commit that only replaces records adds none. When much of it is out of date, the file is
-/// made anew.
+/// The file is a sequence of frames. The first frame lists the records that existed when the file was written; each
+/// further frame lists what a commit added and removed. A commit that only replaces records adds no frame. When much of
+/// the file is outdated, it is written anew.
 ///
 /// Not Sendable: belongs to one `FileRecords` and its thread. Calls block.
 final class Catalog {
     static let name = "catalog"
     static let countLimit = 1 << 30
-    /// Octets that the file may have before it is looked at whether it should be made anew.
+    /// The least length in octets at which the file is written anew.
     private static let leastLimit = 4 << 20
-    /// Octets for which room is kept at once.
+    /// How many octets are reserved at once.
     private static let roomStep = 64 << 10
 
     struct Content: Equatable {
         var records: Set<RecordID> = []
-        /// The first sequence of the log's last segment; 0 where the log never had one.
+        /// The first sequence of the log's last segment; 0 when the log never had one.
         var segment: Int64 = 0
     }
 
-    private let directory: StoreDirectory
+    private let files: StoreFiles
     private var end = 0
     private var limit = leastLimit
-    /// Octets that it takes to note that each record there is has gone.
-    private var owed = 0
+    /// At least as many octets as it takes to note the removal of every record.
+    private var removalCount = 0
     private var reservedEnd = 0
 
-    init(_ directory: StoreDirectory) {
-        self.directory = directory
+    init(_ files: StoreFiles) {
+        self.files = files
     }
 
-    /// Whether so much of the file is out of date that it should be made anew.
+    /// Whether so much of the file is outdated that it should be written anew.
     var isLong: Bool { end > limit }
 
-    /// The step that notes what a commit adds and removes, and for which there is room then; nil where it does neither.
-    /// - Parameter segment: the first sequence of a segment that the commit begins.
+    /// The change that lists what a commit adds and removes; nil when the commit does neither. Reserves room for it.
+    /// - Parameter segment: the first sequence of the segment that begins with the commit, if one does.
     func addition(
         adding added: [RecordID], removing removed: [RecordID], segment: Int64?
     ) throws(SystemError) -> FileChange? {
@@ -46,49 +46,43 @@ final class Catalog {
         let bytes = CatalogFrame(added: added, removed: removed, segment: segment).encoded
         let needed = end + bytes.count
         if needed > reservedEnd {
-            // With as much more as it takes to remove everything: a full disk must leave room for what frees some.
-            let kept = needed + owed + bytes.count + Self.roomStep
+            // Also reserves the room that it takes to remove every record, because removing must work on a full disk.
+            let kept = needed + removalCount + bytes.count + Self.roomStep
             do throws(SystemError) {
-                try directory.reserve(Self.name, upTo: kept)
+                try files.directory.reserve(Self.name, upTo: kept)
                 reservedEnd = kept
             } catch {
                 guard error.number == ENOSPC || error.number == EDQUOT else { throw error }
-                try directory.reserve(Self.name, upTo: needed)
+                try files.directory.reserve(Self.name, upTo: needed)
                 reservedEnd = needed
             }
         }
         return .append(to: Self.name, offset: end, bytes)
     }
 
-    /// To be called when that step has been made.
+    /// To be called when that change has been made.
     func didWrite(_ change: FileChange) {
         guard case .append(_, let offset, let bytes) = change else { return }
         end = offset + bytes.count
-        owed += bytes.count
+        removalCount += bytes.count
     }
 
-    /// To be called when the file has been made anew with this content.
+    /// To be called when the file has been written anew with this content.
     func didReplace(_ bytes: [UInt8]) {
-        (end, owed, reservedEnd) = (bytes.count, bytes.count, 0)
+        (end, removalCount, reservedEnd) = (bytes.count, bytes.count, 0)
         limit = max(Self.leastLimit, 3 * bytes.count)
     }
 
-    /// What the file holds, once all that `commits` names has been written.
-    func read() throws(ReadingFailure) -> Content {
-        let bytes: [UInt8]?
-        do throws(SystemError) {
-            bytes = try directory.read(Self.name, limit: Self.countLimit)
-        } catch {
-            if error.isOfTheFile { throw .flaw(.otherFile) }
-            throw .system(error)
-        }
+    /// Reads the file, after the changes in the write-ahead log have been made.
+    func read() throws(FileStoreError) -> Content {
+        let bytes = try files.read(Self.name, limit: Self.countLimit)
         do throws(FileFlaw) {
             let content = try Self.decode(bytes)
             end = bytes?.count ?? 0
-            (owed, reservedEnd, limit) = (end, 0, max(Self.leastLimit, end))
+            (removalCount, reservedEnd, limit) = (end, 0, max(Self.leastLimit, end))
             return content
         } catch {
-            throw .flaw(error)
+            throw files.damage(Self.name, error)
         }
     }
 
@@ -96,7 +90,7 @@ final class Catalog {
         CatalogFrame(added: content.records.sorted(), removed: [], segment: content.segment).encoded
     }
 
-    /// - Parameter bytes: nil where there is no file.
+    /// - Parameter bytes: nil when there is no file.
     static func decode(_ bytes: [UInt8]?) throws(FileFlaw) -> Content {
         guard let bytes else { throw .missing }
         if bytes.isEmpty { throw .empty }
@@ -117,15 +111,10 @@ final class Catalog {
         }
         return content
     }
-
-    enum ReadingFailure: Error {
-        case system(SystemError)
-        case flaw(FileFlaw)
-    }
 }
 
-/// What one commit changes in the catalog, as it stands there: its length (4), then a `FramedFile` with what goes and what
-/// comes.
+/// The changes of one commit in the catalog: the length (4), then a `FramedFile` with the removed and the added
+/// records.
 struct CatalogFrame {
     private static let mark = "TBca"
     private static let format: UInt8 = 1
@@ -157,7 +146,7 @@ struct CatalogFrame {
         return FramedFile.encodePart(mark: Self.mark, format: Self.format, body.bytes)
     }
 
-    /// The frame with which `bytes` begin, and how many octets it takes up.
+    /// The frame at the beginning of `bytes`, and its length in octets.
     static func decode(_ bytes: ArraySlice<UInt8>) throws(FramedFile.Failure) -> (frame: CatalogFrame, count: Int) {
         let (body, count) = try FramedFile.decodePart(bytes, mark: mark, format: format)
         var fields = FieldReader(body)
@@ -166,10 +155,10 @@ struct CatalogFrame {
             let code = fields.integer(UInt8.self)
             switch code {
             case Code.added, Code.removed:
-                guard let kind = fields.text(), let tenant = fields.text().flatMap(RecordPath.tenant),
+                guard let kind = fields.text(), let tenant = fields.text().flatMap(TenantName.init(stored:)),
                     let key = fields.text()
                 else { throw .damaged }
-                // It has its digest: a later build knows this kind.
+                // The digest of the frame is right, so a later build wrote it, which knows this kind.
                 guard let kind = RecordKind(rawValue: kind) else { throw .newerFormat }
                 let id = RecordID(kind, tenant, key: key)
                 if code == Code.added { frame.added.append(id) } else { frame.removed.append(id) }

@@ -1,13 +1,13 @@
-/// A commit as it stands in the file of commits: its length (4), then a `FramedFile` with its number and its steps.
+/// A commit in the write-ahead log: the length (4), then a `FramedFile` with the commit's number and changes.
 struct CommitFrame {
     private static let mark = "TBcf"
     private static let format: UInt8 = 1
 
-    /// Rises by one from frame to frame, for as long as the store exists: a frame that is left over from earlier has a
-    /// lower one than follows.
+    /// Rises by one from frame to frame during the whole life of the store, so that an old frame behind the valid ones
+    /// is recognized by its lower number.
     let number: Int64
     let changes: [FileChange]
-    /// Octets that the frame takes up.
+    /// The length of the frame in octets.
     let count: Int
 
     static func encode(_ changes: [FileChange], number: Int64) -> [UInt8] {
@@ -17,9 +17,9 @@ struct CommitFrame {
         return FramedFile.encodePart(mark: mark, format: format, body.bytes)
     }
 
-    /// The frame with which `bytes` begin.
-    /// - Throws: `.damaged` where none does, or only a part of one. What has its digest and is no frame that this build
-    ///   knows was written by a later one: it was not broken off.
+    /// The frame at the beginning of `bytes`.
+    /// - Throws: `.damaged` when there is none, or only a part of one; `.newerFormat` when the digest is right and this
+    ///   build does not know the content, which a later build has written then.
     init(decoding bytes: ArraySlice<UInt8>) throws(FramedFile.Failure) {
         let (body, count) = try FramedFile.decodePart(bytes, mark: Self.mark, format: Self.format)
         var fields = FieldReader(body)
@@ -34,7 +34,7 @@ struct CommitFrame {
         self.count = count
     }
 
-    /// Whether a whole frame with a number above that one begins anywhere behind the first octet.
+    /// Whether a whole frame with a higher number begins anywhere behind the first octet.
     static func hasFrame(above number: Int64, behind bytes: ArraySlice<UInt8>) -> Bool {
         FramedFile.hasPart(behind: bytes, mark: mark) { part in
             guard let frame = try? CommitFrame(decoding: part) else { return false }

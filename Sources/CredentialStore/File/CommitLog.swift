@@ -1,60 +1,60 @@
 internal import Glibc
 internal import Reactor
 
-/// The commits whose files are not durable yet, in one file that is: a commit takes place when its frame is there, for
-/// the price of one synchronization, however many files it changes.
+/// The write-ahead log: the commits whose changes are not durable in their files yet. A commit takes place when its
+/// frame is durable in this file, at the price of one synchronization, however many files the commit changes.
 ///
-/// The frames stand one behind the other from the file's beginning. A new frame is written over what was there, and the
-/// file keeps its size, so that a synchronization has no more to write than the frame, and that a full disk leaves room
-/// for what frees some. What counts are the frames from the beginning on whose numbers rise by one; what else stands in
-/// the file is older and done with, or was never finished.
+/// The frames follow each other from the beginning of the file. A new frame overwrites what is there, and the file
+/// keeps its size, so that a synchronization writes the frame only, and that a commit which frees space works on a full
+/// disk. The valid frames are those from the beginning of the file whose numbers rise by one. The rest of the file is
+/// old frames, or a frame that was not finished.
 ///
-/// Where all the files of its frames are durable, the file begins again with a frame that has no steps. It fits into one
-/// sector of a disk, which is written whole or not at all. Before that, the steps of all its frames can be made again.
+/// After a checkpoint the file starts again with a frame without changes. That frame fits into one sector of a disk,
+/// which is written whole or not at all. Until then a recovery can make the changes of all frames again.
 ///
 /// Not Sendable: belongs to one `FileRecords` and its thread. Calls block.
 final class CommitLog {
     static let name = "commits"
-    /// Octets of the file, which has more only while a larger frame is in it. Bounds what a start has to make again, and
-    /// how long a commit takes that finds the file full.
+    /// The length of the file in octets. The file is longer only while a larger frame is in it. Limits the work of a
+    /// recovery and of the checkpoint that a commit makes when the file is full.
     private static let capacity = 256 << 10
-    /// Octets that a frame may have: far more than a commit ever needs, and a bound on what is read into memory.
+    /// The most octets of a frame: far more than a commit needs, and a limit for what is read into memory.
     private static let frameLimit = 1 << 30
 
-    /// Octets of the file that are read at most.
+    /// The most octets of the file that are read.
     static let countLimit = Int(Int32.max)
 
-    private let directory: StoreDirectory
+    private let files: StoreFiles
     private var lastNumber: Int64 = 0
-    /// Where the next frame goes.
+    /// The offset of the next frame.
     private var end = 0
-    /// Octets of the file.
+    /// The length of the file in octets.
     private var size = 0
-    /// Whether the frame at `end`, of which nobody has been told, may be on the disk.
+    /// Whether a frame at `end`, whose commit was reported as failed, may be on the disk.
     private var mustErase = false
 
-    init(_ directory: StoreDirectory) {
-        self.directory = directory
+    init(_ files: StoreFiles) {
+        self.files = files
     }
 
-    /// Makes the file, durable once the store's directory is synchronized.
+    /// Creates the file. It is durable when the store's directory is synchronized.
     func create() throws(SystemError) {
-        try directory.remove(Self.name)
-        try directory.write(Self.name, Self.empty)
+        try files.directory.remove(Self.name)
+        try files.directory.write(Self.name, Self.empty)
     }
 
-    /// The content of the file of a store in which everything is durable.
+    /// The content of the file after a checkpoint.
     static var empty: [UInt8] {
         let frame = CommitFrame.encode([], number: 1)
         return frame + [UInt8](repeating: 0, count: capacity - frame.count)
     }
 
-    /// Whether there is room for a frame of that many octets, or never will be more.
+    /// Whether a frame of that many octets fits into the file, or a checkpoint would not make more room.
     func hasRoom(for count: Int) -> Bool { isEmpty || end + count <= Self.capacity }
 
     private var isEmpty: Bool { end <= CommitFrame.encode([], number: lastNumber).count }
 
-    /// The frame by which these changes come into force.
+    /// The frame that commits these changes.
     func frame(of changes: [FileChange]) throws(SystemError) -> [UInt8] {
         let frame = CommitFrame.encode(changes, number: lastNumber + 1)
         guard frame.count <= Self.frameLimit else { throw SystemError("write", number: EFBIG) }
@@ -62,14 +62,15 @@ final class CommitLog {
     }
 
     /// Writes a frame, durably.
-    /// - Throws: when the frame is not there, or is before anything else will be written or read.
+    /// - Throws: when the frame is not in the file. If it may be there, it is erased before anything else is written or
+    ///   read.
     func write(_ frame: [UInt8]) throws(SystemError) {
         if mustErase { try erase() }
         mustErase = true
         do throws(SystemError) {
-            try directory.overwrite(Self.name, at: end, frame)
+            try files.directory.overwrite(Self.name, at: end, with: frame)
         } catch {
-            // Where that fails, too, it is done later.
+            // When erasing fails as well, the next call erases.
             try? erase()
             throw error
         }
@@ -79,54 +80,49 @@ final class CommitLog {
         lastNumber += 1
     }
 
-    /// Takes back a frame that could not be synchronized: the kernel may hold for written what never reached the disk, or
-    /// hold what it will write yet.
+    /// Erases a frame that could not be synchronized: the kernel may treat data as written that never reached the disk,
+    /// or write it later.
     private func erase() throws(SystemError) {
-        try directory.overwrite(Self.name, at: end, [UInt8](repeating: 0, count: MemoryLayout<UInt32>.size))
+        try files.directory.overwrite(Self.name, at: end, with: [UInt8](repeating: 0, count: MemoryLayout<UInt32>.size))
         mustErase = false
     }
 
-    /// Begins again. To be called when the files of all the frames are durable.
-    func begin() throws(SystemError) {
+    /// Starts the file again. To be called when the changes of all frames are durable in their files.
+    func restart() throws(SystemError) {
         let frame = CommitFrame.encode([], number: lastNumber + 1)
-        try directory.overwrite(Self.name, at: 0, frame)
-        // What stood at the end is older now.
+        try files.directory.overwrite(Self.name, at: 0, with: frame)
+        // A frame at the old end has a lower number than the next one now.
         mustErase = false
         lastNumber += 1
         end = frame.count
         if size > Self.capacity {
-            try directory.truncate(Self.name, to: Self.capacity)
+            try files.directory.truncate(Self.name, to: Self.capacity)
             size = Self.capacity
         }
     }
 
-    /// The commits that the file holds, in order, and durable from now on. Nil where there is no file.
-    func read() throws(ReadingFailure) -> [[FileChange]]? {
-        let bytes: [UInt8]?
-        do throws(SystemError) {
-            if mustErase { try erase() }
-            bytes = try directory.read(Self.name, limit: Self.countLimit)
-        } catch {
-            throw error.isOfTheFile ? .flaw(.otherFile) : .system(error)
+    /// The commits in the file, in order. They are durable when this returns.
+    func read() throws(FileStoreError) -> [[FileChange]] {
+        if mustErase { try files.onFile(Self.name) { () throws(SystemError) in try erase() } }
+        guard let bytes = try files.read(Self.name, limit: Self.countLimit) else {
+            throw files.damage(Self.name, .missing)
         }
-        guard let bytes else { return nil }
-        let (commits, last, count, flaw) = Self.decode(bytes)
-        guard let number = last, flaw == nil else { throw .flaw(flaw ?? .empty) }
-        do throws(SystemError) {
-            // Who wrote it may have died before it was durable, or have been told that it is not, while the kernel holds
-            // it for written: it is written once more.
-            try directory.overwrite(Self.name, at: 0, Array(bytes.prefix(count)))
-        } catch {
-            throw .system(error)
+        let decoded = Self.decode(bytes)
+        if let flaw = decoded.flaw { throw files.damage(Self.name, flaw) }
+        guard let number = decoded.number else { throw files.damage(Self.name, .empty) }
+        // The process that wrote the frames may have died before they were durable. Or its synchronization has failed,
+        // and the kernel treats them as written. So they are written again.
+        try files.onDisk { () throws(SystemError) in
+            try files.directory.overwrite(Self.name, at: 0, with: Array(bytes.prefix(decoded.count)))
         }
         lastNumber = number
-        end = count
+        end = decoded.count
         size = bytes.count
-        return commits
+        return decoded.commits
     }
 
-    /// The commits with which `bytes` begin, the number of the last frame (nil where there is none), the octets of all of
-    /// them, and what is wrong behind them.
+    /// The commits at the beginning of `bytes`, the number of the last frame (nil when there is none), the length of
+    /// all frames in octets, and the flaw behind them, if there is one.
     static func decode(
         _ bytes: [UInt8]
     ) -> (commits: [[FileChange]], number: Int64?, count: Int, flaw: FileFlaw?) {
@@ -147,8 +143,8 @@ final class CommitLog {
         }
         if flaw == nil {
             if let last {
-                // A frame is written when the one before it is durable: with a later one behind it, it was damaged. And
-                // the file is never shorter than it was made.
+                // A frame is written only when the one before it is durable. So a later frame behind the valid ones
+                // shows that one between them was damaged. And the file never becomes shorter than when it was created.
                 if bytes.count < capacity {
                     flaw = .truncated
                 } else if CommitFrame.hasFrame(above: last, behind: rest) {
@@ -159,10 +155,5 @@ final class CommitLog {
             }
         }
         return (commits, last, bytes.count - rest.count, flaw)
-    }
-
-    enum ReadingFailure: Error {
-        case system(SystemError)
-        case flaw(FileFlaw)
     }
 }

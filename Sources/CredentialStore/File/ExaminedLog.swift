@@ -1,27 +1,27 @@
 internal import OAuth
 
-/// What an examination finds of a store's log, and what of it can be saved: the events behind the last gap.
+/// The result of examining a store's log. The events behind the last gap can be saved.
 struct ExaminedLog {
     private(set) var files: [ExaminedFile] = []
-    /// What a new store's log begins with.
+    /// The state of the log in a repaired store.
     private(set) var state = LogState()
-    /// The segments of a new store's log.
+    /// The segments of the log in a repaired store.
     private(set) var segments: [Int64] = []
 
-    /// Far more events than a segment has: how far the numbers go on where nobody knows the last one that was given.
+    /// How far a repaired store skips sequences when the last one is unknown: far more events than a segment has.
     private static let safeDistance: Int64 = 1 << 20
 
-    private static let loss = "events up to this file's last; listeners are told that they missed some"
+    private static let loss = "events up to the last one in this file; listeners are told that they missed events"
 
     /// - Parameters:
-    ///   - catalog: nil where there is none that can be read.
-    ///   - requiresState: whether the file with the state must be there.
+    ///   - catalog: nil when there is none, or when it cannot be read.
+    ///   - requiresState: whether the file with the state must exist.
     mutating func examine(_ view: StoreView, catalog: Catalog.Content?, requiresState: Bool) {
-        let known = readState(view, requiresState)
+        let known = readState(view, isRequired: requiresState)
         var last = known?.trimmed ?? 0
-        // Whether the log's end is known.
+        // Whether the end of the log is known.
         var isComplete = true
-        for segment in names(view) {
+        for segment in segmentNames(view) {
             let path = FileLog.path(of: segment)
             var flaw: FileFlaw?
             var frames: [LogFrame.Extent] = []
@@ -38,21 +38,20 @@ struct ExaminedLog {
             if hasGap || flaw != nil { segments = [] }
             let isNameKnown = !isFirst || known?.trimmed == 0
             if hasGap, isNameKnown, isComplete {
-                note(FileLog.path(of: last + 1), "events from \(last + 1) on", .missing, Self.loss)
+                note(segment: last + 1, .missing)
             }
             isComplete = flaw == nil
             if flaw == nil { segments.append(segment) }
             last = max(last, segment - 1, frames.last?.last ?? 0)
-            note(path, "events from \(segment) on", flaw ?? (hasGap && !isNameKnown ? .gap : nil), Self.loss)
+            note(segment: segment, flaw ?? (hasGap && !isNameKnown ? .gap : nil))
         }
         if let segment = catalog?.segment, segment > last {
-            let path = FileLog.path(of: segment)
-            note(path, "events from \(segment) on", .missing, Self.loss)
+            note(segment: segment, .missing)
             (segments, isComplete, last) = ([], false, segment)
         }
         if known == nil {
-            // It said which events belong to tenants that were removed: none of them may be told to a tenant that has
-            // the name now.
+            // The state says which events belong to removed tenants. Without it such an event could be sent to a new
+            // tenant with the same name.
             segments = []
         }
         if !isComplete { last += Self.safeDistance }
@@ -64,11 +63,13 @@ struct ExaminedLog {
         }
     }
 
-    private mutating func note(_ path: String, _ subject: String, _ flaw: FileFlaw?, _ loss: String) {
-        files.append(ExaminedFile(path: path, subject: subject, flaw: flaw, loss: flaw == nil ? nil : loss))
+    private mutating func note(segment: Int64, _ flaw: FileFlaw?) {
+        files.append(
+            ExaminedFile(
+                FileLog.path(of: segment), subject: "events from \(segment) on", flaw: flaw, lossIfDamaged: Self.loss))
     }
 
-    private mutating func readState(_ view: StoreView, _ isRequired: Bool) -> LogState? {
+    private mutating func readState(_ view: StoreView, isRequired: Bool) -> LogState? {
         var state: LogState?
         var flaw: FileFlaw?
         do throws(FileFlaw) {
@@ -86,13 +87,14 @@ struct ExaminedLog {
         } catch {
             flaw = error
         }
-        note(
-            FileLog.statePath, "how far the events were trimmed", flaw,
-            "all events; listeners are told that they missed some")
+        files.append(
+            ExaminedFile(
+                FileLog.statePath, subject: "the bound up to which events were trimmed", flaw: flaw,
+                lossIfDamaged: "all events; listeners are told that they missed events"))
         return state
     }
 
-    private mutating func names(_ view: StoreView) -> [Int64] {
+    private mutating func segmentNames(_ view: StoreView) -> [Int64] {
         var segments: [Int64] = []
         do throws(FileFlaw) {
             for name in try view.names(in: FileLog.directoryName) {
@@ -101,11 +103,17 @@ struct ExaminedLog {
                 if let segment = FileLog.segment(at: path) {
                     segments.append(segment)
                 } else {
-                    note(path, "an unknown file", .unknownName, "nothing: no events have this name")
+                    files.append(
+                        ExaminedFile(
+                            path, subject: "an unknown file", flaw: .unknownName,
+                            lossIfDamaged: "nothing: no file of events has this name"))
                 }
             }
         } catch {
-            note(FileLog.directoryName, "the directory of the events", error, "all events")
+            files.append(
+                ExaminedFile(
+                    FileLog.directoryName, subject: "the directory of the events", flaw: error,
+                    lossIfDamaged: "all events"))
         }
         return segments.sorted()
     }

@@ -1,27 +1,28 @@
-/// One step by which a commit changes the store's files. Doing the steps of any number of commits again, in their order
-/// and to the last of them, changes nothing.
+/// A change of one file of the store, as the write-ahead log records it. Making the changes of any number of commits
+/// again, in order and all of them, has no effect.
 enum FileChange: Equatable, Sendable {
-    /// Gives a file this content.
+    /// Writes a whole file.
     case write(to: String, [UInt8])
     case remove(String)
-    /// Writes the end of a file of the log, where it begins at `offset`.
+    /// Writes the end of a file from `offset` on.
     case append(to: String, offset: Int, [UInt8])
-    /// Puts a finished file in its place.
-    case place(from: String, to: String)
 
+    /// 1 is not used any more.
     private enum Code {
-        static let place: UInt8 = 1
         static let remove: UInt8 = 2
         static let append: UInt8 = 3
         static let write: UInt8 = 4
     }
 
+    /// The path of the file, relative to the store's directory.
+    var path: String {
+        switch self {
+        case .write(let path, _), .remove(let path), .append(let path, _, _): path
+        }
+    }
+
     func encode(to fields: inout FieldWriter) {
         switch self {
-        case .place(let source, let target):
-            fields.write(Code.place)
-            fields.write(source)
-            fields.write(target)
         case .remove(let path):
             fields.write(Code.remove)
             fields.write(path)
@@ -39,9 +40,6 @@ enum FileChange: Equatable, Sendable {
 
     init(decoding fields: inout FieldReader) throws(FramedFile.Failure) {
         switch fields.integer(UInt8.self) {
-        case Code.place:
-            guard let source = fields.text(), let target = fields.text() else { throw .damaged }
-            self = .place(from: source, to: target)
         case Code.remove:
             guard let path = fields.text() else { throw .damaged }
             self = .remove(path)

@@ -1,25 +1,25 @@
 package import OAuth
 internal import Reactor
 
-/// Records in files below one directory, for a single process that keeps them on its own disk.
+/// Records in files below one directory, for a single process with a disk of its own.
 ///
-/// The directory is this process's alone: another one that opens it is refused. A commit is durable, and whole, when
-/// its call returns, and whole or absent after a crash at any moment. All file work is done on one thread of the store's
-/// own, one call after the other.
+/// Only one process at a time can open the directory. A commit is complete and durable when its call returns, and
+/// complete or absent after a crash at any moment. A thread of the store does all work on files, one call after the
+/// other.
 ///
-/// `.unavailable` stands for a disk that is full or failing: the store goes on as soon as it works again. A file that
-/// is not what was written is `.damaged`, with its path in the text.
+/// `.unavailable` means that the disk is full or failing; the store works again as soon as the disk does. A file whose
+/// content is not what was written is `.damaged`, with its path in the text.
 package actor FileRecordStore: RecordStore {
     private let thread: BlockingThread
-    /// Nil before the directory is open, and after it is closed.
+    /// Nil before the directory is opened and after it is closed.
     private var files: FileRecords?
     private let report: @Sendable (FileStoreError) -> Void
 
     nonisolated package var unownedExecutor: UnownedSerialExecutor { unsafe thread.asUnownedSerialExecutor() }
 
-    /// Opens the directory, which is made for this user alone where it is missing; its parent must exist.
-    /// - Parameter report: told of each error before it becomes a `StoreError`, which cannot say as much. Called on the
-    ///   store's thread; must not block.
+    /// Opens the directory. A missing one is created, with access for this user only; its parent must exist.
+    /// - Parameter report: called with each error before it becomes a `StoreError`, which says less. Called on the
+    ///   store's thread. Must not block.
     package init(
         directory: String, report: @escaping @Sendable (FileStoreError) -> Void = { _ in }
     ) async throws(FileStoreError) {
@@ -121,30 +121,30 @@ package actor FileRecordStore: RecordStore {
         try attempt { files throws(FileStoreError) in try files.check() }
     }
 
-    /// The text of a secret that stands beside the records; nil where there is none.
-    /// - Throws: `.exposedSecret` where others than this user could have written it.
+    /// The text of a secret beside the records; nil when there is none.
+    /// - Throws: `.exposedSecret` when another user could have written it.
     package func secret(_ secret: StoreSecret) throws(FileStoreError) -> String? {
         guard let files else { return nil }
         return try files.secret(secret)
     }
 
-    /// Whether there is a file of that secret which other users can read.
+    /// Whether the secret has a file that other users can read.
     package func isReadableByOthers(_ secret: StoreSecret) throws(FileStoreError) -> Bool {
         try files?.access(secret)?.isReadableByOthers ?? false
     }
 
-    /// Keeps a secret that this store has made for itself. Call only where `secret` has told that there is none.
+    /// Stores a secret that was generated for this store. To be called only when `secret` has returned nil.
     package func keep(_ secret: StoreSecret, _ text: String) throws(FileStoreError) {
         try files?.keep(secret, text)
     }
 
-    /// The thread stays for as long as the store: an actor whose executor has ended never answers, and who comes late is
-    /// to be told `.unavailable`.
+    /// Closes the directory. Later calls throw `.unavailable`. The thread runs as long as the store exists, because an
+    /// actor whose executor has ended would never answer such calls.
     package func close() {
         do throws(FileStoreError) {
             try files?.close()
         } catch {
-            // Nothing is lost: the next start does what is left to do.
+            // No commit is lost: the next start recovers.
             report(error)
         }
         files = nil

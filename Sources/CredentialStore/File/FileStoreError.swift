@@ -1,6 +1,6 @@
 package import Reactor
 
-/// Why a file store does not open. No case carries content.
+/// An error of a file store. No case carries content.
 package enum FileStoreError: Error, Equatable, Sendable, CustomStringConvertible {
     /// The file system refused a call. Whether a retry helps depends on its errno.
     case system(path: String, SystemError)
@@ -10,15 +10,15 @@ package enum FileStoreError: Error, Equatable, Sendable, CustomStringConvertible
     case exposed(directory: String)
     /// Another process, or another store in this one, has the directory open.
     case alreadyOpen(directory: String)
-    /// The directory holds other things and no store.
+    /// The directory contains other files and no store.
     case notAStore(directory: String)
     /// The directory was written by a later version of this program.
     case newerFormat(directory: String)
-    /// The directory was written by a version so early that this one does not convert it.
+    /// The directory was written by a version whose format this version cannot convert.
     case olderFormat(directory: String)
-    /// A secret's file belongs to another user, or others can write to it: it may not be what was kept.
+    /// The file of a secret belongs to another user, or other users can write to it, so its content cannot be trusted.
     case exposedSecret(path: String)
-    /// A file is not what was written. Retrying cannot help; an operator must look.
+    /// The content of a file is not what was written. Retrying cannot help; an operator must look.
     case damaged(String)
 
     package var description: String {
@@ -27,9 +27,10 @@ package enum FileStoreError: Error, Equatable, Sendable, CustomStringConvertible
         case .foreignOwner(let directory): "\(directory) belongs to another user"
         case .exposed(let directory): "\(directory) can be accessed by other users; allow its owner only (chmod 700)"
         case .alreadyOpen(let directory): "\(directory) is in use by another process"
-        case .notAStore(let directory): "\(directory) is not empty, and not a store of credentials"
+        case .notAStore(let directory): "\(directory) is not empty, and contains no store of credentials"
         case .newerFormat(let directory): "\(directory) was written by a later version"
-        case .olderFormat(let directory): "\(directory) was written by a version too early for this one to convert it"
+        case .olderFormat(let directory):
+            "\(directory) was written by a version whose format this version cannot convert"
         case .exposedSecret(let path):
             "\(path) belongs to another user or can be written by others; give it to this user and allow its owner only "
                 + "(chmod 600)"

@@ -1,8 +1,8 @@
 internal import Cryptography
 internal import Glibc
 
-/// A file's content with its kind and format in front and its SHA-256 digest behind: what was cut off, or garbled by a
-/// disk, is noticed before it is believed. Against people it is the seal that protects.
+/// The content of a file with its kind and format in front and its SHA-256 digest behind, so that truncation and disk
+/// errors are noticed. Protection against deliberate changes comes from the seals of the records.
 enum FramedFile {
     private static let markCount = 4
 
@@ -11,7 +11,7 @@ enum FramedFile {
         case newerFormat
     }
 
-    /// - Parameter mark: four characters that tell one kind of file from another.
+    /// - Parameter mark: four characters that identify the kind of the file.
     static func encode(mark: String, format: UInt8, _ body: [UInt8]) -> [UInt8] {
         precondition(mark.utf8.count == markCount, "a mark has four characters")
         let bytes = Array(mark.utf8) + [format] + body
@@ -22,7 +22,7 @@ enum FramedFile {
         try decode(bytes, mark: mark, formats: format...format).body
     }
 
-    /// For a kind of file that has been written in several formats.
+    /// Decodes a kind of file that has several formats.
     static func decode(
         _ bytes: [UInt8], mark: String, formats: ClosedRange<UInt8>
     ) throws(Failure) -> (format: UInt8, body: ArraySlice<UInt8>) {
@@ -35,8 +35,8 @@ enum FramedFile {
         return (format, content.dropFirst(markCount + 1))
     }
 
-    /// What is wrong with a file that did not decode.
-    /// - Parameter expected: how many octets the file has by what it says of its fields; nil where that is garbled.
+    /// The flaw of a file that did not decode.
+    /// - Parameter expected: the length of the file in octets that follows from its fields; nil when unknown.
     static func flaw(_ failure: Failure, of bytes: [UInt8], expected: Int?) -> FileFlaw {
         if failure == .newerFormat { return .newerFormat }
         if bytes.isEmpty { return .empty }
@@ -46,9 +46,9 @@ enum FramedFile {
         return isShort ? .truncated : .checksum
     }
 
-    // MARK: Several in a file
+    // MARK: Files of several frames
 
-    /// What is wrong with a frame that did not decode, and with which `bytes` begin.
+    /// The flaw of a frame at the beginning of `bytes` that did not decode.
     static func flaw(_ failure: Failure, ofPart bytes: ArraySlice<UInt8>) -> FileFlaw {
         if failure == .newerFormat { return .newerFormat }
         if bytes.isEmpty { return .empty }
@@ -59,14 +59,14 @@ enum FramedFile {
         return .checksum
     }
 
-    /// One frame of a file that has several: its length (4) in front.
+    /// Encodes one frame of a file that has several: the length (4), then the framed content.
     static func encodePart(mark: String, format: UInt8, _ body: [UInt8]) -> [UInt8] {
         var part = FieldWriter()
         part.write(encode(mark: mark, format: format, body))
         return part.bytes
     }
 
-    /// The frame with which `bytes` begin, and how many octets it takes up.
+    /// The content of the frame at the beginning of `bytes`, and the length of the frame in octets.
     static func decodePart(
         _ bytes: ArraySlice<UInt8>, mark: String, format: UInt8
     ) throws(Failure) -> (body: ArraySlice<UInt8>, count: Int) {
@@ -75,7 +75,7 @@ enum FramedFile {
         return (try decode(framed, mark: mark, format: format), lengthCount + framed.count)
     }
 
-    /// Whether a whole frame that `fits` begins anywhere behind the first octet.
+    /// Whether a whole frame for which `fits` is true begins anywhere behind the first octet.
     static func hasPart(
         behind bytes: ArraySlice<UInt8>, mark: String, where fits: (ArraySlice<UInt8>) -> Bool
     ) -> Bool {
@@ -88,7 +88,7 @@ enum FramedFile {
         return false
     }
 
-    /// Most of a file is zeros, which the C library's search passes fast.
+    /// Uses memchr, because most of the file is zeros, over which memchr is fast.
     private static func firstIndex(of octet: UInt8, in bytes: ArraySlice<UInt8>) -> Int? {
         let offset = unsafe bytes.withUnsafeBytes { buffer -> Int? in
             guard let base = buffer.baseAddress, let found = unsafe memchr(base, CInt(octet), buffer.count) else {

@@ -1,14 +1,15 @@
 internal import OAuth
 
-/// What one commit adds to the log, as it stands in a segment: its length (4), then a `FramedFile` with the first
-/// entry's sequence and the entries. One frame for all of them, so that they are there together or not at all.
+/// The entries that one commit adds to the log: the length (4), then a `FramedFile` with the sequence of the first
+/// entry and the entries. All entries of a commit are in one frame, so that none of them is missing when another is
+/// there.
 struct LogFrame {
     private static let mark = "TBle"
     private static let format: UInt8 = 1
 
-    /// In order; the sequences rise by one.
+    /// In order. The sequences rise by one.
     let entries: [PlacedLogEntry]
-    /// Octets that the frame takes up.
+    /// The length of the frame in octets.
     let count: Int
 
     static func encode(_ entries: [StoredLogEntry], first sequence: Int64) -> [UInt8] {
@@ -24,14 +25,14 @@ struct LogFrame {
         return FramedFile.encodePart(mark: mark, format: format, body.bytes)
     }
 
-    /// The frame with which `bytes` begin.
+    /// The frame at the beginning of `bytes`.
     init(decoding bytes: ArraySlice<UInt8>) throws(FramedFile.Failure) {
         let (body, count) = try FramedFile.decodePart(bytes, mark: Self.mark, format: Self.format)
         var fields = FieldReader(body)
         guard var sequence = fields.integer(Int64.self) else { throw .damaged }
         var entries: [PlacedLogEntry] = []
         while !fields.isAtEnd {
-            guard let tenant = fields.text().flatMap(RecordPath.tenant), let key = fields.text(),
+            guard let tenant = fields.text().flatMap(TenantName.init(stored:)), let key = fields.text(),
                 let version = fields.integer(Int64.self), let time = fields.integer(Int64.self),
                 let sealed = fields.bytes()
             else { throw .damaged }
@@ -44,15 +45,15 @@ struct LogFrame {
         self.count = count
     }
 
-    /// A frame's place in a segment.
+    /// The position of a frame in a segment.
     struct Extent: Equatable {
         let first: Int64
         let last: Int64
         let offset: Int
     }
 
-    /// The frames with which a segment begins, and what is wrong where it has more than those.
-    /// - Parameter segment: the sequence with which it is to begin.
+    /// The intact frames at the beginning of a segment, and the flaw behind them, if there is one.
+    /// - Parameter segment: the sequence of the first entry.
     static func frames(of bytes: [UInt8], in segment: Int64) -> (frames: [Extent], flaw: FileFlaw?) {
         var frames: [Extent] = []
         var rest = bytes[...]

@@ -1,18 +1,18 @@
 internal import OAuth
 
-/// What of the log's entries does not count any more, as the content of a file.
+/// Which entries of the log do not count any more, as the content of a file.
 struct LogState: Equatable {
     private static let mark = "TBls"
     private static let format: UInt8 = 1
 
     /// See `LogBounds`.
     var trimmed: Int64 = 0
-    /// Tenants that were removed, with the last sequence of that time: what they have up to there is gone.
+    /// The tenants that were removed, each with the last sequence at that time. Their entries up to it do not count.
     private(set) var cuts: [TenantName: Int64] = [:]
 
     init() {}
 
-    /// Nothing is kept that the trimming has overtaken.
+    /// Moves the bound, and drops the cuts that are not above it.
     mutating func trim(to sequence: Int64) {
         trimmed = sequence
         cuts = cuts.filter { $0.value > sequence }
@@ -36,7 +36,7 @@ struct LogState: Equatable {
         return FramedFile.encode(mark: Self.mark, format: Self.format, fields.bytes)
     }
 
-    /// What is wrong with a file that did not decode.
+    /// The flaw of a file that did not decode.
     static func flaw(_ failure: FramedFile.Failure, of bytes: [UInt8]) -> FileFlaw {
         FramedFile.flaw(failure, of: bytes, expected: nil)
     }
@@ -46,7 +46,8 @@ struct LogState: Equatable {
         guard let trimmed = fields.integer(Int64.self), trimmed >= 0 else { throw .damaged }
         self.trimmed = trimmed
         while !fields.isAtEnd {
-            guard let tenant = fields.text().flatMap(RecordPath.tenant), let sequence = fields.integer(Int64.self)
+            guard let tenant = fields.text().flatMap(TenantName.init(stored:)),
+                let sequence = fields.integer(Int64.self)
             else { throw .damaged }
             cuts[tenant] = sequence
         }

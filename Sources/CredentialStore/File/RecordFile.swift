@@ -1,14 +1,14 @@
 internal import Cryptography
 internal import OAuth
 
-/// A record as the content of a file, its identity included: a file that was renamed or moved is noticed.
+/// A record as the content of a file. The content includes the identity, so that a renamed or moved file is noticed.
 enum RecordFile {
     private static let mark = "TBrc"
-    /// 2 has the due mark in front of the content; 3 has the due mark, or that there is none, and the lease's holder and
-    /// whether that gave it up. What needs neither is written as 1, and what needs no lease as 2: stores have them from
-    /// before.
+    /// Format 1 has neither due mark nor lease. Format 2 has a due mark in front of the content. Format 3 has an
+    /// optional due mark, the holder of the lease, and whether the lease was given up. Each record is written in the
+    /// lowest format that fits, because earlier builds have written 1 and 2.
     private static let formats: ClosedRange<UInt8> = 1...3
-    /// Octets that a file may have: far more than a record ever needs, and a bound on what is read into memory.
+    /// The most octets of a file: far more than a record needs, and a limit for what is read into memory.
     static let countLimit = 64 << 20
 
     static func encode(_ record: StoredRecord) -> [UInt8] {
@@ -35,18 +35,19 @@ enum RecordFile {
         return FramedFile.encode(mark: mark, format: format, fields.bytes)
     }
 
-    /// What is wrong with a file that is not the record's, or not whole.
+    /// The flaw of a file that did not decode.
     static func flaw(_ failure: FramedFile.Failure, of bytes: [UInt8]) -> FileFlaw {
         FramedFile.flaw(failure, of: bytes, expected: expectedCount(of: bytes))
     }
 
-    /// How many octets the file has by what its fields say of themselves; nil where they say nothing that can be.
+    /// The length of the file in octets that follows from its fields; `.max` when the file ends within them; nil when
+    /// it has no fields.
     private static func expectedCount(of bytes: [UInt8]) -> Int? {
         guard bytes.count > mark.utf8.count else { return nil }
         let format = bytes[mark.utf8.count]
         var rest = bytes.count - mark.utf8.count - 1
         var fields = FieldReader(bytes.dropFirst(mark.utf8.count + 1))
-        /// False where the file ends before the field does.
+        /// Returns false when the file ends before the field.
         func read(_ count: Int) -> Bool {
             rest -= count
             return fields.bare(count) != nil
@@ -72,8 +73,9 @@ enum RecordFile {
         return bytes.count - rest + SHA256.digestCount
     }
 
-    /// The record, with a lease that has run out where it has one: only the process that gave it knows better.
-    /// - Throws: `.damaged` also when the file is another record's than `id`'s.
+    /// The record. Its lease, if it has one, counts as expired, because only the process that granted it knows its
+    /// time.
+    /// - Throws: `.damaged` also when the file contains another record than `id`.
     static func decode(_ bytes: [UInt8], id: RecordID) throws(FramedFile.Failure) -> StoredRecord {
         let (format, body) = try FramedFile.decode(bytes, mark: mark, formats: formats)
         var fields = FieldReader(body)

@@ -1,6 +1,6 @@
 internal import OAuth
 
-/// What is kept in memory about the records that have a look-up digest, an expiry, a due mark or a lease.
+/// An index, in memory, of the records that have a look-up digest, an expiry, a due mark or a lease.
 struct RecordIndex {
     struct Entry {
         let version: Int64
@@ -13,7 +13,7 @@ struct RecordIndex {
     private(set) var leases: [RecordID: (holder: String, wasGivenUp: Bool)] = [:]
     private var dueTimes: [RecordKind: [RecordID: Timestamp]] = [:]
 
-    /// False, with nothing noted, when another record has the look-up digest.
+    /// Adds a record. Returns false, and adds nothing, when another record has the look-up digest.
     mutating func insert(_ record: StoredRecord) -> Bool {
         if let lookup = record.lookup {
             let key = LookupKey(kind: record.id.kind, digest: lookup)

@@ -1,10 +1,10 @@
 internal import Cryptography
 internal import OAuth
 
-/// Where in a store's directory a record's file stands: `tree/kind/tenant/name`.
+/// The path of a record's file in the store's directory: `tree/kind/tenant/name`.
 struct RecordPath: Hashable, Sendable {
-    /// Records with a look-up digest, an expiry, a due mark or a lease stand apart, so that a start has to read those and
-    /// no others.
+    /// Records with a look-up digest, an expiry, a due mark or a lease are in a tree of their own, so that a recovery
+    /// need read no others.
     enum Tree: String, CaseIterable, Sendable {
         case plain, indexed
     }
@@ -17,45 +17,41 @@ struct RecordPath: Hashable, Sendable {
         self.id = id
     }
 
-    /// Where a record with this content belongs.
+    /// The path for a record.
     init(for record: StoredRecord) {
         let isIndexed =
             record.lookup != nil || record.expires != nil || record.due != nil || record.lease != nil
         self.init(isIndexed ? .indexed : .plain, record.id)
     }
 
-    /// Nil for a path at which no record stands.
+    /// Nil for a path that no record can have.
     init?(parsing path: String) {
         let parts = path.utf8.split(separator: UInt8(ascii: "/"), omittingEmptySubsequences: false)
             .map { String(decoding: $0, as: UTF8.self) }
         guard parts.count == 4, let tree = Tree(rawValue: parts[0]), let kind = RecordKind(rawValue: parts[1]),
-            let tenant = Self.tenant(named: parts[2]), let key = Self.key(named: parts[3])
+            let tenant = TenantName(stored: parts[2]), let key = Self.key(named: parts[3])
         else { return nil }
         self.init(tree, RecordID(kind, tenant, key: key))
     }
 
-    /// For an operator's eyes: where a record stands of which only the identity is known.
+    /// Both paths that a record can have, for operators.
     static func eitherTree(_ id: RecordID) -> String {
         "{plain,indexed}/\(id.kind.rawValue)/\(id.tenant)/\(name(forKey: id.key))"
     }
 
-    var directory: String { Self.directory(tree, id.kind, id.tenant) }
+    var directory: String { Self.directory(tree, kind: id.kind, tenant: id.tenant) }
 
     var text: String { directory + "/" + Self.name(forKey: id.key) }
 
-    static func directory(_ tree: Tree, _ kind: RecordKind, _ tenant: TenantName) -> String {
+    static func directory(_ tree: Tree, kind: RecordKind, tenant: TenantName) -> String {
         "\(tree.rawValue)/\(kind.rawValue)/\(tenant)"
     }
 
-    static func tenant(named name: String) -> TenantName? {
-        name == TenantName.broker.description ? .broker : TenantName(name)
-    }
-
-    /// `=`, the key in lower case, then, where the key has capitals, `=` and hexadecimal digits whose bits say which
-    /// characters those are.
+    /// The name is `=` and the key in lower case. If the key has capitals, `=` follows, with hexadecimal digits whose
+    /// bits say which characters are capitals.
     ///
-    /// So no name is `.` or `..` or begins with a `~` or a hyphen, keys that differ in case only are told apart on file
-    /// systems that ignore it, and the longest key still makes a name below the 255 octets that Linux allows.
+    /// So no name is `.` or `..` or begins with `~` or a hyphen; keys that differ only in case have different names on
+    /// file systems that ignore case; and the longest key has a name of fewer than the 255 octets that Linux allows.
     static func name(forKey key: String) -> String {
         var name: [UInt8] = [UInt8(ascii: "=")]
         var capitals = [UInt8](repeating: 0, count: (key.utf8.count + 7) / 8)
@@ -68,7 +64,7 @@ struct RecordPath: Hashable, Sendable {
         return capitals.isEmpty ? text : text + "=" + Hex.encode(capitals)
     }
 
-    /// Nil unless `name(forKey:)` makes that name.
+    /// The key for which `name(forKey:)` returns this name; nil when there is none.
     static func key(named name: String) -> String? {
         let parts = name.utf8.split(separator: UInt8(ascii: "="), omittingEmptySubsequences: false)
         guard (2...3).contains(parts.count), parts[0].isEmpty else { return nil }

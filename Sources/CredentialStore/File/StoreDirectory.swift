@@ -2,8 +2,8 @@ internal import CLinux
 internal import Glibc
 internal import Reactor
 
-/// A call on the file system that is about to be made. Tests let one fail, as it would on a disk that is full or broken
-/// or in a process that has died.
+/// A call on the file system that is about to be made. Tests let calls fail as they would on a full or broken disk, or
+/// in a process that has died.
 struct FileStep: Sendable, Equatable {
     enum Call: Sendable {
         case create, reserve, write, synchronizeFile, truncate, rename, remove, makeDirectory, synchronizeDirectory
@@ -15,18 +15,18 @@ struct FileStep: Sendable, Equatable {
     let path: String
 }
 
-/// The errno with which a step fails, or nil to let it be done.
+/// Returns the errno with which a call must fail, or nil to make the call.
 typealias FileFault = @Sendable (FileStep) -> CInt?
 
-/// A directory, and the calls on the files in it. Every path is relative to the directory, which stays the same one
-/// when somebody renames or replaces what stands at its path.
+/// A directory, and the calls on the files in it. All paths are relative to the open directory, so the calls reach the
+/// same directory after it has been renamed, or replaced at its path.
 ///
 /// Not Sendable: belongs to one store and its thread. Calls block.
 final class StoreDirectory {
     private let root: OwnedDescriptor
     private let fault: FileFault?
 
-    /// Opens the directory at `path`, which is made for this user alone where it is missing (its parent is not).
+    /// Opens the directory at `path`. A missing one is created, with access for this user only; its parent must exist.
     init(_ path: String, fault: FileFault?) throws(SystemError) {
         self.fault = fault
         let isNew: Bool
@@ -41,33 +41,35 @@ final class StoreDirectory {
         let trimmed = path.reversed().drop { $0 == "/" }
         let parent = String(trimmed.drop { $0 != "/" }.reversed())
         do throws(SystemError) {
-            // Also where the directory is there already: the process that made it may have died before this.
+            // Also for a directory that exists: the process that created it may have died before it synchronized the
+            // parent.
             let descriptor = try Self.openDirectory(AT_FDCWD, parent.isEmpty ? "." : parent)
             try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
         } catch {
-            // Whoever may not read the parent did not make the directory in it; its maker answers for it.
+            // A user who cannot read the parent cannot have created the directory in it. Its creator must make it
+            // durable.
             if isNew || error.number != EACCES { throw error }
         }
     }
 
-    /// Opens a directory that exists, and changes nothing.
+    /// Opens an existing directory.
     init(existing path: String, fault: FileFault? = nil) throws(SystemError) {
         self.fault = fault
         root = try Self.openDirectory(AT_FDCWD, path)
     }
 
-    /// Makes a directory for this user alone.
-    /// - Throws: with `EEXIST` where anything stands at the path.
+    /// Creates a directory with access for this user only.
+    /// - Throws: with `EEXIST` when the path exists.
     init(new path: String, fault: FileFault? = nil) throws(SystemError) {
         self.fault = fault
-        try Self.step(.makeDirectory, path, fault)
+        try Self.step(.makeDirectory, at: path, fault: fault)
         try retryingInterrupts("mkdir") { unsafe mkdir(path, 0o700) }
         root = try Self.openDirectory(AT_FDCWD, path)
     }
 
     struct Access {
         let belongsToThisUser: Bool
-        /// Whether anybody else may do anything with the directory.
+        /// Whether other users have any access to the directory.
         let isShared: Bool
     }
 
@@ -77,8 +79,8 @@ final class StoreDirectory {
         return Access(belongsToThisUser: status.st_uid == geteuid(), isShared: status.st_mode & 0o077 != 0)
     }
 
-    /// A lock that nobody else holds as long as the descriptor is open. The kernel lets go of it when the process ends,
-    /// however that happens.
+    /// An exclusive lock, held as long as the descriptor is open. The kernel releases it when the process ends in any
+    /// way.
     /// - Throws: with `EWOULDBLOCK` when another descriptor holds it.
     func lock(_ path: String) throws(SystemError) -> OwnedDescriptor {
         let descriptor = try open(path, O_RDWR | O_CREAT)
@@ -86,16 +88,16 @@ final class StoreDirectory {
         return descriptor
     }
 
-    /// A lock that any number of readers hold, and that keeps out who wants it alone; nil where there is no such file.
-    /// - Throws: with `EWOULDBLOCK` when another descriptor holds it alone.
+    /// A shared lock, which excludes the exclusive one; nil when the file does not exist.
+    /// - Throws: with `EWOULDBLOCK` when another descriptor holds the exclusive lock.
     func readersLock(_ path: String) throws(SystemError) -> OwnedDescriptor? {
         guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return nil }
         try retryingInterrupts("flock") { flock(descriptor.rawValue, LOCK_SH | LOCK_NB) }
         return descriptor
     }
 
-    /// What the file holds from `offset` on; nil where there is none.
-    /// - Throws: with `EFBIG` when that is longer than `limit`.
+    /// The content of a file from `offset` on; nil when the file does not exist.
+    /// - Throws: with `EFBIG` when the content is longer than `limit`.
     func read(_ path: String, from offset: Int = 0, limit: Int) throws(SystemError) -> [UInt8]? {
         try step(.read, path)
         guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return nil }
@@ -110,7 +112,7 @@ final class StoreDirectory {
                         descriptor.rawValue, buffer.baseAddress! + filled, buffer.count - filled, offset + filled)
                 }
             }
-            // Shorter than it said a moment ago: whoever decodes what there is will notice.
+            // The file has become shorter since fstat. Decoding it detects that.
             if count == 0 { break }
             filled += count
         }
@@ -118,21 +120,21 @@ final class StoreDirectory {
         return bytes
     }
 
-    /// What other users may do with the file; nil where there is none.
+    /// The access that other users have to the file; nil when the file does not exist.
     func access(_ path: String) throws(SystemError) -> FileAccess? {
         guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return nil }
         return try FileAccess(of: descriptor.rawValue)
     }
 
-    /// Makes a file that is durable once its directory is synchronized. A failure may leave a part of it behind.
-    /// - Throws: with `EEXIST` where a file stands already.
+    /// Creates a file. It is durable when its directory is synchronized. A failure may leave a part of it.
+    /// - Throws: with `EEXIST` when the path exists.
     func write(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
         let descriptor = try make(path, bytes)
         try step(.synchronizeFile, path)
         try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
     }
 
-    /// The same for a file that `synchronizeFile` makes durable later.
+    /// Like `write`, for a file that `synchronizeFile` makes durable later.
     func writeForNow(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
         _ = try make(path, bytes)
     }
@@ -140,20 +142,20 @@ final class StoreDirectory {
     private func make(_ path: String, _ bytes: [UInt8]) throws(SystemError) -> OwnedDescriptor {
         try step(.create, path)
         let descriptor = try open(path, O_WRONLY | O_CREAT | O_EXCL)
-        try write(bytes, to: descriptor, path, at: 0)
+        try write(bytes, to: descriptor, of: path, at: 0)
         return descriptor
     }
 
-    /// Writes the end of a file from `offset` on, which `synchronizeFile` makes durable later; what stood there goes. The
-    /// file is made where it is missing and `offset` is 0. Doing it again changes nothing. A failure may leave a part of it
-    /// behind.
-    /// - Throws: with `ESPIPE` when the file ends before `offset`; with `ENOENT` where it is missing and should not be.
-    func append(_ path: String, at offset: Int, _ bytes: [UInt8]) throws(SystemError) {
+    /// Replaces the content of a file from `offset` on; `synchronizeFile` makes that durable later. Creates a missing
+    /// file when `offset` is 0. A second call has no effect. A failure may leave a part of the new content.
+    /// - Throws: with `ESPIPE` when the file ends before `offset`; with `ENOENT` when it is missing and `offset` is not
+    ///   0.
+    func append(_ bytes: [UInt8], to path: String, at offset: Int) throws(SystemError) {
         try step(.create, path)
         let descriptor = try open(path, offset == 0 ? O_WRONLY | O_CREAT : O_WRONLY)
         let size = try Self.size(descriptor)
         guard size >= offset else { throw SystemError("append", number: ESPIPE) }
-        try write(bytes, to: descriptor, path, at: offset)
+        try write(bytes, to: descriptor, of: path, at: offset)
         let end = offset + bytes.count
         if size > end {
             try step(.truncate, path)
@@ -161,10 +163,10 @@ final class StoreDirectory {
         }
     }
 
-    /// Keeps room for a file's octets up to `end`, so that writing them is not refused for want of it, as far as the file
-    /// system can promise that; its content stays as it is. The file is made where it is missing. Where there is no way to
-    /// keep room, or none for this process, nothing happens: the writing itself says what is wrong.
-    /// - Throws: with `ENOSPC` or `EDQUOT` where there is no room.
+    /// Reserves disk space for a file's octets up to `end`, so that writing them does not fail with a full disk, as far
+    /// as the file system can guarantee that. The content does not change. Creates a missing file. Does nothing when
+    /// the file system cannot reserve space, or not for this process; a later write reports the error.
+    /// - Throws: with `ENOSPC` or `EDQUOT` when there is not enough space.
     func reserve(_ path: String, upTo end: Int) throws(SystemError) {
         try step(.reserve, path)
         let descriptor = try open(path, O_WRONLY | O_CREAT)
@@ -175,25 +177,25 @@ final class StoreDirectory {
         }
     }
 
-    /// Writes over what a file has from `offset` on, durably; what is behind stays. A failure may leave anything of the
-    /// old and the new there.
-    /// - Throws: with `ENOENT` where there is no file.
-    func overwrite(_ path: String, at offset: Int, _ bytes: [UInt8]) throws(SystemError) {
+    /// Overwrites octets of a file from `offset` on, durably; the octets behind them stay. A failure may leave any
+    /// mixture of old and new octets.
+    /// - Throws: with `ENOENT` when the file does not exist.
+    func overwrite(_ path: String, at offset: Int, with bytes: [UInt8]) throws(SystemError) {
         let descriptor = try open(path, O_WRONLY)
-        try write(bytes, to: descriptor, path, at: offset)
+        try write(bytes, to: descriptor, of: path, at: offset)
         try step(.synchronizeFile, path)
-        // What describes the file is written where its size has changed and not otherwise.
+        // fdatasync writes the metadata of the file only when its size has changed.
         try retryingInterrupts("fdatasync") { fdatasync(descriptor.rawValue) }
     }
 
-    /// Makes what a file holds durable. One that is missing stays so.
+    /// Makes the content of a file durable. Does nothing when the file does not exist.
     func synchronizeFile(_ path: String) throws(SystemError) {
         try step(.synchronizeFile, path)
         guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return }
         try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
     }
 
-    /// Cuts off what the file has beyond `count`, and makes what remains durable. A file that is missing stays so.
+    /// Shortens a file to `count` octets, and makes them durable. Does nothing when the file does not exist.
     func truncate(_ path: String, to count: Int) throws(SystemError) {
         guard let descriptor = try present({ () throws(SystemError) in try open(path, O_WRONLY) }) else { return }
         if try Self.size(descriptor) > count {
@@ -205,7 +207,7 @@ final class StoreDirectory {
     }
 
     private func write(
-        _ bytes: [UInt8], to descriptor: borrowing OwnedDescriptor, _ path: String, at offset: Int
+        _ bytes: [UInt8], to descriptor: borrowing OwnedDescriptor, of path: String, at offset: Int
     ) throws(SystemError) {
         try step(.write, path)
         let number = descriptor.rawValue
@@ -226,13 +228,13 @@ final class StoreDirectory {
         return Int(status.st_size)
     }
 
-    /// Takes the place of what stands at `target`, if anything does, in one step.
+    /// Renames a file. A file at `target` is replaced atomically.
     func rename(_ source: String, to target: String) throws(SystemError) {
         try step(.rename, target)
         try retryingInterrupts("rename") { unsafe renameat(root.rawValue, source, root.rawValue, target) }
     }
 
-    /// Whether there was a file to remove.
+    /// Removes a file. Returns false when it does not exist.
     @discardableResult
     func remove(_ path: String) throws(SystemError) -> Bool {
         try step(.remove, path)
@@ -258,7 +260,7 @@ final class StoreDirectory {
         }
     }
 
-    /// Makes a directory for this user alone where there is none.
+    /// Creates a directory, with access for this user only, unless it exists.
     func makeDirectory(_ path: String) throws(SystemError) {
         try step(.makeDirectory, path)
         do throws(SystemError) {
@@ -268,20 +270,20 @@ final class StoreDirectory {
         }
     }
 
-    /// Makes what was made, renamed and removed in a directory durable.
+    /// Makes the creation, renaming and removal of files in a directory durable.
     func synchronize(_ path: String) throws(SystemError) {
         try step(.synchronizeDirectory, path)
         let descriptor = try Self.openDirectory(root.rawValue, path)
         try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
     }
 
-    /// Makes everything durable that was written to the file system on which the directory is.
+    /// Makes everything durable that was written to the directory's file system.
     func synchronizeFileSystem() throws(SystemError) {
         try step(.synchronizeFile, ".")
         try retryingInterrupts("syncfs") { clinux_synchronize_file_system(root.rawValue) }
     }
 
-    /// What stands in a directory, in no order; nothing where there is none.
+    /// The names in a directory, in no order; none when the directory does not exist.
     func names(in path: String) throws(SystemError) -> [String] {
         try step(.list, path)
         guard
@@ -296,7 +298,7 @@ final class StoreDirectory {
         defer { unsafe closedir(stream) }
         var names: [String] = []
         while true {
-            // Nil is the end as well as a failure, which only errno tells apart.
+            // Nil means the end or a failure, which errno distinguishes.
             errno = 0
             guard let entry = unsafe readdir(stream) else {
                 let error = SystemError.last("readdir")
@@ -311,7 +313,7 @@ final class StoreDirectory {
     }
 
     private func open(_ path: String, _ flags: CInt) throws(SystemError) -> OwnedDescriptor {
-        // The mode counts where a file is made: it is nobody else's from its first byte.
+        // The mode applies to a new file, so no other user can ever read it.
         OwnedDescriptor(
             adopting: try retryingInterrupts("open") {
                 unsafe openat(root.rawValue, path, flags | O_CLOEXEC | O_NOFOLLOW, 0o600)
@@ -325,7 +327,7 @@ final class StoreDirectory {
             })
     }
 
-    /// Nil where nothing stands at the path that is opened.
+    /// The descriptor that `open` returns; nil when the path does not exist.
     private func present(_ open: () throws(SystemError) -> OwnedDescriptor) throws(SystemError) -> OwnedDescriptor? {
         do throws(SystemError) {
             return try open()
@@ -336,16 +338,16 @@ final class StoreDirectory {
     }
 
     private func step(_ call: FileStep.Call, _ path: String) throws(SystemError) {
-        try Self.step(call, path, fault)
+        try Self.step(call, at: path, fault: fault)
     }
 
-    static func step(_ call: FileStep.Call, _ path: String, _ fault: FileFault?) throws(SystemError) {
+    static func step(_ call: FileStep.Call, at path: String, fault: FileFault?) throws(SystemError) {
         if let number = fault?(FileStep(call: call, path: path)) { throw SystemError("\(call)", number: number) }
     }
 }
 
 extension SystemError {
-    /// Whether it is the file, and not the disk, that cannot be read: something else stands in its place, or it is larger
-    /// than any file of its kind.
+    /// Whether the file causes the error, and not the disk: the path is no regular file, or the file is larger than any
+    /// file of its kind.
     var isOfTheFile: Bool { [EFBIG, ELOOP, EISDIR, ENXIO].contains(number) }
 }

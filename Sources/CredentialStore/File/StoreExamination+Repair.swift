@@ -2,37 +2,39 @@ internal import Glibc
 internal import OAuth
 package import Reactor
 
-/// Why what is whole was not written as a new store. Retrying helps once what the text names is out of the way.
+/// Why a repair did not write a new store. Retrying helps when the cause that the text names has been removed.
 package enum RepairError: Error, Equatable, Sendable, CustomStringConvertible {
-    /// Something stands at the path already.
+    /// The target path exists already.
     case targetExists(path: String)
-    /// A repair with the same target is under way, or was broken off; what it left has to be removed.
+    /// Another repair with the same target is running, or was interrupted and has left its draft, which must be
+    /// removed.
     case draftExists(path: String)
-    /// The new store would stand in the directory of the old one, which stays as it is.
+    /// The target is in the damaged directory, which a repair does not change.
     case targetInside(path: String)
     case system(path: String, SystemError)
-    /// A file that was whole a moment ago is not any more.
+    /// A file that was intact when it was examined is not intact any more.
     case changed(path: String)
 
     package var description: String {
         switch self {
-        case .targetExists(let path): "\(path) exists already; name a directory that does not"
+        case .targetExists(let path): "\(path) exists already; name a directory that does not exist"
         case .draftExists(let path):
-            "\(path) is in the way: another repair is writing it, or one that was broken off has left it; in that case "
+            "\(path) exists: another repair is writing it, or an interrupted repair has left it; in the second case "
                 + "remove it"
-        case .targetInside(let path): "\(path) would stand in the damaged directory, which is not changed"
+        case .targetInside(let path): "\(path) would be in the damaged directory, which a repair does not change"
         case .system(let path, let error): "cannot write \(path): \(error)"
-        case .changed(let path): "\(path) was whole when it was examined, and is not any more"
+        case .changed(let path): "\(path) was intact when it was examined, and is not intact any more"
         }
     }
 }
 
 extension StoreExamination {
-    /// Writes all that is whole as a new store; to be called after `examine`. The examined directory stays as it is.
+    /// Writes everything that is intact as a new store. To be called after `examine`. The examined directory is not
+    /// changed.
     ///
-    /// The target appears in one step, whole and durable. Until then the store is made beside it, in a directory whose
-    /// name ends in `.incomplete`, which a failure or the death of the process leaves behind.
-    /// - Parameter target: where nothing stands yet. Its parent exists.
+    /// The target appears atomically, complete and durable. Until then the draft of the store is beside it, in a
+    /// directory whose name ends in `.incomplete`; a failure or the death of the process leaves that directory.
+    /// - Parameter target: a path that does not exist, in a directory that does.
     package func repair(into target: String) throws(RepairError) {
         try repair(into: target, fault: nil)
     }
@@ -52,9 +54,9 @@ extension StoreExamination {
         try write(to: directory, draft)
         do throws(SystemError) {
             try directory.synchronizeFileSystem()
-            try StoreDirectory.step(.rename, target, fault)
+            try StoreDirectory.step(.rename, at: target, fault: fault)
             try retryingInterrupts("rename") { unsafe rename(draft, target) }
-            try StoreDirectory.step(.synchronizeDirectory, target, fault)
+            try StoreDirectory.step(.synchronizeDirectory, at: target, fault: fault)
             try SmallFile.synchronizeDirectory(of: target)
         } catch {
             throw .system(path: target, error)
@@ -77,30 +79,31 @@ extension StoreExamination {
             }
         }
         do throws(SystemError) {
-            for name in RecordPath.Tree.allCases.map(\.rawValue) + [StoreFormat.newName, FileLog.directoryName] {
+            for name in RecordPath.Tree.allCases.map(\.rawValue) + [StoreFormat.draftsName, FileLog.directoryName] {
                 try directory.makeDirectory(name)
             }
         } catch {
             throw .system(path: draft, error)
         }
         for place in records {
-            try put(place.text, try whole(place.text) { bytes in (try? RecordFile.decode(bytes, id: place.id)) != nil })
+            let bytes = try intact(place.text) { bytes in (try? RecordFile.decode(bytes, id: place.id)) != nil }
+            try put(place.text, bytes)
             content.records.insert(place.id)
         }
         for segment in log.segments {
             let name = FileLog.path(of: segment)
-            try put(name, try whole(name) { LogFrame.frames(of: $0, in: segment).flaw == nil })
+            try put(name, try intact(name) { LogFrame.frames(of: $0, in: segment).flaw == nil })
         }
-        for secret in secrets { try put(secret.rawValue, try whole(secret.rawValue) { !$0.isEmpty }) }
+        for secret in secrets { try put(secret.rawValue, try intact(secret.rawValue) { !$0.isEmpty }) }
         try put(FileLog.statePath, log.state.encode())
         try put(Catalog.name, Catalog.encode(content))
         try put(CommitLog.name, CommitLog.empty)
         try put(StoreFormat.name, StoreFormat.content)
     }
 
-    /// What a file holds that was whole when it was examined.
-    private func whole(_ name: String, _ isWhole: ([UInt8]) -> Bool) throws(RepairError) -> [UInt8] {
-        guard let bytes = try? view.read(name), isWhole(bytes) else { throw .changed(path: "\(path)/\(name)") }
+    /// The content of a file that was intact when it was examined.
+    private func intact(_ name: String, where isIntact: ([UInt8]) -> Bool) throws(RepairError) -> [UInt8] {
+        guard let bytes = try? view.read(name), isIntact(bytes) else { throw .changed(path: "\(path)/\(name)") }
         return bytes
     }
 
@@ -109,7 +112,7 @@ extension StoreExamination {
         return slash == path.startIndex ? "/" : String(path[..<slash])
     }
 
-    /// Whether one directory is another one or lies below it. False where either cannot be found.
+    /// Whether `inner` is the same directory as `outer` or below it. False when either does not exist.
     private static func isInside(_ inner: String, _ outer: String) -> Bool {
         guard let inner = resolved(inner), let outer = resolved(outer) else { return false }
         return inner == outer || inner.starts(with: outer + [UInt8(ascii: "/")])

@@ -2,22 +2,29 @@ internal import Glibc
 internal import OAuth
 internal import Reactor
 
-/// One file of a store's directory, and what is known of it.
+/// The result of examining one file of a store's directory.
 package struct ExaminedFile: Sendable, Equatable {
-    /// Relative to the directory. A record that is missing from both trees has a path in braces.
+    /// Relative to the directory. The path of a record that is missing contains both trees in braces.
     package let path: String
-    /// What the file is, for an operator's eyes.
+    /// The meaning of the file, for operators.
     package let subject: String
-    /// Nil when it is whole.
+    /// Nil when the file is intact.
     package let flaw: FileFlaw?
-    /// What the damage costs; nil when the file is whole.
+    /// What is lost with the file, for operators; nil when the file is intact.
     package let loss: String?
+
+    init(_ path: String, subject: String, flaw: FileFlaw?, lossIfDamaged: String) {
+        self.path = path
+        self.subject = subject
+        self.flaw = flaw
+        loss = flaw == nil ? nil : lossIfDamaged
+    }
 }
 
-/// Reads all of a store's directory without changing anything, and says of each file whether it is whole; what is whole
-/// can be written as a new store.
+/// Reads a store's whole directory without changing it, and reports for each file whether it is intact. `repair` writes
+/// everything that is intact as a new store.
 ///
-/// Nobody can use the store meanwhile. Not Sendable. Calls block.
+/// No process can open the store meanwhile. Not Sendable. Calls block.
 package final class StoreExamination {
     let path: String
     let view: StoreView
@@ -25,7 +32,7 @@ package final class StoreExamination {
     private let lock: OwnedDescriptor?
     private let format: (number: Int, flaw: FileFlaw?)
 
-    /// In the order of `examine`.
+    /// In the order in which `examine` reads them.
     package private(set) var files: [ExaminedFile] = []
     /// The records that can be saved.
     private(set) var records: [RecordPath] = []
@@ -33,29 +40,22 @@ package final class StoreExamination {
     private(set) var secrets: [StoreSecret] = []
 
     /// Opens the directory.
-    /// - Throws: `.alreadyOpen` while a process uses it; `.notAStore`; `.newerFormat`, which this build cannot judge.
+    /// - Throws: `.alreadyOpen` while a process uses it; `.notAStore`; `.newerFormat`, which this build does not know.
     package init(_ path: String) throws(FileStoreError) {
         self.path = path
+        let directory: StoreDirectory
         do throws(SystemError) {
             directory = try StoreDirectory(existing: path)
         } catch {
             throw .system(path: path, error)
         }
+        self.directory = directory
         view = StoreView(directory)
-        let names: [String]
-        do throws(SystemError) {
-            names = try directory.names(in: ".")
-        } catch {
-            throw .system(path: path, error)
-        }
+        let store = StoreFiles(path: path, directory: directory)
+        let names = try store.names(in: ".")
         let isStore = names.contains(StoreFormat.name) || names.contains(CommitLog.name) || names.contains(Catalog.name)
-        let isOwn: Bool
-        do throws(SystemError) {
-            isOwn = try directory.access().belongsToThisUser
-        } catch {
-            throw .system(path: path, error)
-        }
-        // What another user writes as a new store, the service could not use.
+        let isOwn = try store.onDisk { () throws(SystemError) in try directory.access().belongsToThisUser }
+        // A store that another user writes could not be used by the service.
         guard isOwn else { throw .foreignOwner(directory: path) }
         guard isStore || names.contains(where: { RecordPath.Tree(rawValue: $0) != nil }) else {
             throw .notAStore(directory: path)
@@ -66,15 +66,14 @@ package final class StoreExamination {
             if error.number == EWOULDBLOCK { throw .alreadyOpen(directory: path) }
             throw .system(path: path, error)
         }
-        format = try Self.format(directory, path)
+        format = try Self.format(of: store)
     }
 
-    private static func format(
-        _ directory: StoreDirectory, _ path: String
-    ) throws(FileStoreError) -> (number: Int, flaw: FileFlaw?) {
+    /// The number of the store's format. A store whose number cannot be read counts as one of the current format.
+    private static func format(of store: StoreFiles) throws(FileStoreError) -> (number: Int, flaw: FileFlaw?) {
         let bytes: [UInt8]?
         do throws(SystemError) {
-            bytes = try directory.read(StoreFormat.name, limit: 100)
+            bytes = try store.directory.read(StoreFormat.name, limit: 100)
         } catch {
             return (StoreFormat.number, .unreadable(error))
         }
@@ -82,12 +81,12 @@ package final class StoreExamination {
         guard let number = StoreFormat.parse(bytes) else {
             return (StoreFormat.number, bytes.isEmpty ? .empty : .otherFile)
         }
-        if number > StoreFormat.number { throw .newerFormat(directory: path) }
+        if number > StoreFormat.number { throw .newerFormat(directory: store.path) }
         return (number, nil)
     }
 
-    /// The text of a secret that stands beside the records, without the newline at its end; nil where there is none that
-    /// can be read.
+    /// The text of a secret beside the records, without the newline at its end; nil when there is none, or when it
+    /// cannot be read.
     package func secret(_ secret: StoreSecret) -> String? {
         guard let bytes = try? view.read(secret.rawValue), let text = String(validating: bytes, as: UTF8.self) else {
             return nil
@@ -96,31 +95,33 @@ package final class StoreExamination {
         return line.isEmpty ? nil : String(line)
     }
 
-    /// Whether anything is damaged. To be asked after `examine`.
+    /// Whether a file is damaged. Valid after `examine`.
     package var isDamaged: Bool { files.contains { $0.flaw != nil } }
 
     /// How many records can be saved.
     package var savableCount: Int { records.count }
 
-    /// Looks at every file. To be called once.
+    /// Examines every file. To be called once.
     /// - Parameters:
-    ///   - keyring: what opens the records; nil where there is none, and only their checksums are looked at.
-    ///   - usesOwnKeys: whether the keys stand in the directory.
+    ///   - keyring: the keys that open the records; nil to check only the checksums of the records.
+    ///   - usesOwnKeys: whether the master keys are in the directory.
     package func examine(with keyring: Keyring?, usesOwnKeys: Bool) {
-        note(StoreFormat.name, "the number of the store's format", format.flaw, "nothing: it is written anew")
-        examineSecrets(keyring, usesOwnKeys)
+        note(
+            StoreFormat.name, subject: "the number of the store's format", flaw: format.flaw,
+            loss: "nothing: it is written anew")
+        examineSecrets(keyring, usesOwnKeys: usesOwnKeys)
         examineCommits()
         let catalog = examineCatalog()
-        examineRecords(keyring, catalog)
+        examineRecords(keyring, catalog: catalog)
         log.examine(view, catalog: catalog, requiresState: format.number == StoreFormat.number)
         files += log.files
     }
 
-    private func note(_ path: String, _ subject: String, _ flaw: FileFlaw?, _ loss: String) {
-        files.append(ExaminedFile(path: path, subject: subject, flaw: flaw, loss: flaw == nil ? nil : loss))
+    private func note(_ path: String, subject: String, flaw: FileFlaw?, loss: String) {
+        files.append(ExaminedFile(path, subject: subject, flaw: flaw, lossIfDamaged: loss))
     }
 
-    private func examineSecrets(_ keyring: Keyring?, _ usesOwnKeys: Bool) {
+    private func examineSecrets(_ keyring: Keyring?, usesOwnKeys: Bool) {
         for secret in StoreSecret.allCases {
             let isPresent = (try? directory.exists(secret.rawValue)) ?? true
             switch secret {
@@ -128,13 +129,15 @@ package final class StoreExamination {
                 guard usesOwnKeys || isPresent else { continue }
                 let isGood = usesOwnKeys ? keyring != nil : self.secret(secret) != nil
                 note(
-                    secret.rawValue, "the master keys", isGood ? nil : isPresent ? .noSecret : .missing,
-                    "nothing can be opened until the file is put back")
+                    secret.rawValue, subject: "the master keys",
+                    flaw: isGood ? nil : isPresent ? .noSecret : .missing,
+                    loss: "no record can be opened until the file is restored")
             case .adminKey:
                 guard isPresent else { continue }
                 note(
-                    secret.rawValue, "the operator's API key", self.secret(secret) == nil ? .noSecret : nil,
-                    "the key: a start without the file makes another one")
+                    secret.rawValue, subject: "the operator's API key",
+                    flaw: self.secret(secret) == nil ? .noSecret : nil,
+                    loss: "the key: a start without the file generates a new one")
             }
             if isPresent, self.secret(secret) != nil { secrets.append(secret) }
         }
@@ -146,8 +149,8 @@ package final class StoreExamination {
             if let bytes = try view.read(CommitLog.name) {
                 let read = CommitLog.decode(bytes)
                 flaw = read.flaw
-                // Cut off behind the last frame, nothing is missing.
-                view.make(read.commits, isCertain: flaw == nil || flaw == .truncated)
+                // A file that was truncated behind the last frame lacks no commit.
+                view.apply(read.commits, isComplete: flaw == nil || flaw == .truncated)
             } else {
                 flaw = .missing
             }
@@ -155,8 +158,8 @@ package final class StoreExamination {
             flaw = error
         }
         note(
-            CommitLog.name, "the commits that may not be at their places yet", flaw,
-            "what was written last, where the power failed as well; otherwise nothing")
+            CommitLog.name, subject: "the commits that may not be in their files yet", flaw: flaw,
+            loss: "the last commits, if the power failed as well; otherwise nothing")
     }
 
     private func examineCatalog() -> Catalog.Content? {
@@ -168,18 +171,21 @@ package final class StoreExamination {
         } catch {
             flaw = error
         }
-        note(Catalog.name, "the list of the records", flaw, "records that are missing as well are not told of")
+        note(
+            Catalog.name, subject: "the list of the records", flaw: flaw,
+            loss: "nothing, but missing records are not noticed")
         return content
     }
 
-    private func examineRecords(_ keyring: Keyring?, _ catalog: Catalog.Content?) {
+    private func examineRecords(_ keyring: Keyring?, catalog: Catalog.Content?) {
         var missing = catalog?.records ?? []
         var holders: [LookupKey: RecordID] = [:]
         var found: [RecordID: (version: Int64, place: RecordPath)] = [:]
         let sealer = keyring.map { Sealer(keyring: $0) }
         for (path, place) in recordPaths() {
             guard let place else {
-                note(path, "an unknown file", .unknownName, "nothing: no record has this name")
+                note(
+                    path, subject: "an unknown file", flaw: .unknownName, loss: "nothing: no record has this name")
                 continue
             }
             missing.remove(place.id)
@@ -189,9 +195,9 @@ package final class StoreExamination {
                 if let sealer { try Self.open(record, with: sealer) }
                 if let catalog, !catalog.records.contains(place.id) { throw .uncatalogued }
                 if let other = found[place.id] {
-                    // Of a record that stands twice the later version counts.
+                    // Of two files with the same record, the one with the higher version counts.
                     if record.version <= other.version { throw .duplicate }
-                    remove(other.place)
+                    markDuplicate(other.place)
                 } else if let lookup = record.lookup {
                     let key = LookupKey(kind: place.id.kind, digest: lookup)
                     guard holders.updateValue(place.id, forKey: key) == nil else { throw .duplicate }
@@ -202,23 +208,25 @@ package final class StoreExamination {
                 flaw = error
             }
             let isCopy = flaw == .duplicate || flaw == .uncatalogued
-            note(place.text, place.id.text, flaw, isCopy ? Self.copyLoss : place.id.loss)
+            note(place.text, subject: place.id.text, flaw: flaw, loss: isCopy ? Self.copyLoss : place.id.loss)
         }
-        for id in missing.sorted() { note(RecordPath.eitherTree(id), id.text, .missing, id.loss) }
+        for id in missing.sorted() {
+            note(RecordPath.eitherTree(id), subject: id.text, flaw: .missing, loss: id.loss)
+        }
     }
 
-    private static let copyLoss = "nothing that counted"
+    private static let copyLoss = "nothing: the copy did not count"
 
-    /// Takes back that a record can be saved.
-    private func remove(_ place: RecordPath) {
+    /// Marks the file of a record as a duplicate that is not saved.
+    private func markDuplicate(_ place: RecordPath) {
         records.removeAll { $0 == place }
         for (index, file) in files.enumerated() where file.path.utf8.elementsEqual(place.text.utf8) {
             files[index] = ExaminedFile(
-                path: file.path, subject: file.subject, flaw: .duplicate, loss: Self.copyLoss)
+                file.path, subject: file.subject, flaw: .duplicate, lossIfDamaged: Self.copyLoss)
         }
     }
 
-    /// Every file below the trees, with nil for one that cannot be a record's.
+    /// All files below the trees. The place is nil for a file whose path no record can have.
     private func recordPaths() -> [(path: String, place: RecordPath?)] {
         var paths: [(String, RecordPath?)] = []
         func names(_ path: String, isWanted: (String) -> Bool) -> [String] {
@@ -226,7 +234,7 @@ package final class StoreExamination {
             do throws(FileFlaw) {
                 names = try view.names(in: path)
             } catch {
-                note(path, "a directory of records", error, "all records in it")
+                note(path, subject: "a directory of records", flaw: error, loss: "all records in it")
                 return []
             }
             for name in names where !isWanted(name) { paths.append(("\(path)/\(name)", nil)) }
@@ -235,7 +243,7 @@ package final class StoreExamination {
         for tree in [RecordPath.Tree.indexed, .plain] {
             for kind in names(tree.rawValue, isWanted: { RecordKind(rawValue: $0) != nil }) {
                 let parent = "\(tree.rawValue)/\(kind)"
-                for tenant in names(parent, isWanted: { RecordPath.tenant(named: $0) != nil }) {
+                for tenant in names(parent, isWanted: { TenantName(stored: $0) != nil }) {
                     for name in names("\(parent)/\(tenant)", isWanted: { RecordPath.key(named: $0) != nil }) {
                         let path = "\(parent)/\(tenant)/\(name)"
                         paths.append((path, RecordPath(parsing: path)))
@@ -272,24 +280,24 @@ package final class StoreExamination {
 }
 
 extension RecordID {
-    /// What it costs that the record cannot be read.
+    /// What is lost with the record, for operators.
     fileprivate var loss: String {
         switch kind {
-        case .tenant: "tenant \(tenant) is unknown until its configuration is put again"
+        case .tenant: "tenant \(tenant) is unknown until its configuration is stored again"
         case .apiKey: "API key \(key) of tenant \(tenant) is no longer valid; its service needs a new one"
         case .credentials: "the login under storage key \(key) of tenant \(tenant): that user must log in again"
-        case .keyCheck: "nothing: a start writes it again, and cannot tell before that it has another master key"
-        case .login, .device: "a login of tenant \(tenant) that was under way; it must begin again"
+        case .keyCheck: "nothing: a start writes it again, but cannot detect a wrong master key before"
+        case .login, .device: "a pending login of tenant \(tenant); it must begin again"
         case .quarantine:
             "credentials that a provider had ended, under storage key \(key) of tenant \(tenant); they cannot be restored"
         case .trouble: "nothing: it is written again when a renewal fails"
         case .unpublished:
-            "what a provider granted and the database does not have: the user under storage key \(key) of tenant "
-                + "\(tenant) may have to log in again"
-        case .process: "nothing but a few seconds: other replicas wait for the leases of the process that died"
+            "credentials that a provider granted and that are not in the database: the user under storage key \(key) "
+                + "of tenant \(tenant) may have to log in again"
+        case .process: "nothing: other replicas wait a few seconds for the leases of the process that died"
         case .granted:
-            "nothing, unless the database goes back by some minutes: then the user under storage key \(key) of tenant "
-                + "\(tenant) may have to log in again"
+            "nothing, unless the database loses the commits of some minutes: then the user under storage key \(key) "
+                + "of tenant \(tenant) may have to log in again"
         case .lineage: "nothing: a start writes it again"
         }
     }

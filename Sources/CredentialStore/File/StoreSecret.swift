@@ -1,5 +1,5 @@
-/// A secret that the embedded store makes for itself on its first start, in a file of its own beside the records
-/// (mode 0600), when the configuration has none. The raw value is the file's name.
+/// A secret that the embedded store generates at its first start when the configuration has none. It is in a file of
+/// its own beside the records (mode 0600). The raw value is the name of the file.
 package enum StoreSecret: String, Sendable, CaseIterable {
     case masterKeys = "master.keys"
     case adminKey = "admin.key"

@@ -1,37 +1,38 @@
 internal import OAuth
 internal import Reactor
 
-/// What a store's directory holds once the steps in `commits` are made, without making them.
+/// The content that a store's directory will have when the changes in the write-ahead log have been made. Changes no
+/// file.
 ///
 /// Not Sendable. Calls block.
 final class StoreView {
     private let directory: StoreDirectory
-    /// What files hold, or that they are gone (nil), where it is not what stands on the disk.
+    /// The files whose content differs from the disk; nil for a removed file.
     private var changed: [String: [UInt8]?] = [:]
 
     init(_ directory: StoreDirectory) {
         self.directory = directory
     }
 
-    /// - Parameter isCertain: whether these commits are all that there are. Otherwise later ones may have been made, and
-    ///   what stands on the disk is kept where it is as new.
-    func make(_ commits: [[FileChange]], isCertain: Bool) {
+    /// Applies the changes of the commits.
+    /// - Parameter isComplete: whether the write-ahead log has no other commits. If not, later commits may have changed
+    ///   files on the disk, and a file that is at least as new as a change is kept.
+    func apply(_ commits: [[FileChange]], isComplete: Bool) {
         for change in commits.joined() {
             switch change {
             case .write(let path, let bytes):
-                if !isCertain, isNewer(path, than: bytes) { continue }
+                if !isComplete, isNewer(path, than: bytes) { continue }
                 changed.updateValue(bytes, forKey: path)
             case .remove(let path): changed.updateValue(nil, forKey: path)
             case .append(let path, let offset, let bytes):
                 guard let before = try? read(path) ?? [], before.count >= offset else { continue }
-                if !isCertain, before[offset...].starts(with: bytes) { continue }
+                if !isComplete, before[offset...].starts(with: bytes) { continue }
                 changed.updateValue(before[..<offset] + bytes, forKey: path)
-            case .place: continue
             }
         }
     }
 
-    /// What the file holds; nil where there is none.
+    /// The content of a file; nil when there is none.
     func read(_ path: String) throws(FileFlaw) -> [UInt8]? {
         if let bytes = changed[path] { return bytes }
         do throws(SystemError) {
@@ -41,7 +42,7 @@ final class StoreView {
         }
     }
 
-    /// The names in a directory, in their order; none where there is no directory.
+    /// The sorted names in a directory; none when there is no directory.
     func names(in parent: String) throws(FileFlaw) -> [String] {
         var names: Set<String>
         do throws(SystemError) {
@@ -58,6 +59,7 @@ final class StoreView {
         return names.sorted()
     }
 
+    /// Whether the file on the disk is at least as new as `bytes`.
     private func isNewer(_ path: String, than bytes: [UInt8]) -> Bool {
         guard let place = RecordPath(parsing: path) else {
             return (try? read(path)).flatMap { $0.flatMap { try? LogState(decoding: $0) } } != nil

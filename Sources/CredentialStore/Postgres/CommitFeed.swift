@@ -1,54 +1,63 @@
 internal import Postgres
-internal import Reactor
 internal import Synchronization
 
-/// The listener of a store, from `watch` to `close`.
+/// The task that listens for the commits of other replicas, from `watch` to `close`.
 final class CommitFeed: Sendable {
     private enum State {
         case unused
-        case listening(PostgresListener)
+        case listening(Task<Void, Never>)
         case closed
     }
 
+    // Called from any task.
     private let state = Mutex(State.unused)
-    private let make: @Sendable (_ hear: @escaping @Sendable (PostgresListener.Event) -> Void) -> PostgresListener?
+    private let executor: any TaskExecutor
+    private let makeListener:
+        @Sendable (_ hear: @escaping @Sendable (PostgresListener.Event) -> Void) -> PostgresListener?
     private let report: @Sendable (PostgresError) -> Void
 
-    /// - Parameter make: makes the listener; nil where there is none to be.
+    /// - Parameters:
+    ///   - executor: the executor of the listener's loop.
+    ///   - report: called with each error of the listener.
+    ///   - makeListener: makes the listener; returns nil when this store does not listen.
     init(
-        report: @escaping @Sendable (PostgresError) -> Void,
-        _ make: @escaping @Sendable (_ hear: @escaping @Sendable (PostgresListener.Event) -> Void) -> PostgresListener?
+        on executor: any TaskExecutor, report: @escaping @Sendable (PostgresError) -> Void,
+        makeListener:
+            @escaping @Sendable (_ hear: @escaping @Sendable (PostgresListener.Event) -> Void) -> PostgresListener?
     ) {
+        self.executor = executor
         self.report = report
-        self.make = make
+        self.makeListener = makeListener
     }
 
+    /// Begins to listen, the first time that it is called.
     func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {
         let report = report
-        let listener = state.withLock { state -> PostgresListener? in
+        state.withLock { state in
             guard case .unused = state,
-                let listener = make({ event in
+                let listener = makeListener({ event in
                     switch event {
                     case .following: hear(.following)
                     case .alive: hear(.alive)
-                    case .heard(let payload): hear(CommitNotice.news(payload))
+                    case .heard(let payload): hear(CommitNotice.news(in: payload))
                     case .lost(let error):
                         report(error)
                         hear(.lost)
                     }
                 })
-            else { return nil }
-            state = .listening(listener)
-            return listener
+            else { return }
+            state = .listening(Task(executorPreference: executor) { await listener.run() })
         }
-        if let listener { Task { await listener.start() } }
     }
 
+    /// Stops listening. `hear` is not called after this has returned.
     func close() async {
         let last = state.withLock { state in
             defer { state = .closed }
             return state
         }
-        if case .listening(let listener) = last { await listener.close() }
+        guard case .listening(let task) = last else { return }
+        task.cancel()
+        await task.value
     }
 }

@@ -1,17 +1,18 @@
 internal import ExternalText
 internal import OAuth
 
-/// What a replica tells the others of a commit, as the payload of a notification: names and versions, no content.
+/// The payload of the notification by which a replica tells the others of a commit: names and versions, no content.
 ///
-/// A line for each change, its words apart by spaces; no name holds one. Replicas of two builds run side by side during
-/// an upgrade: what a build does not know, it takes for "anything may have changed".
+/// One line per change, with words separated by spaces; no name contains a space. During an upgrade replicas of two
+/// builds run side by side: a build takes a line that it does not know for "anything may have changed".
 enum CommitNotice {
     /// NOTIFY takes fewer than 8000 octets.
     private static let limit = 7900
-    /// What stands for more than one notification can say.
+    /// The payload for a commit whose notice is longer than the limit.
     static let anything = "*"
 
-    /// Nil where there is nothing to tell: leases that are taken and due marks that move are of no interest to others.
+    /// The payload for a commit. Nil when the commit only takes leases or moves due marks, which other replicas do not
+    /// cache.
     static func text(_ changes: [RecordChange]) -> String? {
         var text = ""
         var grown: [TenantName] = []
@@ -41,11 +42,11 @@ enum CommitNotice {
         return text.utf8.count <= limit ? text : anything
     }
 
-    /// What a payload tells. Anybody who may connect to the database can send one: it is a hint, and never believed
-    /// beyond what it has us read again.
-    static func news(_ text: String) -> StoreNews {
+    /// Reads a payload. Every client of the database can send one, so it must have no other effect than that records
+    /// are read again.
+    static func news(in text: String) -> StoreNews {
         var changes: [StoreChange] = []
-        // By octets, since characters would be put together first.
+        // Splits the octets, because splitting characters would first combine them into grapheme clusters.
         var rest = text.utf8[...]
         while true {
             let line = rest.prefix { $0 != UInt8(ascii: "\n") }
@@ -71,9 +72,9 @@ enum CommitNotice {
         return words.isAtEnd ? change : nil
     }
 
-    /// The words of a line, one after the other.
+    /// Reads the words of a line one after the other.
     private struct Words {
-        /// Nil behind the last one.
+        /// Nil after the last word.
         var rest: Substring.UTF8View?
 
         var isAtEnd: Bool { rest == nil }
@@ -94,7 +95,7 @@ enum CommitNotice {
         }
 
         mutating func tenant() -> TenantName? {
-            next().flatMap { WireText($0) == WireText(TenantName.broker.description) ? .broker : TenantName($0) }
+            next().flatMap { TenantName(stored: $0) }
         }
     }
 }

@@ -2,17 +2,18 @@ internal import Postgres
 internal import Reactor
 internal import Synchronization
 
-/// Makes up for notices of commits of which nobody knows whether they were sent: the other replicas are told that
-/// anything may have changed, as soon as the database can be reached again.
+/// Sends a replacement for notices that may not have been sent: as soon as the database can be reached again, the other
+/// replicas are told that anything may have changed.
 final class CommitNotifier: Sendable {
     private struct State {
-        var isOwed = false
+        var isNoticeDue = false
         var isClosed = false
         var task: Task<Void, Never>?
     }
 
     private let pool: PostgresPool
     private let timeout: Duration
+    // Called from any task.
     private let state = Mutex(State())
 
     private static let pause: Duration = .milliseconds(500)
@@ -22,15 +23,15 @@ final class CommitNotifier: Sendable {
         self.timeout = timeout
     }
 
-    /// Notes a doubt. Many of them come to one notice.
-    func doubt() {
+    /// Notes that a notice may not have been sent. Several calls lead to one replacement.
+    func noticeMayBeLost() {
         state.withLock { state in
-            state.isOwed = true
+            state.isNoticeDue = true
             if state.task == nil, !state.isClosed { state.task = Task { await self.run() } }
         }
     }
 
-    /// What is owed then goes unsaid.
+    /// Ends the task. A notice that is still due is not sent.
     func close() async {
         let task = state.withLock { state in
             state.isClosed = true
@@ -41,23 +42,24 @@ final class CommitNotifier: Sendable {
     }
 
     private func run() async {
-        while isOwed() {
+        while takeDueNotice() {
             do throws(PostgresError) {
                 _ = try await pool.execute(
                     Statements.notify, [.text(CommitNotice.anything)], until: .after(timeout))
             } catch {
-                // Operators learn of the database from whoever needs an answer of it.
-                state.withLock { $0.isOwed = true }
+                // Not reported: the calls of the store report a database that cannot be reached.
+                state.withLock { $0.isNoticeDue = true }
                 try? await Task.sleep(for: Self.pause)
             }
         }
     }
 
-    /// Takes the debt over; where there is none, or it need not be paid any more, the task is over.
-    private func isOwed() -> Bool {
+    /// Marks the due notice as taken. Returns false, and ends the task, when no notice is due or the notifier is
+    /// closed.
+    private func takeDueNotice() -> Bool {
         state.withLock { state in
-            defer { state.isOwed = false }
-            if state.isOwed, !state.isClosed { return true }
+            defer { state.isNoticeDue = false }
+            if state.isNoticeDue, !state.isClosed { return true }
             state.task = nil
             return false
         }

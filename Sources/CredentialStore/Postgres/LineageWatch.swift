@@ -2,25 +2,28 @@ internal import Postgres
 internal import Reactor
 internal import Synchronization
 
-/// Finds out whether a PostgreSQL lacks commits that this process may have seen: after a failover to an asynchronous
-/// standby, a recovery to a point in time, or the return of an old copy of its files.
+/// Detects that a PostgreSQL has lost commits that this process may have seen: after a failover to an asynchronous
+/// standby, a recovery to a point in time, or a restore of an old copy of its files.
 ///
-/// Each new connection is asked for its lineage before it is lent, and is compared with what was known before the
-/// question was sent. So no statement reaches a database that has gone back before that was told. Where a connection can
-/// come to lead to another server without being made anew, behind a pooler or on a standby that is promoted, the claims of
-/// leases ask as well, in their own round trip.
+/// The lineage is read on each new connection before the connection is lent, and compared with the lineage that was
+/// known before the query was sent. So the loss is reported before any other statement reaches the database. An
+/// existing connection can come to lead to another history behind a pooler, and on a standby that is promoted; there
+/// each claim of a lease also selects the lineage, in the same round trip.
 ///
-/// A server that does not tell its lineage, because its functions or the role's rights are others, is asked no more.
+/// A server that refuses the query, because it lacks the functions or the role lacks the privileges, is not asked
+/// again.
 final class LineageWatch: Sendable {
     private struct State {
         var lineage: StoreLineage?
-        /// The highest sequence of the log of events that was seen.
+        /// The highest sequence of the log of events that this process has seen.
         var sequence: Int64 = 0
-        var isSilent = false
+        /// Whether the server has refused the query.
+        var isRefused = false
         var hasMetStandby = false
         var hear: (@Sendable (StoreNews) -> Void)?
     }
 
+    // Called from the pool's loop and from any task.
     private let state = Mutex(State())
     private let usesPooler: Bool
     private let report: @Sendable (PostgresError) -> Void
@@ -30,10 +33,10 @@ final class LineageWatch: Sendable {
         self.report = report
     }
 
-    /// Has `hear` told when the store has gone back.
+    /// Sets the function that is called when the store has lost commits.
     func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { state.withLock { $0.hear = hear } }
 
-    /// What was known before something was asked.
+    /// The state before a query was sent, to compare its result with.
     struct Known: Sendable {
         fileprivate let lineage: StoreLineage?
         fileprivate let sequence: Int64
@@ -41,38 +44,38 @@ final class LineageWatch: Sendable {
 
     func known() -> Known { state.withLock { Known(lineage: $0.lineage, sequence: $0.sequence) } }
 
-    /// Whether connections may come to lead to another history while they stand.
+    /// Whether claims of leases must select the lineage, because an existing connection can come to lead to another
+    /// history.
     var asksWithClaims: Bool {
-        state.withLock { state in !state.isSilent && (usesPooler || state.hasMetStandby) }
+        state.withLock { state in !state.isRefused && (usesPooler || state.hasMetStandby) }
     }
 
-    private var isSilent: Bool { state.withLock { $0.isSilent } }
-
-    /// Asks on a connection. Nil where the server does not tell, and where it is a standby.
+    /// Reads the lineage on a connection; nil when the server refuses, and on a standby.
     @discardableResult
     func ask(_ connection: PostgresConnection, until deadline: MonotonicInstant) async throws(PostgresError)
         -> StoreLineage?
     {
-        if isSilent { return nil }
+        if state.withLock({ $0.isRefused }) { return nil }
         let known = known()
         let result: PostgresResult
         do throws(PostgresError) {
             result = try await connection.execute(Statements.lineage, until: deadline)
         } catch {
             guard case .server(let sqlstate) = error, Self.isRefusal(sqlstate) else { throw error }
-            state.withLock { $0.isSilent = true }
+            state.withLock { $0.isRefused = true }
             report(error)
             return nil
         }
         return try note(result, since: known)
     }
 
-    /// An undefined function, one that the role may not call, and one that the server does not have although it names it.
+    /// Class 42: the function is undefined, or the role may not call it. Class 0A: the server does not support it.
     private static func isRefusal(_ sqlstate: String) -> Bool {
         sqlstate.utf8.starts(with: "42".utf8) || sqlstate.utf8.starts(with: "0A".utf8)
     }
 
-    /// Takes in what a connection has told.
+    /// Notes the result of `Statements.lineage`, and reports a loss of commits.
+    /// - Returns: the lineage; nil on a standby.
     @discardableResult
     func note(_ result: PostgresResult, since known: Known) throws(PostgresError) -> StoreLineage? {
         guard let row = result.first, let system = try row.integer(0) else { return nil }
@@ -87,12 +90,12 @@ final class LineageWatch: Sendable {
                 return nil
             }
             let hasGoneBack = known.lineage.map { !$0.isContinued(by: lineage) } ?? false
-            // Another connection may have told the same already.
+            // Another connection may have shown the same before.
             if hasGoneBack, !last.isContinued(by: lineage) {
                 state.lineage = lineage
                 return state.hear
             }
-            // An answer that was under way when another connection told of the next history is of the past.
+            // A result that was under way while another connection showed the next history is outdated.
             if last.isContinued(by: lineage) { state.lineage = lineage }
             return nil
         }
@@ -100,9 +103,9 @@ final class LineageWatch: Sendable {
         return lineage
     }
 
-    /// Takes in how far the log of events reaches.
-    /// - Returns: how far it is to be moved on, where it has gone back: so that no sequence is given twice, and who has read
-    ///   up to one misses nothing.
+    /// Notes the last sequence of the log of events, and reports a loss of commits.
+    /// - Returns: nil when no entry was lost; else the sequence up to which the log must skip, so that no sequence is
+    ///   assigned twice and readers that have read further miss no entry.
     func note(sequence: Int64, since known: Known) -> Int64? {
         let (highest, hear) = state.withLock { state -> (Int64, (@Sendable (StoreNews) -> Void)?) in
             state.sequence = max(state.sequence, sequence)
@@ -113,6 +116,6 @@ final class LineageWatch: Sendable {
         return highest + Self.sequencesSkipped
     }
 
-    /// Other replicas may have read further than this one.
+    /// How far to skip beyond the last sequence that this replica has seen, because other replicas may have seen more.
     private static let sequencesSkipped: Int64 = 10_000
 }

@@ -1,24 +1,24 @@
 internal import Postgres
 internal import Reactor
 
-/// One step of the schema.
+/// One step in the history of the schema.
 struct Migration: Sendable {
-    /// The place in the list, from 1.
+    /// The position in the list, from 1.
     let version: Int64
-    /// The lowest version that a build must know to go on working once this step is taken. Replicas of two builds run
-    /// side by side during an upgrade: a step that only adds keeps the number of the step before it; one that takes
-    /// away has its own, and comes after the last build that used what it takes.
+    /// The lowest version that a build must know to work with the schema after this step. During an upgrade replicas of
+    /// two builds run side by side: a step that only adds keeps the number of the step before it. A step that removes
+    /// has its own number, and is released after the last build that uses what it removes.
     let compatible: Int64
     let statements: [PostgresStatement]
 }
 
-/// The schema's history. Append only: what a database has applied is never changed here.
+/// The history of the schema. Append only: databases have applied these steps, so none may be changed.
 enum Migrations {
     static let all = [
         Migration(
             version: 1, compatible: 1,
             statements: [
-                // The "C" collation is the octet order that `RecordID` has, whatever the database's locale.
+                // The "C" collation has the octet order of `RecordID`, also in a database with another locale.
                 PostgresStatement(
                     """
                     CREATE TABLE token_broker_records (
@@ -32,7 +32,7 @@ enum Migrations {
                         PRIMARY KEY (kind, tenant, key)
                     )
                     """),
-                // Sealed content looks random: trying to compress it is wasted.
+                // Sealed content cannot be compressed.
                 PostgresStatement("ALTER TABLE token_broker_records ALTER COLUMN sealed SET STORAGE EXTERNAL"),
                 PostgresStatement(
                     """
@@ -56,8 +56,8 @@ enum Migrations {
                     WHERE due IS NOT NULL
                     """),
                 // A writer inserts without a sequence, so that writers do not wait for each other; `Statements.number`
-                // gives the sequences afterwards. An identity column, unlike a default of nextval, asks for no right
-                // on the sequence behind it.
+                // assigns the sequences afterwards. An identity column, unlike a default of nextval, needs no privilege
+                // on the sequence object behind it.
                 PostgresStatement(
                     """
                     CREATE TABLE token_broker_events (
@@ -91,7 +91,7 @@ enum Migrations {
         Migration(
             version: 3, compatible: 1,
             statements: [
-                // Milliseconds of the database's clock: the replicas' clocks need not agree.
+                // Milliseconds by the database's clock, so that the clocks of the replicas need not agree.
                 PostgresStatement(
                     "ALTER TABLE token_broker_records ADD COLUMN lease_holder text, ADD COLUMN lease_expires bigint"),
                 PostgresStatement(
@@ -103,7 +103,7 @@ enum Migrations {
         Migration(
             version: 4, compatible: 1,
             statements: [
-                // For the pending logins of one tenant, of which only the number is asked for.
+                // For counting the pending logins of one tenant.
                 PostgresStatement(
                     """
                     CREATE INDEX token_broker_records_pending ON token_broker_records (kind, tenant, due)
@@ -113,7 +113,7 @@ enum Migrations {
         Migration(
             version: 5, compatible: 1,
             statements: [
-                // A default that is a constant rewrites no row.
+                // A constant default does not rewrite the table.
                 PostgresStatement(
                     """
                     ALTER TABLE token_broker_records ADD COLUMN lease_first_use bigint,
@@ -123,20 +123,20 @@ enum Migrations {
             ]),
     ]
 
-    /// How the database's schema stands to what a build knows.
+    /// How the schema of the database compares with the one that this build knows.
     enum SchemaState: Equatable {
-        /// The same, or newer and still good for this build.
+        /// The same, or newer and compatible with this build.
         case usable
-        /// Steps are missing; 0 when there is no schema.
+        /// Steps are missing. The value is the version; 0 when there is no schema.
         case behind(Int64)
-        /// Steps were taken that this build cannot work with.
+        /// Steps were taken with which this build cannot work.
         case tooNew(Int64)
     }
 
-    /// The key of the advisory lock under which steps are taken: "tokenbrk" in ASCII.
+    /// The key of the advisory lock for migrations: "tokenbrk" in ASCII.
     private static let lock: Int64 = 0x746f_6b65_6e62_726b
 
-    /// Compares the schema with `migrations`. Needs no right but to read.
+    /// Compares the schema with `migrations`. Needs the privilege to read only.
     static func state(
         of connection: PostgresConnection, against migrations: [Migration] = all, until deadline: MonotonicInstant
     ) async throws(PostgresError) -> SchemaState {
@@ -145,15 +145,15 @@ enum Migrations {
         let known = migrations.last?.version ?? 0
         let result = try await connection.execute(Statements.schemaVersion, [.integer(known)], until: deadline)
         guard let version = try result.first?.integer(0), let needed = try result.first?.integer(1) else {
-            throw .unexpectedResult("the schema's version is not there")
+            throw .unexpectedResult("the version of the schema is missing")
         }
         if version < known { return .behind(version) }
         return needed > known ? .tooNew(version) : .usable
     }
 
-    /// Takes the steps that are missing, each in a transaction of its own. Any number of processes may do so at once:
-    /// one does the work and the others wait for it. A schema that is up to date, or too new, is not touched; then a
-    /// role suffices that can read and write the tables.
+    /// Takes the missing steps, each in a transaction of its own. Several processes may call this at once: one takes
+    /// the steps, and the others wait for it. A schema that is up to date or too new is not changed, and then the role
+    /// needs no privilege but to read and write the tables.
     static func apply(
         _ migrations: [Migration] = all, through pool: PostgresPool, until deadline: MonotonicInstant
     ) async throws(PostgresError) -> SchemaState {
@@ -170,14 +170,14 @@ enum Migrations {
     private static func take(
         _ migration: Migration, on connection: PostgresConnection, until deadline: MonotonicInstant
     ) async throws(PostgresError) {
-        // An error leaves the transaction open, and the pool does not keep such a connection.
+        // After an error the pool closes the connection, because a transaction is open on it.
         _ = try await connection.execute(Statements.begin, until: deadline)
         _ = try await connection.execute(Statements.allowLongStatements, until: deadline)
         _ = try await connection.execute(Statements.lockSchema, [.integer(lock)], until: deadline)
         _ = try await connection.execute(Statements.createSchema, until: deadline)
         let result = try await connection.execute(
             Statements.schemaVersion, [.integer(migration.version)], until: deadline)
-        // Another process may have taken the step while we waited for the lock.
+        // Another process may have taken the step while this one waited for the lock.
         if let version = try result.first?.integer(0), version < migration.version {
             for statement in migration.statements { _ = try await connection.execute(statement, until: deadline) }
             _ = try await connection.execute(

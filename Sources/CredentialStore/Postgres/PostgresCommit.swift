@@ -2,22 +2,22 @@ internal import OAuth
 internal import Postgres
 internal import Reactor
 
-/// How the changes of a commit are put to the server: in as few round trips as their conflicts allow.
+/// The statements for a commit, in as few round trips as detecting conflicts allows.
 ///
-/// A conflict is a row that a statement does not touch, never an error: the server writes errors into its log.
+/// A statement in conflict affects no row. It does not fail, because the server writes errors to its log.
 ///
-/// What the other replicas are told follows the COMMIT, in the same message. Within the transaction it would make
-/// commits wait for each other: a transaction that has notified commits under a lock of the whole server, its flush to
-/// the disk included. Behind it, the notification has nothing to flush. The server has it in hand when it commits, so
-/// that it is sent even if this process dies then; and where its outcome is unknown, `CommitNotifier` makes up for it.
+/// The notification of the other replicas follows behind the COMMIT, in the same message. Inside the transaction it
+/// would serialize commits: the server holds a global lock while it commits a transaction that has notified, including
+/// the flush of the write-ahead log. The server has received the notification when it commits, so it is sent even if
+/// this process dies. When its outcome is unknown, `CommitNotifier` sends a replacement.
 enum PostgresCommit {
-    /// One statement, which is a transaction by itself. It touches one row, or is in conflict.
+    /// One statement, which is a transaction by itself. It affects one row, or is in conflict.
     case alone(PostgresCommand)
-    /// All of a transaction, with its COMMIT at `end`. The statement at `decisive` returns or touches one row, or is in
-    /// conflict; then the others do nothing. Without such a one nothing can stop the commit.
+    /// A whole transaction, with its COMMIT at `end`. The statement at `decisive` returns or affects one row, or is in
+    /// conflict; then the other statements have no effect. With nil no conflict is possible.
     case inOne([PostgresCommand], decisive: Int?, end: Int)
-    /// The beginning of a transaction, what of it must touch one row lest it be in conflict, and the rest, with the
-    /// COMMIT at `end`.
+    /// The beginning of a transaction, in which each statement of `decisive` must affect one row or is in conflict; and
+    /// the rest, with the COMMIT at `end`.
     case inTwo(first: [PostgresCommand], decisive: [Int], last: [PostgresCommand], end: Int)
 
     private static let begin = PostgresCommand(Statements.begin)
@@ -25,7 +25,7 @@ enum PostgresCommit {
 
     /// - Parameters:
     ///   - changes: in lock order.
-    ///   - notice: what the other replicas are told when the commit takes place.
+    ///   - notice: the payload of the notification; nil for no notification.
     init(_ changes: [RecordChange], notice: String?) {
         if let statement = Self.statement(changes) {
             guard let notice else {
@@ -47,8 +47,8 @@ enum PostgresCommit {
                 let parameters: [PostgresValue] = [.text(tenant.description), .text(RecordKind.tenant.rawValue)]
                 first.append(PostgresCommand(Statements.removeTenant, parameters))
                 first.append(PostgresCommand(Statements.removeTenantRecords, parameters))
-                // Under the log's lock, so that none of the entries is being numbered; and after all that may have to
-                // wait for others, for readers wait for that lock.
+                // Under the log's lock, so that no reader assigns sequences to the entries meanwhile. It comes after
+                // all statements that may wait for other transactions, because readers wait for this lock.
                 if clearing.isEmpty { clearing.append(PostgresCommand(Statements.lockLog)) }
                 clearing.append(PostgresCommand(Statements.removeTenantEntries, [.text(tenant.description)]))
             case .require(let id):
@@ -71,25 +71,25 @@ enum PostgresCommit {
         }
     }
 
-    /// The same with a question as its second statement, which changes nothing.
-    func asking(_ question: PostgresStatement) -> PostgresCommit {
-        let question = PostgresCommand(question)
-        func withQuestion(_ commands: [PostgresCommand]) -> [PostgresCommand] {
-            commands.prefix(1) + [question] + commands.dropFirst()
+    /// The same commit with a query as its second statement.
+    func asking(_ query: PostgresStatement) -> PostgresCommit {
+        let query = PostgresCommand(query)
+        func withQuery(_ commands: [PostgresCommand]) -> [PostgresCommand] {
+            commands.prefix(1) + [query] + commands.dropFirst()
         }
         switch self {
         case .alone(let command):
-            return .inOne([Self.begin, question, command, Self.commit], decisive: 2, end: 3)
+            return .inOne([Self.begin, query, command, Self.commit], decisive: 2, end: 3)
         case .inOne(let commands, let decisive, let end):
-            return .inOne(withQuestion(commands), decisive: decisive.map { $0 + 1 }, end: end + 1)
+            return .inOne(withQuery(commands), decisive: decisive.map { $0 + 1 }, end: end + 1)
         case .inTwo(let first, let decisive, let last, let end):
-            return .inTwo(first: withQuestion(first), decisive: decisive.map { $0 + 1 }, last: last, end: end)
+            return .inTwo(first: withQuery(first), decisive: decisive.map { $0 + 1 }, last: last, end: end)
         }
     }
 
-    /// Told behind a COMMIT that has committed nothing if its one statement was in conflict. That shows in the record,
-    /// so that no change of one is told which there was not, nor the beginning of a renewal whose claim was refused; else
-    /// that the log has grown may be told for nothing.
+    /// The notification behind the COMMIT of a transaction with one decisive statement. When that statement was in
+    /// conflict, the transaction has changed nothing. The record shows that, so the notification depends on the
+    /// record's version or lease. For other changes a superfluous notification that the log has grown does no harm.
     private static func notify(_ notice: String, of changes: [RecordChange]) -> PostgresCommand {
         func unless(_ id: RecordID, before version: Int64) -> PostgresCommand {
             PostgresCommand(Statements.notifyUnless, [.text(notice)] + names(id) + [.integer(version)])
@@ -106,9 +106,9 @@ enum PostgresCommit {
         return PostgresCommand(Statements.notify, [.text(notice)])
     }
 
-    /// One change of a record, with the requirement of a tenant and a few entries at most; nil for anything else. A
-    /// requirement of another record is left out, for it might come after the change in the order in which all commits
-    /// lock records.
+    /// A single statement for the change of one record, with at most the requirement of a tenant and a few entries; nil
+    /// for other commits. The requirement of another record is not included, because it may come after the change in
+    /// the order in which all commits lock records.
     private static func statement(_ changes: [RecordChange]) -> PostgresCommand? {
         var row: (change: Statements.RowChange, parameters: [PostgresValue])?
         var requirement: RecordID?
@@ -142,7 +142,7 @@ enum PostgresCommit {
             statement, row.parameters + (requirement.map { names($0) } ?? []) + entries.flatMap { values($0) })
     }
 
-    /// Nil for what is not the change of one record.
+    /// The statement and the parameters for the change of one record; nil for another change.
     private static func rowChange(
         _ change: RecordChange
     ) -> (change: Statements.RowChange, parameters: [PostgresValue])? {
@@ -178,7 +178,7 @@ enum PostgresCommit {
         }
     }
 
-    /// The parameters of the end of a lease that stays; nil for one that goes.
+    /// The parameters for ending a lease that is kept; nil when the lease is removed.
     private static func leaseEnd(_ release: LeaseRelease) -> [PostgresValue]? {
         let (lapse, state): (Duration?, Int64)
         switch release.outcome {

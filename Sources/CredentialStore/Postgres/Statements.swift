@@ -1,15 +1,15 @@
 internal import Postgres
 
-/// The SQL of the record store. Tables are named without a schema: the role's `search_path` says where they are.
+/// The SQL of the record store. Tables are named without a schema; the role's `search_path` determines it.
 enum Statements {
     // MARK: Records
 
-    /// The database's clock in milliseconds, when a row is read: whoever had to wait for the row does not take a lease
-    /// that was given meanwhile.
+    /// The database's clock in milliseconds at the time when a row is read. The time of the statement would not do: a
+    /// claim that waited for the row's lock could take a lease that was granted meanwhile.
     private static let clock = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-    /// Whether what the row says of the lease, but for its holder and its end, is of this holder. Builds before these
-    /// columns leave them as they are when they take a lease or end one.
+    /// Whether the lease columns other than holder and expiry belong to the current holder. Builds that do not know
+    /// these columns do not change them when they take or end a lease.
     private static let isDescribed = "lease_state_of = lease_holder"
 
     private static let select = """
@@ -31,8 +31,9 @@ enum Statements {
             WHERE kind = $1 AND lookup = $2
             """, isPrepared: true)
 
-    /// The versions of the records whose kinds, tenants and keys stand at the same places of three arrays. A subquery for
-    /// each is one look-up in the primary key's index each: a join would be planned by a guess of how many there are.
+    /// The versions of the records whose kinds, tenants and keys are in three parallel arrays. Each subquery is one
+    /// look-up in the index of the primary key; the plan of a join would depend on an estimate of the number of
+    /// records.
     static let versions = PostgresStatement(
         """
         SELECT ARRAY(
@@ -44,7 +45,7 @@ enum Statements {
         )
         """, isPrepared: true)
 
-    /// The row comparison is a range of the primary key's index, however far the list has got.
+    /// The row comparison is a range scan of the primary key's index, so every page costs the same.
     static let list = PostgresStatement(
         trusted: """
             \(select)
@@ -57,28 +58,30 @@ enum Statements {
             WHERE kind = $1 AND tenant = $5 AND (tenant, key) > ($2, $3) ORDER BY tenant, key LIMIT $4
             """, isPrepared: true)
 
-    /// A change of one record, with $1 to $3 for its identity, and how many parameters it has. Its statements are put
-    /// together once.
+    /// The statements for one kind of change of a record, which are composed once. $1 to $3 are the record's identity.
     struct RowChange: Sendable {
         let parameterCount: Int
         fileprivate let alone: PostgresStatement
-        /// Without a requirement and with one, each with no entry and up to `entryLimit`.
+        /// Without a requirement and with one; for each, with 0 to `entryLimit` entries.
         fileprivate let complete: [[PostgresStatement]]
 
         init(sql: String, parameterCount: Int) {
             self.parameterCount = parameterCount
             alone = PostgresStatement(trusted: sql.replacing(condition, with: ""), isPrepared: true)
             complete = [false, true].map { hasRequirement in
-                (0...entryLimit).map { makeComplete(sql, parameterCount, hasRequirement, entryCount: $0) }
+                (0...entryLimit).map { entryCount in
+                    makeComplete(
+                        sql, parameterCount: parameterCount, hasRequirement: hasRequirement, entryCount: entryCount)
+                }
             }
         }
     }
 
-    /// Where a change says what else must hold for it.
+    /// The placeholder for a further condition of a change.
     private static let condition = "/* and */"
 
-    /// A taken key or digest is no row instead of an error: an error would end the transaction, and the server would
-    /// write the values into its log.
+    /// A taken key or look-up digest results in no row. An error would abort the transaction, and the server would
+    /// write the values to its log.
     static let insert = RowChange(
         sql: """
             INSERT INTO token_broker_records (kind, tenant, key, version, sealed, lookup, expires, due)
@@ -97,7 +100,7 @@ enum Statements {
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9 \(condition)
             """, parameterCount: 9)
 
-    /// Like `replace`, unless a lease stands that has not run out and is not $10's.
+    /// Like `replace`, unless a holder other than $10 has a lease that has not expired.
     static let replaceFenced = RowChange(
         sql: """
             UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8,
@@ -113,22 +116,23 @@ enum Statements {
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 \(condition)
             """, parameterCount: 4)
 
-    /// $5 is the mark that it must have, or NULL, and $6 the one that it gets.
+    /// $5 is the mark that the record must have, or NULL for any mark; $6 is the new mark.
     static let settleDue = RowChange(
         sql: """
             UPDATE token_broker_records SET due = $6
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND due = coalesce($5, due) \(condition)
             """, parameterCount: 6)
 
-    /// What `lease_state` is put together of. A lease whose `lease_expires` is NULL was given up as well: that is how
-    /// builds before these columns say it.
+    /// The bits of `lease_state`. A lease whose `lease_expires` is NULL was given up as well: builds that do not know
+    /// `lease_state` store it that way.
     enum LeaseState {
         static let isOpen: Int64 = 1
         static let wasGivenUp: Int64 = 2
         static let isSettled: Int64 = 4
     }
 
-    /// - Parameter overdue: for how many milliseconds.
+    /// Whether the lease has expired or was given up.
+    /// - Parameter overdue: an SQL expression: for how many milliseconds the lease must have been expired.
     private static func hasRunOut(for overdue: String = "0") -> String {
         """
         lease_expires IS NULL OR lease_expires <= \(clock) - \(overdue)
@@ -136,9 +140,13 @@ enum Statements {
         """
     }
 
-    /// $5 takes the lease over from $6, or from none where that is NULL: one that has run out for $12, or any where $8 is 1. $9 is
-    /// 1 where the content may be used up: the first such claim since the lease began notes the time, which a build
-    /// before these columns leaves behind when it ends a lease; 2 where each notes it anew. $10 is the state, and $11 the latest time or NULL.
+    /// $5 takes the lease over from holder $6, or takes a free lease when $6 is NULL. The lease of $6 must have been
+    /// expired for $12 milliseconds, unless $8 is 1. $7 is the term in milliseconds, $10 the state, $11 the latest time
+    /// of the claim or NULL.
+    ///
+    /// $9 says whether the claim notes the time as that of the first use of the content: 0 for no, 1 unless an earlier
+    /// claim has noted it since the lease began, 2 always. A build that does not know the column leaves an old time in
+    /// it when it ends a lease, so a time counts only where `isDescribed` holds.
     static let claim = RowChange(
         sql: """
             UPDATE token_broker_records SET lease_holder = $5, lease_expires = \(clock) + $7, lease_state = $10,
@@ -158,8 +166,8 @@ enum Statements {
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
             """, parameterCount: 5)
 
-    /// Ends the lease and keeps it. $6 is after how long `lapsed` lists it, or NULL for never, $7 the state, and $8 what
-    /// the holder's work failed with, for $9 milliseconds.
+    /// Ends the lease and keeps its row columns. $6 is after how many milliseconds `lapsed` lists the lease, or NULL
+    /// for never; $7 is the state; $8 is the code of the failure, which counts for $9 milliseconds.
     static let endLease = RowChange(
         sql: """
             UPDATE token_broker_records SET lease_expires = \(clock) + $6, lease_state = $7, lease_failure = $8,
@@ -168,14 +176,14 @@ enum Statements {
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND lease_holder = $5 \(condition)
             """, parameterCount: 9)
 
-    /// The change by itself. It touches one row, or none and is in conflict.
+    /// The change as a statement of its own. It affects one row, or none when it is in conflict.
     static func alone(_ change: RowChange) -> PostgresStatement { change.alone }
 
-    /// All of a commit in one statement: the change, provided that the record exists which a requirement names, and,
-    /// provided that the change took place, entries of the log. It returns one row, or none and is in conflict.
+    /// A whole commit in one statement. The change takes place only if the required record exists, and the entries are
+    /// appended only if the change takes place. The statement returns one row, or none when it is in conflict.
     ///
-    /// The parameters are those of the change, of the requirement and of each entry. Nil for a shape of more than four
-    /// entries.
+    /// The parameters are those of the change, then of the requirement, then of each entry. Nil for more than
+    /// `entryLimit` entries.
     static func complete(_ shape: CommitShape) -> PostgresStatement? {
         guard shape.entryCount <= entryLimit else { return nil }
         return shape.change.complete[shape.hasRequirement ? 1 : 0][shape.entryCount]
@@ -184,14 +192,14 @@ enum Statements {
     struct CommitShape {
         var change: RowChange
         var hasRequirement = false
-        /// 0 to 4: commits with more entries are rare.
         var entryCount = 0
     }
 
+    /// Commits with more entries are rare.
     private static let entryLimit = 4
 
     private static func makeComplete(
-        _ change: String, _ parameterCount: Int, _ hasRequirement: Bool, entryCount: Int
+        _ change: String, parameterCount: Int, hasRequirement: Bool, entryCount: Int
     ) -> PostgresStatement {
         var last = parameterCount
         func next() -> String {
@@ -199,8 +207,8 @@ enum Statements {
             return "$\(last)"
         }
         var parts: [String] = []
-        if hasRequirement { parts.append("required AS (\(require(next(), next(), next())))") }
-        // What the condition asks for is asked first: the requirement's row is locked before the change's.
+        if hasRequirement { parts.append("required AS (\(require(kind: next(), tenant: next(), key: next())))") }
+        // The condition is evaluated first, so the required row is locked before the changed row.
         let sql = change.replacing(
             condition, with: hasRequirement ? "AND EXISTS (SELECT 1 FROM required)" : "")
         parts.append("changed AS (\(sql) RETURNING 1)")
@@ -208,7 +216,7 @@ enum Statements {
             let entries = (0..<entryCount).map { place in
                 "(\(place), \(next()), \(next()), \(next())::bigint, \(next())::bigint, \(next())::bytea)"
             }
-            // Identities are drawn in the order of ORDER BY.
+            // The identity column numbers the rows in the order of ORDER BY.
             parts.append(
                 """
                 appended AS (
@@ -224,7 +232,8 @@ enum Statements {
             trusted: "WITH \(parts.joined(separator: ", ")) SELECT 1 FROM changed", isPrepared: true)
     }
 
-    /// The time of the statement, and not of the row's reading, which could not be looked up in an index.
+    /// Compares with the time of the statement, because an index cannot serve a comparison with the time when a row is
+    /// read.
     static let lapsed = PostgresStatement(
         """
         SELECT tenant, key, version, lease_holder FROM token_broker_records
@@ -232,29 +241,30 @@ enum Statements {
         ORDER BY lease_expires, tenant, key LIMIT $2
         """, isPrepared: true)
 
-    /// The lock lets replacements of the record through and makes its removal wait for our commit; when a removal has
-    /// it already, we wait for that and then find nothing.
-    static let require = PostgresStatement(trusted: require("$1", "$2", "$3"), isPrepared: true)
+    /// The lock permits replacements of the record, and makes its removal wait for this commit. When a removal holds
+    /// the row already, this statement waits for the removal and then finds no row.
+    static let require = PostgresStatement(trusted: require(kind: "$1", tenant: "$2", key: "$3"), isPrepared: true)
 
-    private static func require(_ kind: String, _ tenant: String, _ key: String) -> String {
+    private static func require(kind: String, tenant: String, key: String) -> String {
         """
         SELECT 1 FROM token_broker_records WHERE kind = \(kind) AND tenant = \(tenant) AND key = \(key) FOR KEY SHARE
         """
     }
 
-    /// The first half of a tenant's removal: waits for every commit that requires the tenant's record, and stops new
+    /// The first half of a tenant's removal: waits for every commit that requires the tenant's record, and blocks new
     /// ones.
     static let removeTenant = PostgresStatement(
         "DELETE FROM token_broker_records WHERE tenant = $1 AND kind = $2")
 
-    /// The second half. A statement of its own, because READ COMMITTED gives each one a new snapshot: it sees what
-    /// those commits wrote for which the first half had to wait. The tenant's record is left out: were one written
-    /// between the halves, its removal here would not see what is being written under it.
+    /// The second half. It is a statement of its own, because in READ COMMITTED each statement has a new snapshot: this
+    /// one sees the records of the commits for which the first half had to wait. The tenant's record is excluded: if
+    /// another commit creates the tenant between the halves, removing that record here would leave the records that are
+    /// being written under it.
     static let removeTenantRecords = PostgresStatement(
         "DELETE FROM token_broker_records WHERE tenant = $1 AND kind <> $2")
 
-    /// Records that somebody is writing just now are passed over: they will not be expired, or the next round has
-    /// them, and neither waits for the other.
+    /// Skips locked records, so that this statement and a concurrent writer do not wait for each other. A record that
+    /// is still expired after the write is removed by the next call.
     static let removeExpired = PostgresStatement(
         """
         WITH expired AS MATERIALIZED (
@@ -275,7 +285,8 @@ enum Statements {
     static let nextDue = PostgresStatement(
         "SELECT min(due) FROM token_broker_records WHERE kind = $1 AND due IS NOT NULL", isPrepared: true)
 
-    /// The kind is part of the statement: an index is for some kinds only, and a parameter could be any.
+    /// The kind is part of the text, because the partial index covers only some kinds, and the planner cannot use it
+    /// for a parameter.
     static func countDue(_ kind: RecordKind) -> PostgresStatement { countDue[kind]! }
 
     private static let countDue = Dictionary(
@@ -298,7 +309,7 @@ enum Statements {
         "INSERT INTO token_broker_events (tenant, key, version, time, sealed) VALUES ($1, $2, $3, $4, $5)",
         isPrepared: true)
 
-    /// Sealed octets are unique by their nonce.
+    /// Finds an entry by its sealed octets, which their nonce makes unique.
     static let appended = PostgresStatement(
         "SELECT EXISTS (SELECT 1 FROM token_broker_events WHERE tenant = $1 AND key = $2 AND sealed = $3)")
 
@@ -314,21 +325,23 @@ enum Statements {
         WHERE sequence > $1 AND tenant = $3 ORDER BY sequence LIMIT $2
         """, isPrepared: true)
 
-    /// The last and the trimmed sequence, and whether entries wait for theirs.
+    /// The last sequence, the trimmed sequence, and whether entries without a sequence exist.
     static let log = PostgresStatement(
         """
         SELECT last, trimmed, EXISTS (SELECT 1 FROM token_broker_events WHERE sequence IS NULL) FROM token_broker_log
         """, isPrepared: true)
 
-    /// Held by whoever gives sequences or removes entries, to the end of its transaction; writers do not need it.
+    /// Locks the log until the end of the transaction. Transactions that assign sequences or remove entries need the
+    /// lock; writers do not.
     static let lockLog = PostgresStatement("SELECT last, trimmed FROM token_broker_log FOR UPDATE", isPrepared: true)
 
-    /// Gives sequences to up to $1 entries that have none, and tells how far the log then reaches and to how many; no
-    /// row where there was none. Under `lockLog`, and a statement of its own: READ COMMITTED gives it a new snapshot, in
-    /// which every entry stands that was numbered before us.
+    /// Assigns sequences to up to $1 entries that have none. Returns the bounds of the log and the number of entries;
+    /// no row when no entry had none. Needs `lockLog`, as a separate statement before it: in READ COMMITTED this
+    /// statement then has a snapshot with every sequence that was assigned before.
     ///
-    /// The position of an entry was drawn by its writer. What was committed before a writer began has a lower one and
-    /// is visible wherever that writer's entry is. What is not visible yet gets a sequence later, and a higher one.
+    /// The writer of an entry has drawn its position. An entry that was committed before a writer began has a lower
+    /// position than the writer's entries, and is visible in every snapshot that shows them. An entry that is not
+    /// visible yet gets a sequence later, and a higher one.
     static let number = PostgresStatement(
         """
         WITH pending AS MATERIALIZED (
@@ -345,10 +358,10 @@ enum Statements {
         WHERE reached.count > 0 RETURNING log.last, log.trimmed, reached.count
         """, isPrepared: true)
 
-    /// Moves the end of the log on, which leaves a gap. Under `lockLog`.
+    /// Raises the last sequence, which leaves a gap. Needs `lockLog`.
     static let skipSequences = PostgresStatement("UPDATE token_broker_log SET last = $1 WHERE last < $1")
 
-    /// The old end of the log.
+    /// The oldest $1 entries of the log.
     static let oldest = PostgresStatement(
         """
         SELECT sequence, time FROM token_broker_events WHERE sequence IS NOT NULL ORDER BY sequence LIMIT $1
@@ -360,12 +373,12 @@ enum Statements {
 
     static let removeTenantEntries = PostgresStatement("DELETE FROM token_broker_events WHERE tenant = $1")
 
-    // MARK: What replicas tell each other
+    // MARK: Notifications
 
-    /// The server tells it when the transaction commits, to whoever listens then.
+    /// The server delivers the notification when the transaction commits.
     static let notify = PostgresStatement(trusted: "SELECT pg_notify('\(channel)', $1)", isPrepared: true)
 
-    /// The same, unless the record of $2 to $4 is there with a version before $5.
+    /// Notifies, unless the record of $2 to $4 has a version below $5.
     static let notifyUnless = PostgresStatement(
         trusted: """
             SELECT pg_notify('\(channel)', $1) WHERE NOT EXISTS (
@@ -373,7 +386,7 @@ enum Statements {
             )
             """, isPrepared: true)
 
-    /// The same, if the record of $2 to $4 has a lease of $5.
+    /// Notifies if holder $5 has the lease on the record of $2 to $4.
     static let notifyIfHeld = PostgresStatement(
         trusted: """
             SELECT pg_notify('\(channel)', $1) WHERE EXISTS (
@@ -385,8 +398,8 @@ enum Statements {
 
     // MARK: Transactions
 
-    /// The level is named because the database's default may be another one, under which `removeTenantRecords` and
-    /// `number` would not see enough.
+    /// Names the level, because the database's default may be another one, in which `removeTenantRecords` and `number`
+    /// would see an old snapshot.
     static let begin = PostgresStatement("BEGIN ISOLATION LEVEL READ COMMITTED")
     static let commit = PostgresStatement("COMMIT")
     static let rollback = PostgresStatement("ROLLBACK")
@@ -396,8 +409,9 @@ enum Statements {
     static let state = PostgresStatement(
         "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
 
-    /// The system identifier, the timeline in hexadecimal digits, and the durable end of the log of changes, which a crash does not
-    /// take back; the last two NULL on a standby. The timeline is taken from there, and not from the control file, which has it after the next checkpoint only.
+    /// The system identifier, the timeline in hexadecimal digits, and the flushed end of the write-ahead log, which
+    /// survives a crash; the last two are NULL on a standby. The timeline comes from the name of the log's file,
+    /// because the control file shows a new timeline only after the next checkpoint.
     static let lineage = PostgresStatement(
         """
         SELECT (SELECT system_identifier FROM pg_control_system()),
@@ -409,7 +423,7 @@ enum Statements {
 
     static let hasSchema = PostgresStatement("SELECT to_regclass('token_broker_schema') IS NOT NULL")
 
-    /// The schema's version, and the lowest version that a build must know to work with the migrations after $1.
+    /// The version of the schema, and the lowest version that a build must know to work with the migrations after $1.
     static let schemaVersion = PostgresStatement(
         """
         SELECT coalesce(max(version), 0), coalesce(max(compatible) FILTER (WHERE version > $1), 0)
@@ -428,9 +442,9 @@ enum Statements {
     static let recordMigration = PostgresStatement(
         "INSERT INTO token_broker_schema (version, compatible) VALUES ($1, $2)")
 
-    /// Held until the transaction ends, which a pooler in transaction mode respects.
+    /// Held until the transaction ends, so it works behind a pooler in transaction mode.
     static let lockSchema = PostgresStatement("SELECT pg_advisory_xact_lock($1)")
 
-    /// A migration may wait for another process's, and rewrite a table.
+    /// A migration may wait for that of another process, and may rewrite a table.
     static let allowLongStatements = PostgresStatement("SET LOCAL statement_timeout = '60s'")
 }

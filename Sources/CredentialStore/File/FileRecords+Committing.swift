@@ -1,0 +1,213 @@
+internal import Glibc
+internal import OAuth
+internal import Reactor
+
+extension FileRecords {
+    /// A change as the write-ahead log records it, and the draft that it needs. The draft is written before the commit
+    /// takes place, because writing a file is what a full disk refuses first.
+    private struct Step {
+        let change: FileChange
+        /// The draft that is renamed to the change's path; nil when the change is made in place.
+        var draft: String?
+    }
+
+    func write(_ plan: CommitPlan) throws(FileStoreError) {
+        let addition = try log.addition(of: plan.entries)
+        let state = log.state(cutting: plan.clearedTenants)
+        if catalog.isLong { try renewCatalog() }
+        try carryOut { () throws(FileStoreError) in
+            let segment = addition.flatMap { $0.offset == 0 ? $0.first : nil }
+            var steps = try steps(for: plan.outcomes, beginning: segment)
+            if state != log.state { steps.append(try step(writing: state.encode(), to: FileLog.statePath)) }
+            if let addition { steps.append(try step(for: addition)) }
+            return steps
+        } finishing: { () throws(SystemError) in
+            if let addition { log.didWrite(addition) }
+            if state != log.state { try moveLog(to: state) }
+        }
+        for id in plan.outcomes.keys { index.remove(id) }
+        for case let record? in plan.outcomes.values where RecordPath(for: record).tree == .indexed {
+            let isFree = index.insert(record)
+            precondition(isFree, "a commit was planned with a look-up digest that is taken")
+        }
+        for (id, record) in plan.outcomes {
+            leases.note(id, record: record, recovery: plan.recoveries[id])
+            listings.note(id, exists: record != nil)
+        }
+    }
+
+    func removeExpired(before now: Timestamp, limit: Int) throws(FileStoreError) -> Int {
+        try recoverIfNeeded()
+        let expired = index.expired(before: now, limit: limit)
+        try carryOut { () throws(FileStoreError) in
+            let steps = expired.map { Step(change: .remove(RecordPath(.indexed, $0).text)) }
+            return try steps + catalogSteps(removing: expired)
+        }
+        for id in expired {
+            index.remove(id)
+            leases.note(id, record: nil)
+            listings.note(id, exists: false)
+        }
+        return expired.count
+    }
+
+    func trimLog(before time: Timestamp, keeping count: Int, limit: Int) throws(FileStoreError) -> Int {
+        try recoverIfNeeded()
+        let (removed, state) = try log.trimming(before: time, keeping: count, limit: limit)
+        if state == log.state { return 0 }
+        try carryOut { () throws(FileStoreError) in
+            [try step(writing: state.encode(), to: FileLog.statePath)]
+        } finishing: { () throws(SystemError) in
+            try moveLog(to: state)
+        }
+        return removed
+    }
+
+    // MARK: Preparing
+
+    /// Writes the drafts of the records, and returns the steps that remain.
+    /// - Parameter segment: the first sequence of the segment of the log that begins with the commit, if one does.
+    private func steps(
+        for outcomes: [RecordID: StoredRecord?], beginning segment: Int64?
+    ) throws(FileStoreError) -> [Step] {
+        var steps: [Step] = []
+        var added: [RecordID] = []
+        var removed: [RecordID] = []
+        for (id, outcome) in outcomes.sorted(by: { $0.key < $1.key }) {
+            let current = try location(of: id)
+            var target: RecordPath?
+            if let record = outcome {
+                let place = RecordPath(for: record)
+                try files.onDisk { () throws(SystemError) in try writer.makeDirectory(place.directory) }
+                let bytes = RecordFile.encode(record)
+                guard bytes.count <= RecordFile.countLimit else {
+                    throw .system(path: files.path, SystemError("write", number: EFBIG))
+                }
+                steps.append(try step(writing: bytes, to: place.text))
+                target = place
+            }
+            if let current, current != target { steps.append(Step(change: .remove(current.text))) }
+            if current == nil, target != nil { added.append(id) }
+            if current != nil, target == nil { removed.append(id) }
+        }
+        return try steps + catalogSteps(adding: added, removing: removed, segment: segment)
+    }
+
+    private func catalogSteps(
+        adding added: [RecordID] = [], removing removed: [RecordID] = [], segment: Int64? = nil
+    ) throws(FileStoreError) -> [Step] {
+        let change = try files.onDisk { () throws(SystemError) in
+            try catalog.addition(adding: added, removing: removed, segment: segment)
+        }
+        return change.map { [Step(change: $0)] } ?? []
+    }
+
+    private func step(writing bytes: [UInt8], to target: String) throws(FileStoreError) -> Step {
+        let draft = writer.newDraft()
+        try files.onDisk { () throws(SystemError) in try files.directory.writeForNow(draft, bytes) }
+        return Step(change: .write(to: target, bytes), draft: draft)
+    }
+
+    private func step(for addition: FileLog.Addition) throws(FileStoreError) -> Step {
+        if addition.offset > 0 {
+            try files.onDisk { () throws(SystemError) in try log.reserve(addition, in: addition.path) }
+            return Step(change: addition.change)
+        }
+        let draft = writer.newDraft()
+        try files.onDisk { () throws(SystemError) in
+            try log.reserve(addition, in: draft)
+            try files.directory.append(addition.bytes, to: draft, at: 0)
+        }
+        return Step(change: addition.change, draft: draft)
+    }
+
+    private func location(of id: RecordID) throws(FileStoreError) -> RecordPath? {
+        if index.entries[id] != nil { return RecordPath(.indexed, id) }
+        let place = RecordPath(.plain, id)
+        return try files.exists(place.text) ? place : nil
+    }
+
+    // MARK: Carrying out
+
+    /// Commits the steps that `prepare` returns, and makes their changes. When the disk refuses a change, the store
+    /// recovers from the write-ahead log; while that fails as well, no read is served, because it might see half of a
+    /// commit.
+    /// - Parameter finish: called when the changes have been made.
+    private func carryOut(
+        _ prepare: () throws(FileStoreError) -> [Step], finishing finish: () throws(SystemError) -> Void = {}
+    ) throws(FileStoreError) {
+        let steps: [Step]
+        do throws(FileStoreError) {
+            steps = try prepare()
+            if steps.isEmpty { return }
+            try files.onDisk { () throws(SystemError) in try logAhead(steps.map(\.change)) }
+        } catch {
+            // The commit did not take place.
+            discardDrafts()
+            throw error
+        }
+        do throws(SystemError) {
+            for step in steps { try make(step) }
+            try finish()
+        } catch {
+            report(.system(path: files.path, error))
+            mustRecover = true
+            try recoverIfNeeded()
+        }
+    }
+
+    /// Writes changes to the write-ahead log, durably. That is the moment at which a commit takes place.
+    /// - Throws: when the commit does not take place.
+    private func logAhead(_ changes: [FileChange]) throws(SystemError) {
+        var frame = try commits.frame(of: changes)
+        if !commits.hasRoom(for: frame.count) {
+            try checkpoint()
+            frame = try commits.frame(of: changes)
+        }
+        try commits.write(frame)
+    }
+
+    private func make(_ step: Step) throws(SystemError) {
+        if let draft = step.draft {
+            try writer.place(draft, at: step.change.path)
+        } else {
+            try make(step.change)
+        }
+    }
+
+    func make(_ change: FileChange) throws(SystemError) {
+        try writer.make(change)
+        if change.path == Catalog.name { catalog.didWrite(change) }
+    }
+
+    /// Makes all changes in the write-ahead log durable in their files, and starts the log again.
+    func checkpoint() throws(SystemError) {
+        if writer.isSynchronized { return }
+        do throws(SystemError) {
+            try writer.synchronize()
+            try commits.restart()
+        } catch {
+            // After a failed fsync the kernel may treat data as written that never reached the disk, and a later fsync
+            // succeeds. So all changes of the log are made again. (A removal that was not made durable cannot be
+            // repeated; a file system on which that fails stops working.)
+            mustRecover = true
+            throw error
+        }
+    }
+
+    /// Removes the segments of the log that end before the new state, after a checkpoint, because changes in the
+    /// write-ahead log may be for them.
+    private func moveLog(to state: LogState) throws(SystemError) {
+        if log.losesSegments(with: state) { try checkpoint() }
+        try log.didWrite(state)
+    }
+
+    func discardDrafts() {
+        do throws(SystemError) {
+            try writer.removeDrafts()
+        } catch {
+            // The recovery before the next call removes them.
+            mustRecover = true
+        }
+    }
+}

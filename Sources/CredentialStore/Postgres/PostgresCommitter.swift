@@ -1,0 +1,216 @@
+internal import OAuth
+internal import Postgres
+internal import Reactor
+
+/// Makes the changes of a commit in PostgreSQL, and finds out what became of a commit whose answer was lost.
+struct PostgresCommitter: Sendable {
+    let database: StoreDatabase
+    let log: PostgresLog
+    let lineageWatch: LineageWatch
+    /// Nil when other replicas are not notified.
+    let notifier: CommitNotifier?
+
+    private static let uniqueViolation = "23505"
+
+    /// Makes all the changes, or none and throws `.conflict`.
+    func commit(_ changes: [RecordChange]) async throws(StoreError) {
+        let changes = Self.inLockOrder(changes)
+        let notice = notifier == nil ? nil : CommitNotice.text(changes)
+        var commit = PostgresCommit(changes, notice: notice)
+        let asks = changes.contains(where: \.claims) && lineageWatch.asksWithClaims
+        if asks { commit = commit.asking(Statements.lineage) }
+        // A requirement, a tenant's removal and a claim have the same effect when they are made twice.
+        let isRepeatable = changes.allSatisfy { change in
+            switch change {
+            case .require, .removeAll, .claim: true
+            case .insert, .replace, .remove, .settleDue, .release, .append: false
+            }
+        }
+        let deadline = database.deadline
+        for _ in 0..<StoreDatabase.attempts {
+            let attempt: Result<Bool, PostgresError>
+            do throws(PostgresError) {
+                attempt = .success(try await apply(commit, asksForLineage: asks, until: deadline))
+            } catch {
+                attempt = .failure(error)
+            }
+            switch attempt {
+            case .success(true): return
+            case .success(false), .failure(.server(Self.uniqueViolation)): throw .conflict
+            case .failure(.server(let sqlstate)) where StoreDatabase.transientStates.contains(sqlstate): continue
+            case .failure(let error):
+                guard error.leavesOutcomeUnknown else { throw database.storeError(error) }
+                database.report(error)
+                if notice != nil { notifier?.noticeMayBeLost() }
+                if !isRepeatable { return try await resolve(changes) }
+            }
+        }
+        throw .unavailable
+    }
+
+    /// Sorts changes into the order in which every commit locks records, so that two commits do not deadlock: existing
+    /// records before new ones, and the records of tenants before the other records of the tenants.
+    ///
+    /// In this order the changes also have the intended meaning: an insertion can use a look-up digest that a removal
+    /// has freed, the record of a tenant is checked before the tenant is removed, and entries are appended last, in
+    /// their order, after the earlier entries of a removed tenant have been removed.
+    static func inLockOrder(_ changes: [RecordChange]) -> [RecordChange] {
+        func place(_ change: RecordChange) -> (phase: Int, id: RecordID) {
+            switch change {
+            case .require(let id), .remove(let id, _), .settleDue(let id, _, _, _), .claim(let id, _, _),
+                .release(let id, _, _, _):
+                (id.kind == .tenant ? 0 : 1, id)
+            case .replace(let record, _, _): (record.id.kind == .tenant ? 0 : 1, record.id)
+            case .removeAll(let tenant): (2, RecordID(.tenant, tenant))
+            case .insert(let record): (record.id.kind == .tenant ? 3 : 4, record.id)
+            case .append: (5, RecordID(.tenant, .broker))
+            }
+        }
+        // Nearly every commit has this order already.
+        if zip(changes, changes.dropFirst()).allSatisfy({ !(place($1) < place($0)) }) { return changes }
+        return changes.filter { !$0.appends }.sorted { place($0) < place($1) } + changes.filter(\.appends)
+    }
+
+    /// Makes the changes. Returns false, and makes none, when one of them is in conflict.
+    /// - Parameter asksForLineage: whether the second statement selects the lineage.
+    private func apply(
+        _ commit: PostgresCommit, asksForLineage: Bool, until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> Bool {
+        let known = lineageWatch.known()
+        switch commit {
+        case .alone(let command):
+            return try await database.pool.execute(command.statement, command.parameters, until: deadline)
+                .affectedRows == 1
+        case .inOne(let commands, let decisive, let end):
+            let results = try await database.onConnection(until: deadline) { connection throws(PostgresError) in
+                try await conclude(commands, end: end, on: connection, until: deadline)
+            }
+            if asksForLineage { try lineageWatch.note(results[1], since: known) }
+            return decisive.map { results[$0].affectedRows == 1 } ?? true
+        case .inTwo(let first, let decisive, let last, let end):
+            return try await database.onConnection(until: deadline) { connection throws(PostgresError) in
+                let results = try await connection.pipeline(first, until: deadline)
+                if asksForLineage { try lineageWatch.note(results[1], since: known) }
+                guard decisive.allSatisfy({ results[$0].affectedRows == 1 }) else {
+                    _ = try await connection.execute(Statements.rollback, until: deadline)
+                    return false
+                }
+                _ = try await conclude(last, end: end, on: connection, until: deadline)
+                return true
+            }
+        }
+    }
+
+    /// Runs the end of a transaction: its COMMIT at `end`, and the notification behind it.
+    private func conclude(
+        _ commands: [PostgresCommand], end: Int, on connection: PostgresConnection, until deadline: MonotonicInstant
+    ) async throws(PostgresError) -> [PostgresResult] {
+        let (results, failure) = await connection.outcome(of: commands, until: deadline)
+        if let failure {
+            guard results.count > end else { throw failure }
+            // The commit took place. Only the notification failed.
+            database.report(failure)
+            notifier?.noticeMayBeLost()
+        }
+        return results
+    }
+
+    // MARK: Commits whose answer was lost
+
+    /// How a record or the log compares with a change whose outcome is unknown.
+    private enum Evidence {
+        /// Only this commit can have made it.
+        case committed
+        /// The record is no longer what the change named. This commit or another one may have changed it.
+        case moved
+        /// The record is what it was before the commit.
+        case unchanged
+    }
+
+    /// Finds out what became of a commit whose answer did not arrive.
+    ///
+    /// Sealing uses a random nonce, so only this commit can have written a record or an entry with exactly its bytes,
+    /// and one such record or entry proves all changes. Without that proof, a record that is no longer what a change
+    /// named is a conflict: this commit or another one has changed it, and the caller must read again. A commit of
+    /// removals leaves no proof; counting it as a conflict, too, prevents two callers from both believing that they
+    /// removed the record. When every record is unchanged, the commit did not take place, or has not yet:
+    /// `.unavailable`. A second attempt names the same versions, so the two cannot both succeed. For a commit of
+    /// entries alone the caller has to choose between none and two.
+    private func resolve(_ changes: [RecordChange]) async throws(StoreError) {
+        var hasMoved = false
+        let appends = changes.contains(where: \.appends)
+        for change in changes {
+            switch try await evidence(of: change, appends: appends) {
+            case .committed: return
+            case .moved: hasMoved = true
+            case .unchanged: continue
+            }
+        }
+        throw hasMoved ? .conflict : .unavailable
+    }
+
+    /// - Parameter appends: whether the commit adds entries to the log.
+    private func evidence(of change: RecordChange, appends: Bool) async throws(StoreError) -> Evidence {
+        switch change {
+        case .insert(let record):
+            guard let found = try await read(record.id) else { return .unchanged }
+            return found.version == record.version && found.sealed == record.sealed ? .committed : .moved
+        case .replace(let record, let version, _):
+            let found = try await read(record.id)
+            if let found, found.version == record.version, found.sealed == record.sealed { return .committed }
+            return found?.version == version ? .unchanged : .moved
+        case .remove(let id, let version):
+            return try await read(id)?.version == version ? .unchanged : .moved
+        case .settleDue(let id, let version, let due, let next):
+            guard let found = try await read(id), found.version == version, let mark = found.due, mark != next,
+                due == nil || due == mark
+            else { return .moved }
+            return .unchanged
+        case .claim(let id, let version, let claim):
+            let found = try await read(id)
+            if found?.version != version { return .moved }
+            // No other attempt uses the holder's name. But the lease may have been this holder's before the commit, so
+            // it proves nothing about the entries.
+            return found?.lease?.holder == claim.holder && !appends ? .committed : .unchanged
+        case .release(let id, let version, let holder, let release):
+            let found = try await read(id)
+            if found?.version == version, release.isDone(found?.lease) { return .committed }
+            return found?.version == version && found?.lease?.holder == holder ? .unchanged : .moved
+        case .append(let entry):
+            return try await log.contains(entry) ? .committed : .unchanged
+        case .require(let id):
+            return try await read(id) == nil ? .moved : .unchanged
+        case .removeAll:
+            return .unchanged
+        }
+    }
+
+    private func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
+        try await database.query(Statements.read, with: PostgresCommit.names(id)) { result throws(PostgresError) in
+            try result.first.map { row throws(PostgresError) in try StoreRows.record(id.kind, row) }
+        }
+    }
+}
+
+extension LeaseRelease {
+    /// Whether the lease, which has the holder's name, shows that this release took place.
+    fileprivate func isDone(_ lease: Lease?) -> Bool {
+        switch outcome {
+        case .settled: lease?.isSettled == true
+        case .unknown: lease?.wasGivenUp == true && lease?.isSettled == false
+        case .open: lease?.hasRunOut == true && lease?.isOpen == true
+        }
+    }
+}
+
+extension RecordChange {
+    fileprivate var claims: Bool {
+        if case .claim = self { return true }
+        return false
+    }
+
+    fileprivate var appends: Bool {
+        if case .append = self { return true }
+        return false
+    }
+}

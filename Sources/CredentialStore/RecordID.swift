@@ -1,0 +1,84 @@
+internal import ExternalText
+package import OAuth
+
+/// The subject of a record. The raw value is part of keys, file names and associated data: never change one.
+package enum RecordKind: String, Sendable, CaseIterable, Hashable {
+    /// The configuration of a tenant; the key is empty.
+    case tenant
+    /// An API key of a caller. The record's key is the identifier of the API key, the look-up digest that of its
+    /// secret.
+    case apiKey = "api-key"
+    /// The credentials of a user, or the tombstone that a logout left; the key is the storage key.
+    case credentials
+    /// Shows at start whether the configured keys are those that sealed this store. Under the tenant `.broker`; the key
+    /// contains the identity of the sealing key.
+    case keyCheck = "key-check"
+    /// A pending login, later its outcome; the key is the login's identifier, the look-up digest that of its `state`.
+    case login
+    /// A pending device login, later its outcome; the key is the login's identifier, the look-up digest that of its
+    /// handle.
+    case device
+    /// Credentials that a provider ended, kept until they expire; the key is the storage key.
+    case quarantine
+    /// The last error of renewals; the key is the storage key, or empty for an error that affects all users of a
+    /// tenant.
+    case trouble
+    /// Credentials that a provider granted and that are not in the shared store yet. In the journal of a process only;
+    /// the key is the storage key.
+    case unpublished
+    /// The identity of a journal. Under the tenant `.broker`; the key is empty.
+    case process
+    /// Credentials that this process stored recently, for a shared store that loses its last commits. In the journal of
+    /// a process only; the key is the storage key.
+    case granted
+    /// The history of commits that the shared store showed last; see `StoreLineage`. Under the tenant `.broker`.
+    case lineage
+}
+
+/// The identity of a record.
+package struct RecordID: Hashable, Sendable, Comparable {
+    package let kind: RecordKind
+    package let tenant: TenantName
+    /// 0 to 200 characters of `[A-Za-z0-9._~:@-]`.
+    package let key: String
+
+    package init(_ kind: RecordKind, _ tenant: TenantName, key: String = "") {
+        self.kind = kind
+        self.tenant = tenant
+        self.key = key
+    }
+
+    package static func < (left: RecordID, right: RecordID) -> Bool {
+        if left.kind != right.kind { return left.kind.rawValue < right.kind.rawValue }
+        if left.tenant != right.tenant { return left.tenant < right.tenant }
+        return left.key.utf8.lexicographicallyPrecedes(right.key.utf8)
+    }
+
+    // A key can come from a caller or from the database, so its bytes are compared, and not its characters.
+
+    package static func == (left: RecordID, right: RecordID) -> Bool {
+        left.kind == right.kind && left.tenant == right.tenant && WireText(left.key) == WireText(right.key)
+    }
+
+    package func hash(into hasher: inout Hasher) {
+        hasher.combine(kind)
+        hasher.combine(tenant)
+        hasher.combine(WireText(key))
+    }
+
+    /// A phrase for operators.
+    var text: String {
+        key.isEmpty ? "the \(kind.rawValue) record of \(tenant)" : "the \(kind.rawValue) record '\(key)' of \(tenant)"
+    }
+}
+
+extension TenantName {
+    /// Reads the description of a name, also that of `.broker`, which is no name for a tenant of a caller.
+    init?(stored name: String) {
+        if WireText(name) == WireText(TenantName.broker.description) {
+            self = .broker
+        } else {
+            self.init(name)
+        }
+    }
+}
