@@ -257,7 +257,8 @@ package struct TenantCheck: Sendable {
             if tenant.terms.canObtainClientCredentials, grantTypes?.contains("client_credentials") ?? true,
                 let outcome = Self.outcome(
                     ofCredentials: try await endpoint.tryClient(
-                        by: .clientCredentials, for: tenant.configuration.client, at: server, within: Self.longestCall))
+                        by: .clientCredentials, for: tenant.configuration.client, of: tenant.name, at: server,
+                        within: Self.longestCall))
             {
                 return outcome
             }
@@ -265,7 +266,8 @@ package struct TenantCheck: Sendable {
                 code: try Self.random(), redirectURI: redirectURI(of: tenant), codeVerifier: try Self.random())
             return Self.outcome(
                 ofCode: try await endpoint.tryClient(
-                    by: request, for: tenant.configuration.client, at: server, within: Self.longestCall))
+                    by: request, for: tenant.configuration.client, of: tenant.name, at: server,
+                        within: Self.longestCall))
         } catch {
             return Outcome(.clientAuthentication, false, error.detail)
         }
