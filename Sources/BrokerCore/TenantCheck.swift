@@ -267,7 +267,7 @@ package struct TenantCheck: Sendable {
             return Self.outcome(
                 ofCode: try await endpoint.tryClient(
                     by: request, for: tenant.configuration.client, of: tenant.name, at: server,
-                        within: Self.longestCall))
+                    within: Self.longestCall))
         } catch {
             return Outcome(.clientAuthentication, false, error.detail)
         }

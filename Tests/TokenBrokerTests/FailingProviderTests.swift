@@ -1,10 +1,12 @@
 internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
 internal import OAuth
+internal import Reactor
 internal import Synchronization
 internal import Testing
 internal import TokenBroker
@@ -103,7 +105,8 @@ internal import TokenBroker
 
     @Test(arguments: [
         (ScriptedTransport.Step.json(403, ""), "unexpected_error"),
-        (.failure(.untrusted(.chain)), "provider_untrusted"), (.json(429, "", fields: ["Retry-After": "0"]), "retryable_error"),
+        (.failure(.untrusted(.chain)), "provider_untrusted"),
+        (.json(429, "", fields: ["Retry-After": "0"]), "retryable_error"),
     ])
     func `is told apart from one that refuses, which is one call for each read`(
         step: ScriptedTransport.Step, code: String
