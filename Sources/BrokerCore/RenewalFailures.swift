@@ -13,7 +13,6 @@ final class RenewalFailures: Sendable {
         let configuration: Int64
         let grant: TokenRequest.Grant
         let error: BrokerError
-        let from: MonotonicInstant
         let until: MonotonicInstant
     }
 
@@ -32,11 +31,9 @@ final class RenewalFailures: Sendable {
     }
 
     /// Keeps the failure of a renewal whose tries have all failed.
-    /// - Parameter grace: how long the provider still takes a refresh token again that may be spent: until then it is tried
-    ///   all the same. Zero for no such token.
     func remember(
         _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, of tenant: Tenant,
-        grace: Duration, now: MonotonicInstant
+        now: MonotonicInstant
     ) {
         entries.withLock { entries in
             if entries.count >= Self.limit {
@@ -46,11 +43,12 @@ final class RenewalFailures: Sendable {
             }
             entries[id] = Entry(
                 version: version, configuration: tenant.version, grant: grant, error: error.withoutAnotherTry,
-                from: now.advanced(by: grace), until: now.advanced(by: Self.pause))
+                until: now.advanced(by: Self.pause))
         }
     }
 
-    /// The failure that a caller is to be told; nil where the provider is to be asked.
+    /// The failure that a caller is to be told; nil where the provider is to be asked. What looks after a refresh token that
+    /// may be spent (`LeaseRecovery`) does not ask: such a token is tried again while the provider's grace lasts.
     func standing(
         _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant?, of tenant: Tenant,
         _ now: MonotonicInstant
@@ -61,7 +59,7 @@ final class RenewalFailures: Sendable {
                 entries[id] = nil
                 return nil
             }
-            guard entry.from <= now, entry.grant == grant, entry.configuration == tenant.version else { return nil }
+            guard entry.grant == grant, entry.configuration == tenant.version else { return nil }
             return entry.error.retrying(after: now.duration(to: entry.until))
         }
     }
@@ -75,14 +73,10 @@ final class RenewalFailures: Sendable {
             code: "\(error.withoutAnotherTry.code.rawValue)@\(tenant.version)", remaining: Self.pause)
     }
 
-    /// What another replica's failure is to a caller of this one; nil where it is about another configuration, or a moment
-    /// old and of a refresh token that the provider still takes again.
-    func read(_ failure: LeaseFailure, of tenant: Tenant, isWithinGrace: Bool) -> BrokerError? {
+    /// What another replica's failure is to a caller of this one; nil where it is about another configuration.
+    func read(_ failure: LeaseFailure, of tenant: Tenant) -> BrokerError? {
         let parts = failure.code.utf8.split(separator: UInt8(ascii: "@"), maxSplits: 1).compactMap { String($0) }
-        if parts.count == 2 {
-            if Int64(parts[1]) != tenant.version { return nil }
-            if isWithinGrace, failure.remaining <= Self.pause - Self.sharing { return nil }
-        }
+        if parts.count == 2, Int64(parts[1]) != tenant.version { return nil }
         guard let code = parts.first else { return nil }
         return BrokerError(sharedFailure: LeaseFailure(code: code, remaining: failure.remaining))
     }

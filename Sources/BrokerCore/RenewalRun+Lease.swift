@@ -119,7 +119,7 @@ extension RenewalRun {
         let error = reason()
         let pauses = pausesFurtherTries
         var leaseRelease = LeaseRelease(outcome)
-        if pauses { remember(error, over: version, grace: attempt.graceLeft(at: elapsed)) }
+        if pauses { remember(error, over: version) }
         if !isStopping, !isSuperseded {
             leaseRelease.failure = provider.failures.shared(error, pauses: pauses, of: tenant)
         }
@@ -127,6 +127,7 @@ extension RenewalRun {
             version > 0
             ? [.release(CredentialsRecords.recordID(id), version: version, holder: holder, leaseRelease)] : []
         await tell(error, pauses: pauses, with: change, trouble)
+        if case .unknown(_?) = outcome { provider.lapses.signal(0) }
         await liftFault()
     }
 }

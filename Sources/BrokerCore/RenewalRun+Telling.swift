@@ -126,11 +126,9 @@ extension RenewalRun {
     var isStopping: Bool { Task.isCancelled || provider.stop.isClosed }
 
     /// Keeps the failure, so that further callers are told at once.
-    /// - Parameter grace: see `RenewalFailures.remember`.
-    func remember(_ error: BrokerError, over version: Int64, grace: Duration = .zero) {
+    func remember(_ error: BrokerError, over version: Int64) {
         guard let grant else { return }
-        provider.failures.remember(
-            error, id, version, grant, of: tenant, grace: grace, now: provider.time.monotonic)
+        provider.failures.remember(error, id, version, grant, of: tenant, now: provider.time.monotonic)
     }
 }
 

@@ -237,24 +237,15 @@ final class RenewalRun {
         return RenewalAttempt.Standing(version: current.version, isDue: isDue, lease: lease, rest: rest)
     }
 
-    /// Why the provider is not asked; nil where it may be.
+    /// Why the provider is not asked: another replica's attempt has failed a moment ago, or the provider does not accept the
+    /// client. Nil where it may be asked.
     private func obstacle() -> BrokerError? {
-        if urgency == .caller, let failure = knownFailure() { return failure }
+        if urgency == .caller, grant != nil, let lease = standingLease, let failure = lease.failure,
+            !provider.holders.isOwn(lease.holder), let error = provider.failures.read(failure, of: tenant)
+        {
+            return error
+        }
         return clientFault()
-    }
-
-    /// What an attempt, of this process or of another replica, failed with a moment ago.
-    private func knownFailure() -> BrokerError? {
-        if let failure = provider.failures.standing(id, current.version, grant, of: tenant, provider.time.monotonic) {
-            return failure
-        }
-        guard let lease = standingLease, let failure = lease.failure, !provider.holders.isOwn(lease.holder) else {
-            return nil
-        }
-        let mayBeSpent = grant?.spendsRefreshToken == true && !lease.isSettled
-        return provider.failures.read(
-            failure, of: tenant,
-            isWithinGrace: mayBeSpent && provider.rules(for: grant, of: tenant).isWithinGrace(lease.sinceFirstUse))
     }
 
     /// Waits for another replica, which ends its renewal by telling so, or whose lease runs out.

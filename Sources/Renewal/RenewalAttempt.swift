@@ -187,12 +187,6 @@ package struct RenewalAttempt: Sendable, Hashable {
     /// Whether the refresh token would be presented within the grace at that time, or was not presented yet.
     package func isWithinGrace(at time: Duration) -> Bool { firstUse.map { rules.isWithinGrace(time - $0) } ?? true }
 
-    /// How much longer the provider takes the refresh token again, where it may be spent; zero otherwise.
-    package func graceLeft(at time: Duration) -> Duration {
-        guard isUncertain, let firstUse else { return .zero }
-        return max(.zero, firstUse + rules.grace - rules.transit - time)
-    }
-
     /// How long the refresh token that was granted rests. Once it is used, many providers take its predecessor for stolen,
     /// whatever grace they give, and revoke the session: so an earlier call that the provider has not answered is given as
     /// long again as a call may take.

@@ -642,7 +642,6 @@ import Testing
         case .missing:
             if held == nil { return query.policy == .local || query.policy == .localForceRefresh }
             return held?.level == .user && held?.refreshToken == nil && query.policy == .localForceRefresh
-                && !query.refusedByAPI
         // Only what a renewal brought can be over on arrival.
         case .expiredOnArrival: return false
         case .levelNotAvailable: return (isElsewhere ? next : held?.level ?? next) < query.lowestLevel

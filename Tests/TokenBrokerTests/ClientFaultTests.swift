@@ -106,7 +106,7 @@ internal import TokenBroker
         let keys = users + (1...10).map { "nobody\($0)" }
         let statuses = await withTaskGroup(of: Int.self) { group in
             for key in keys { group.addTask { await Self.get(broker, key).status } }
-            for _ in 0..<places { await gate.arrivals() }
+            await gate.arrivals(places)
             gate.open()
             return await group.reduce(into: []) { $0.append($1) }
         }
