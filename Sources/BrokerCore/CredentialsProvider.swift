@@ -42,6 +42,8 @@ package final class CredentialsProvider: Sendable {
     let publications = Mutex<[CredentialsID: KeptPublication]>([:])
     /// Signalled when an entry of the journal is to be stored without delay.
     let nudges = Signals<CredentialsID>()
+    /// Signalled when a lease was given up that is to be seen to at once.
+    let lapses = Signals<Int>()
     /// Closed when the broker is about to stop.
     let stop = Signals<Int>()
     let holders: LeaseHolders
@@ -145,6 +147,14 @@ package final class CredentialsProvider: Sendable {
                     now: time.now)
                 if maySpare, !isEarly, let degradation = degradation(id, snapshot.version, of: tenant, obstacle) {
                     return try answer(.serve, snapshot, tenant, .degraded, degradation)
+                }
+                // Its last tries have failed a moment ago.
+                if let failure = failures.standing(
+                    id, snapshot.version, Self.grant(of: decision), of: tenant, time.monotonic)
+                {
+                    guard maySpare else { throw failure.after(snapshot.record) }
+                    (renewsEarly, obstacle) = (false, failure)
+                    continue
                 }
                 let (owner, asked) = (tenant, query)
                 let run = await flights.run(id, within: timer(until: maySpare ? soon(deadline) : deadline)) {

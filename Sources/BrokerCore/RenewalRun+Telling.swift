@@ -57,17 +57,19 @@ extension RenewalRun {
     }
 
     /// Tells listeners of a failure. Where the store does not take it, a listener misses the event; the log has it.
-    /// - Parameter trouble: a change that gives way to another one of the same record.
+    /// - Parameters:
+    ///   - pauses: whether the renewal is not tried again for a while.
+    ///   - trouble: a change that gives way to another one of the same record.
     func tell(
-        _ error: BrokerError, isUpgradeGivenUp: Bool = false, with changes: [VaultChange] = [],
+        _ error: BrokerError, pauses: Bool = false, with changes: [VaultChange] = [],
         _ trouble: VaultChange? = nil
     ) async {
         let now = provider.time.now
         var events: [BrokerEvent] = []
         if let grant, grant.spendsRefreshToken {
             events.append(.refreshFailed(id, grant, error, refreshID, at: now))
-            if isUpgradeGivenUp {
-                let retry = now.advanced(by: RenewalFailures.pauseAfterUpgrade)
+            if pauses {
+                let retry = now.advanced(by: RenewalFailures.pause)
                 events.append(.degraded(id, error, retryAt: retry, refreshID, at: now))
             }
         }
@@ -88,25 +90,45 @@ extension RenewalRun {
 
     /// What the provider is not asked because of: it does not accept the tenant's client. No renewal has begun then.
     func clientFault() -> BrokerError? {
-        guard let grant, let fault = provider.clientFaults.standing(tenant, grant) else { return nil }
+        guard let grant else { return nil }
+        let request = ClientFaults.Request(tenant.configuration.client, grant)
+        guard let fault = provider.clientFaults.standing(request, of: tenant) else { return nil }
         if decision == .refresh(isEarly: true) {
             provider.pauseEarlyRenewal(id, of: current.version, for: CredentialsProvider.pauseAfterEarlyFailure)
         }
         return decision.isUpgrade ? fault.asFailedUpgrade : fault
     }
 
-    /// Where the provider has accepted the tenant's client, it is asked for all users again.
+    /// Where the provider has accepted the client, it is asked for all users again.
     func liftFault() async {
-        if isClientAccepted, let grant = request?.grant { await provider.clientFaults.lift(tenant, grant) }
+        if let accepted { await provider.clientFaults.lift(accepted, of: tenant) }
     }
 
     /// Why nothing was granted.
     func reason() -> BrokerError {
-        let error =
+        let failure =
             failure
             ?? BrokerError(
                 .networkError, "The provider could not be reached or did not answer in time.", retryAfter: 5)
-        return decision.isUpgrade ? error.asFailedUpgrade : error
+        let error = decision.isUpgrade ? failure.asFailedUpgrade : failure
+        guard pausesFurtherTries, let wait = error.retryAfter else { return error }
+        return error.retrying(after: max(.seconds(wait), RenewalFailures.pause))
+    }
+
+    /// Whether all tries have failed, so that further callers are told so for a while. A store that was away is asked again
+    /// as soon as it answers, and a tenant that is gone needs no pause.
+    var pausesFurtherTries: Bool {
+        // No failure of an upgrade is final.
+        (isToTryAgain || decision.isUpgrade) && !isStopping && !isSuperseded
+            && failure?.code != .storageUnavailable && failure?.code != .notFound
+    }
+
+    var isStopping: Bool { Task.isCancelled || provider.stop.isClosed }
+
+    /// Keeps the failure, so that further callers are told at once.
+    func remember(_ error: BrokerError, over version: Int64) {
+        guard let grant else { return }
+        provider.failures.remember(error, id, version, grant, of: tenant, now: provider.time.monotonic)
     }
 }
 

@@ -297,7 +297,7 @@ package struct TenantCheck: Sendable {
     ) async throws(BrokerError) -> Attempt {
         let start = time.monotonic
         let trial = try await endpoint.tryClient(
-            by: request, for: tenant.configuration.client, at: server, within: callLimit)
+            by: request, for: tenant.configuration.client, of: tenant.name, at: server, within: callLimit)
         switch trial {
         case .unanswered(let error):
             return .unanswered(words: unanswered("The token endpoint", error, since: start))

@@ -124,10 +124,8 @@ package struct CredentialsPolicy: Sendable {
         let servesWithoutRenewal = isSatisfied || isValid(held, least, now) && !query.refusedByAPI
         switch held.level {
         case .user:
-            // Nothing can be forced without a refresh token. A token that an API refused is dead all the same.
-            if held.refreshToken == nil, query.policy == .localForceRefresh, query.wantsRenewal(of: version),
-                !query.refusedByAPI
-            {
+            // Nothing can be forced without a refresh token.
+            if held.refreshToken == nil, query.policy == .localForceRefresh, query.wantsRenewal(of: version) {
                 return .missing
             }
             // A refresh token is for the provider that granted it. It is kept for when that one is configured again.

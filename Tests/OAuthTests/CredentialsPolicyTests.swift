@@ -183,11 +183,12 @@ import Testing
             #expect(decide(user(left: left, refreshToken: nil), secret: true, force) == .missing)
             #expect(decide(client(left: left), secret: false, force) == .retire)
         }
-        // What was renewed since, and what an API has refused, is decided as ever.
+        // What was renewed since is decided as ever.
         let since = CredentialsQuery(policy: .localForceRefresh, renewedPast: 6)
         #expect(decide(user(refreshToken: nil), secret: true, since) == .serve)
+        // An API's refusal beside it makes no refresh token.
         let refused = CredentialsQuery(policy: .localForceRefresh, refusedByAPI: true)
-        #expect(decide(user(refreshToken: nil), secret: true, refused) == .retire)
+        #expect(decide(user(refreshToken: nil), secret: true, refused) == .missing)
     }
 
     // MARK: Refusals by the API
@@ -212,7 +213,8 @@ import Testing
     {
         let query = CredentialsQuery(policy: policy, refusedByAPI: true, renewedPast: complaint.renewedPast)
         #expect(decide(user(), version: 7, query) == (complaint.isOpen ? .refresh(isEarly: false) : .serve))
-        #expect(decide(user(refreshToken: nil), version: 7, query) == (complaint.isOpen ? .retire : .serve))
+        let over: CredentialsDecision = policy == .localForceRefresh ? .missing : .retire
+        #expect(decide(user(refreshToken: nil), version: 7, query) == (complaint.isOpen ? over : .serve))
         #expect(
             decide(client(), version: 7, secret: true, query)
                 == (complaint.isOpen ? .obtainClientCredentials(isUpgrade: false) : .serve))
@@ -640,7 +642,6 @@ import Testing
         case .missing:
             if held == nil { return query.policy == .local || query.policy == .localForceRefresh }
             return held?.level == .user && held?.refreshToken == nil && query.policy == .localForceRefresh
-                && !query.refusedByAPI
         // Only what a renewal brought can be over on arrival.
         case .expiredOnArrival: return false
         case .levelNotAvailable: return (isElsewhere ? next : held?.level ?? next) < query.lowestLevel
