@@ -50,6 +50,7 @@ package final class CredentialsProvider: Sendable {
     let keeper: LeaseKeeper
     let failures: RenewalFailures
     let clientFaults: ClientFaults
+    let clientTrials: ClientTrials
     private let degradations = Degradations()
     /// How long a caller waits for a renewal while the token at hand lives; nil as long as it takes.
     private let renewalPatience: Duration?
@@ -74,7 +75,8 @@ package final class CredentialsProvider: Sendable {
     init(
         vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
         time: any Time, metrics: Metrics, log: Log, quarantine: Duration, schedule: ExpirySchedule, cacheBytes: Int,
-        memory: GrantMemory, renewalPatience: Duration?, callLimit: Duration, journal: Journal?
+        memory: GrantMemory, renewalPatience: Duration?, clientTrials: ClientTrials,
+        callLimit: Duration, journal: Journal?
     ) {
         records = CredentialsRecords(
             vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule, cacheBytes: cacheBytes,
@@ -93,6 +95,7 @@ package final class CredentialsProvider: Sendable {
         self.metrics = metrics
         self.log = log
         self.quarantine = quarantine
+        self.clientTrials = clientTrials
         self.callLimit = callLimit
         self.journal = journal
     }

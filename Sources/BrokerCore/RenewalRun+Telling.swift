@@ -46,8 +46,9 @@ extension RenewalRun {
             let remedy =
                 status == 401
                 ? RefusalAdvice.client
-                : "If that is how it says that a session is over, add {\"status\": \(status)} to the tenant's "
-                    + "session_ending_answers; or have the user log in anew."
+                : "First check the tenant's client_secret, as POST /tenants/{tenant}/check does: some providers refuse a wrong "
+                    + "one in the same way. If the client is accepted, and that is how the provider says that a session is "
+                    + "over, add {\"status\": \(status)} to the tenant's session_ending_answers; or have the user log in anew."
             failure = BrokerError(
                 .unexpectedError,
                 "The provider has refused this user's refresh token for an hour with status \(status) and named no "
@@ -97,6 +98,17 @@ extension RenewalRun {
             provider.pauseEarlyRenewal(id, of: current.version, for: CredentialsProvider.pauseAfterEarlyFailure)
         }
         return decision.isUpgrade ? fault.asFailedUpgrade : fault
+    }
+
+    /// What an answer means by which the tenant has sessions ended, and which names no cause: a provider may refuse a wrong
+    /// client secret by the same answer, so that the client is tried first.
+    func ending(by refusal: TokenErrorResponse, of call: TokenEndpoint.Call) async -> TokenEndpoint.Answer {
+        switch await provider.clientTrials.result(of: call.client, of: tenant, at: call.server) {
+        case .verdict(.accepted), .verdict(.unclear): .sessionEnded(refusal)
+        case .verdict(.refused): .clientRefused(TokenEndpoint.refusedClient(refusal), .client)
+        case .later(let wait): TokenEndpoint.rateLimited(for: wait)
+        case .unanswered: .again(TokenEndpoint.retryable(nil, after: nil), retryAfter: nil)
+        }
     }
 
     /// Where the provider has accepted the client, it is asked for all users again.

@@ -346,7 +346,11 @@ final class RenewalRun {
             provider.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
         }
         let (answer, trace, isAnswered) = try await keepingLease { () async throws(BrokerError) in
-            await self.provider.endpoint.send(call, limit: limit)
+            var sent = await self.provider.endpoint.send(call, limit: limit)
+            if case .sessionEnded(let refusal) = sent.answer, refusal.error == nil {
+                sent.answer = await self.ending(by: refusal, of: call)
+            }
+            return sent
         }
         if isAnswered { lastAnswer = .other }
         return await outcome(of: answer, to: call, trace: call.grant.spendsRefreshToken ? trace : .none)

@@ -44,6 +44,7 @@ package struct TokenEndpoint: Sendable {
         let id: RefreshID
         /// Whose call it is.
         let tenant: TenantName
+        let client: ClientConfiguration
         /// Which client it shows to the provider, and for what.
         let shown: ClientFaults.Request
         /// What the provider's pauses are kept by.
@@ -90,7 +91,7 @@ package struct TokenEndpoint: Sendable {
         let (form, authorization) = request.form(for: client, at: server)
         return Call(
             message: try Self.message(to: server.tokenEndpoint, form, authorization, server), grant: request.grant,
-            server: server, id: id, tenant: tenant, shown: ClientFaults.Request(client, request.grant),
+            server: server, id: id, tenant: tenant, client: client, shown: ClientFaults.Request(client, request.grant),
             pause: ProviderPauses.Key(client, at: server))
     }
 
@@ -184,7 +185,7 @@ package struct TokenEndpoint: Sendable {
     /// What an answer to it says.
     enum Answered {
         case granted
-        case refused(status: Int, TokenErrorResponse)
+        case refused(status: Int, TokenErrorResponse, retryAfter: Duration?)
         /// An answer of 2xx without a token.
         case unusable
     }
@@ -206,7 +207,8 @@ package struct TokenEndpoint: Sendable {
                 await readGrant(response, askedAt: asked, call.fields) == nil ? .unusable : .granted)
         case .success(let response):
             let refusal = await refusal(response, to: message, call.fields)
-            return .answered(.refused(status: refusal.status, refusal.answer))
+            return .answered(
+                .refused(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter))
         }
     }
 
@@ -309,26 +311,24 @@ package struct TokenEndpoint: Sendable {
         case .retryable: return .again(refusal.retryable, retryAfter: refusal.retryAfter)
         case .rateLimited:
             if grant == .authorizationCode { return .again(refusal.retryable, retryAfter: refusal.retryAfter) }
-            return .rateLimited(
-                refusal.retryable, retryAfter: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
+            return Self.rateLimited(for: refusal.retryAfter, refusal.answer.errorCode)
         // What a refresh would be refused with as well.
         case .illegalConfiguration
         where refusal.answer.isInvalidClient
             && Self.failure(refusal, .refreshToken, server) == .illegalConfiguration:
-            return .clientRefused(Self.refusedClient(refusal), .client)
+            return .clientRefused(Self.refusedClient(refusal.answer), .client)
         case .illegalConfiguration where grant == .clientCredentials:
-            let isWithoutGrant = ["unauthorized_client", "unsupported_grant_type"].contains(refusal.answer.error)
             return .clientRefused(
                 BrokerError(
                     .illegalConfiguration,
-                    isWithoutGrant
+                    refusal.answer.namesMissingGrant
                         ? "The client may not use the client credentials grant at the provider, for which it has its "
-                            + "client_secret here: allow that grant at the provider's registration of the client, or "
-                            + "say \"client_credentials\": \"off\" where the secret is for refreshes only."
+                            + "client_secret here: \(RefusalAdvice.clientCredentials)".followed(
+                                by: RefusalAdvice.alsoWrongSecret(refusal.answer))
                         : "The provider does not grant this client credentials. Check the tenant's client_id, "
                             + "client_secret and scopes.",
                     errorCode: refusal.answer.shownSubStatus ?? refusal.answer.errorCode), .grant(grant))
-        case .illegalConfiguration: return .clientRefused(Self.refusedClient(refusal), .grant(grant))
+        case .illegalConfiguration: return .clientRefused(Self.refusedClient(refusal.answer), .grant(grant))
         case .unexpected:
             let error = BrokerError(
                 .unexpectedError,
@@ -353,12 +353,19 @@ package struct TokenEndpoint: Sendable {
             sessionEndingAnswers: server.sessionEndingAnswers, configurationErrors: server.preset.configurationErrors)
     }
 
-    private static func refusedClient(_ refusal: Refusal) -> BrokerError {
+    /// - Parameter duration: how long the provider asks to be left alone; nil where it does not say.
+    static func rateLimited(for duration: Duration?, _ errorCode: String? = nil) -> Answer {
+        .rateLimited(
+            retryable(errorCode, after: duration), retryAfter: duration ?? .seconds(Self.defaultRetryAfterSeconds))
+    }
+
+    /// What callers are told of a refusal that is about the client.
+    static func refusedClient(_ answer: TokenErrorResponse) -> BrokerError {
         BrokerError(
             .illegalConfiguration,
             "The provider does not accept the tenant's client. Check its client_id, client_secret and "
                 + "token_endpoint_auth_method. Users stay logged in meanwhile.",
-            errorCode: refusal.answer.errorCode)
+            errorCode: answer.errorCode)
     }
 
     /// An answer without a token, read.

@@ -167,6 +167,20 @@ internal import TokenBroker
             code: refusal(400, "unauthorized_client"), isWell: false,
             grants: ["client_credentials", "authorization_code"], words: "authorization code"),
         .init(
+            testDescription: "Glewlwyd, right secret", credentials: refusal(400, "authorization_type_invalid"),
+            code: refusal(403, "invalid_code"), isWell: true, grants: ["client_credentials", "authorization_code"],
+            words: #""client_credentials": "off""#),
+        .init(
+            testDescription: "Glewlwyd, wrong secret", credentials: refusal(400, "authorization_type_invalid"),
+            code: refusal(403, "unauthorized_client"), isWell: false,
+            grants: ["client_credentials", "authorization_code"], words: "client_secret"),
+        .init(
+            testDescription: "no reason", credentials: .json(400, ""), isWell: false, grants: ["client_credentials"],
+            words: "client_secret"),
+        .init(
+            testDescription: "a redirect", credentials: .json(302, ""), isWell: false, grants: ["client_credentials"],
+            words: "endpoints"),
+        .init(
             testDescription: "cannot be told", credentials: refusal(400, "unsupported_grant_type"),
             code: refusal(400, "invalid_request"), isWell: false, grants: ["client_credentials", "authorization_code"],
             words: "invalid_request"),
