@@ -31,9 +31,10 @@ final class RenewalFailures: Sendable {
     }
 
     /// Keeps the failure of a renewal whose tries have all failed.
+    /// - Parameter pause: what is left of the time for which the renewal is not tried again.
     func remember(
         _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, of tenant: Tenant,
-        now: MonotonicInstant
+        for pause: Duration = pause, now: MonotonicInstant
     ) {
         entries.withLock { entries in
             if entries.count >= Self.limit {
@@ -43,7 +44,7 @@ final class RenewalFailures: Sendable {
             }
             entries[id] = Entry(
                 version: version, configuration: tenant.version, grant: grant, error: error.withoutAnotherTry,
-                until: now.advanced(by: Self.pause))
+                until: now.advanced(by: pause))
         }
     }
 
@@ -73,12 +74,18 @@ final class RenewalFailures: Sendable {
             code: "\(error.withoutAnotherTry.code.rawValue)@\(tenant.version)", remaining: Self.pause)
     }
 
-    /// What another replica's failure is to a caller of this one; nil where it is about another configuration.
-    func read(_ failure: LeaseFailure, of tenant: Tenant) -> BrokerError? {
+    /// What another replica's failure is to a caller of this one; nil where it is about another configuration. Where all tries
+    /// have failed there, it is kept as this replica's own, so that no caller waits while it is tried in the background.
+    func read(
+        _ failure: LeaseFailure, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, of tenant: Tenant,
+        _ now: MonotonicInstant
+    ) -> BrokerError? {
         let parts = failure.code.utf8.split(separator: UInt8(ascii: "@"), maxSplits: 1).compactMap { String($0) }
         if parts.count == 2, Int64(parts[1]) != tenant.version { return nil }
         guard let code = parts.first else { return nil }
-        return BrokerError(sharedFailure: LeaseFailure(code: code, remaining: failure.remaining))
+        let error = BrokerError(sharedFailure: LeaseFailure(code: code, remaining: failure.remaining))
+        if parts.count == 2 { remember(error, id, version, grant, of: tenant, for: failure.remaining, now: now) }
+        return error
     }
 }
 

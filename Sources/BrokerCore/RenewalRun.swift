@@ -240,8 +240,9 @@ final class RenewalRun {
     /// Why the provider is not asked: another replica's attempt has failed a moment ago, or the provider does not accept the
     /// client. Nil where it may be asked.
     private func obstacle() -> BrokerError? {
-        if urgency == .caller, grant != nil, let lease = standingLease, let failure = lease.failure,
-            !provider.holders.isOwn(lease.holder), let error = provider.failures.read(failure, of: tenant)
+        if let grant, let lease = standingLease, let failure = lease.failure, !provider.holders.isOwn(lease.holder),
+            let error = provider.failures.read(
+                failure, id, current.version, grant, of: tenant, provider.time.monotonic), urgency == .caller
         {
             return error
         }
