@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import OAuth
+internal import Reactor
 
 /// Storing again what the store has lost.
 ///
@@ -26,7 +27,13 @@ extension CredentialsRecords {
 
     /// Whether what was read is to be held against what is known.
     func isInQuestion(_ id: CredentialsID, _ version: Int64, known: Int64) -> Bool {
-        version < known || rollback.remainingHold != nil && version > known && memory.hasContent(id)
+        version < known || version > known && Self.mayComeAfter(id, memory, rollback)
+    }
+
+    /// Whether what this process knows may come after a record of a higher version: one that was put back, or that a renewal
+    /// brought which was under way when the store went back.
+    static func mayComeAfter(_ id: CredentialsID, _ memory: GrantMemory, _ rollback: StoreRollback) -> Bool {
+        rollback.remainingHold != nil ? memory.hasContent(id) : rollback.isUnsettled && memory.hasAct(id)
     }
 
     private func newest(_ id: CredentialsID) throws(StoreError) -> Known? {
@@ -69,16 +76,23 @@ extension CredentialsRecords {
         _ known: Known, after standing: CredentialRecord?, _ version: Int64, isPutBack: Bool
     ) -> Bool {
         if version < known.version { return true }
-        guard version > known.version, isPutBack, let digest = standing?.tokenDigest else { return false }
-        return known.replaced.contains(digest)
+        guard version > known.version, isPutBack, let standing else { return false }
+        if let digest = standing.tokenDigest, known.replaced.contains(digest) { return true }
+        // A renewal that began before a login or a logout was stored when the store had lost that.
+        let spent = standing.held?.level == .user ? standing.exchanged : standing.ended
+        return known.record.isAct && spent.map(known.replaced.contains) ?? false
     }
 
     private func putBack(
         _ known: Known, _ id: CredentialsID, over standing: CredentialRecord?, _ version: Int64
     ) async throws(StoreError) -> CredentialsSnapshot {
         let now = time.now
+        var record = known.record
+        if record.held?.level == .user, record.renewed != nil {
+            record.exchanged = record.exchanged ?? known.replaced.last
+        }
         let prepared = prepare(
-            known.record, id, over: version, above: known.version,
+            record, id, over: version, above: known.version,
             replacing: known.replaced + (standing?.tokenDigest.map { [$0] } ?? [])
         ) { version in
             if let held = known.record.held {
@@ -151,10 +165,19 @@ extension CredentialsRecords {
 
     /// Whether the store is known to have another version of the record by now.
     private func isReplaced(_ id: CredentialsID, _ version: Int64) async -> Bool {
+        let vault = vault
         do throws(StoreError) {
-            return try await vault.versions(of: [Self.recordID(id)]).first != version
+            let versions = try await within(StoreRollback.answerLimit) {
+                do throws(StoreError) {
+                    return .success(try await vault.versions(of: [Self.recordID(id)]))
+                } catch {
+                    return .failure(error)
+                }
+            }
+            return versions.first != version
         } catch {
-            // One that does not answer is asked again; the wait has an end.
+            // One that does not answer is asked again: the renewal that waits for this has an end.
+            report(error, id)
             return false
         }
     }
@@ -162,21 +185,25 @@ extension CredentialsRecords {
     /// Waits until the replicas have had the time to store again what a store that has gone back lacks.
     /// - Parameter version: of the record whose refresh token is to be presented. It may be another one's turn to present
     ///   that of the next version when this returns.
-    /// - Throws: `retryable_error` where the task is cancelled meanwhile.
+    /// - Throws: `retryable_error` where the task is cancelled meanwhile, `storage_unavailable` where the store has been away
+    ///   again and again.
     func waitForOthersAfterRollback(_ id: CredentialsID, _ version: Int64) async throws(BrokerError) {
         let known = memory.version(id)
+        let latest = time.monotonic.advanced(by: StoreRollback.longHold)
         while true {
             let ticket = changes.ticket(id)
             let hold = rollback.remainingHold
             // Another replica may have put the next one there.
             let isKnownToBeOld = known > version && memory.version(id) == known
             guard let rest = hold ?? (isKnownToBeOld ? rollback.remainingLongHold : nil) else { return }
+            if latest <= time.monotonic { throw BrokerError(StoreError.unavailable) }
             let pause = hold == nil ? min(rest, CredentialsProvider.lookInterval) : rest
             await changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
             if Task.isCancelled {
                 throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
             }
-            // The word of what was put there is lost while this replica's feed is being connected again.
+            // The word of what was put there is lost while this replica's feed is being connected again. A store that does not
+            // say has the hold begin anew.
             if rollback.remainingHold == nil, await isReplaced(id, version) { return }
         }
     }

@@ -60,9 +60,9 @@ final class CredentialsRecords: Sendable {
         }
         bus.onRemoval { memory.drop($0) }
         bus.onChange(of: .credentials) { id, version in
-            guard let version, let id = CredentialsID(id) else { return }
-            // Just after the store has gone back, a higher version may be that of an older grant which was put back.
-            if rollback.remainingHold != nil, memory.hasContent(id) { return rollback.recheck(id) }
+            guard let version, let id = CredentialsID(id), version > memory.version(id) else { return }
+            // Just after the store has gone back, a higher version may be that of an older grant.
+            if Self.mayComeAfter(id, memory, rollback) { return rollback.recheck(id) }
             memory.supersede(id, by: version)
         }
     }
@@ -394,7 +394,9 @@ final class CredentialsRecords: Sendable {
     func noteFailure() {
         let now = time.monotonic
         let commit = MonotonicInstant(nanoseconds: lastCommit.load(ordering: .relaxed))
-        if commit.advanced(by: .seconds(1)) <= now { lastFailure.store(now.nanoseconds, ordering: .relaxed) }
+        guard commit.advanced(by: .seconds(1)) <= now else { return }
+        lastFailure.store(now.nanoseconds, ordering: .relaxed)
+        rollback.storeFailed()
     }
 
     func report(_ error: StoreError, _ id: CredentialsID) {

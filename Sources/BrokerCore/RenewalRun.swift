@@ -150,7 +150,9 @@ final class RenewalRun {
         let now = elapsed
         defer { stepBegan = now }
         if let sent = extended.last { attempt.leaseExtended(asked: beginning.duration(to: sent)) }
-        return attempt.next(outcome, now: now, asked: stepBegan, storeReachableFor: reachableFor)
+        return attempt.next(
+            outcome, now: now, asked: stepBegan, storeReachableFor: reachableFor,
+            storeHasGoneBack: provider.records.rollback.remainingHold != nil)
     }
 
     // MARK: Looking

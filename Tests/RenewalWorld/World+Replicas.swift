@@ -84,7 +84,8 @@ extension World {
             let replica = replicas[index]
             let (attempt, step) = c.attempts.step(
                 replica.attempt, outcome, now: replica.clock, asked: replica.asked,
-                reachable: min(replica.failed, UInt8(Setting.turn)))
+                reachable: min(replica.failed, UInt8(Setting.turn)),
+                hasGoneBack: replica.hold > 0 && !c.old.contains(.heedsLostLease))
             replicas[index].attempt = attempt
             enter(index, step)
             switch step.kind {

@@ -7,6 +7,7 @@ package final class RewindingStore: ForwardingStore {
         var current: MemoryRecordStore
         var noted: MemoryRecordStore
         var lineage: StoreLineage
+        var isAway = false
     }
 
     package let revalidateAfter: Duration? = .seconds(5)
@@ -19,9 +20,17 @@ package final class RewindingStore: ForwardingStore {
 
     package var inner: any RecordStore { state.withLock { $0.current } }
 
-    package func admit() throws(StoreError) {}
+    package func admit() throws(StoreError) {
+        if state.withLock({ $0.isAway }) { throw .unavailable }
+    }
 
-    package func lineage() async throws(StoreError) -> StoreLineage? { state.withLock { $0.lineage } }
+    package func lineage() async throws(StoreError) -> StoreLineage? {
+        try admit()
+        return state.withLock { $0.lineage }
+    }
+
+    /// Does not answer from now on, or does again.
+    package func setAway(_ isAway: Bool) { state.withLock { $0.isAway = isAway } }
 
     /// To here it goes back.
     package func note() { state.withLock { $0.noted = $0.current.copy() } }

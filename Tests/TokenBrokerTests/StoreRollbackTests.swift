@@ -249,6 +249,161 @@ internal import TokenBroker
         #expect(without.presented(without.one) == "r1")
     }
 
+    // MARK: Renewals that are under way
+
+    /// Has a replica exchange "r1" for "r2", and the answer wait for the gate.
+    private static func begin(_ setting: Setting, _ gate: Gate) -> Task<BrokerHarness.Answer, Never> {
+        setting.one.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        return Task { await setting.one.get(Self.force) }
+    }
+
+    @Test(arguments: [false, true], [false, true])
+    func `has a logout or a login stored again over what a renewal brought that was under way at another replica`(
+        isLogin: Bool, isLate: Bool
+    ) async throws {
+        let setting = try await Setting()
+        let gate = Gate()
+        let renewed = Self.begin(setting, gate)
+        await gate.arrivals()
+        // The word of it is lost with the database.
+        setting.ways[0].setDelivery(.fails)
+        if isLogin {
+            await setting.two.set("b1", refresh: "s1")
+        } else {
+            #expect(await setting.two.logOut().status == 204)
+        }
+        setting.ways[0].setDelivery(.passes)
+        setting.goBack()
+        // Before the other one has looked, and as late as it may hear of it.
+        if isLate { setting.time.advance(by: StoreRollback.hold) }
+        gate.open()
+        #expect(await renewed.value.status == 200)
+        _ = await setting.two.broker.core.storeRecovery.look()
+        for broker in setting.brokers {
+            #expect(await broker.get("policy=local_valid").token == (isLogin ? "b1" : nil))
+            #expect(await broker.status().isLoggedIn == isLogin)
+        }
+        #expect(
+            try await setting.one.causes()
+                == (isLogin ? ["set", "refresh", "recovery"] : ["set", "refresh", "logout"]))
+    }
+
+    @Test func `has a login stored again over a session that a renewal has found ended at another replica`()
+        async throws
+    {
+        let setting = try await Setting()
+        let gate = Gate()
+        setting.one.transport.enqueue(.after(gate, .json(400, #"{"error":"invalid_grant"}"#)))
+        let renewed = Task { await setting.one.get(Self.force) }
+        await gate.arrivals()
+        setting.ways[0].setDelivery(.fails)
+        await setting.two.set("b1", refresh: "s1")
+        setting.ways[0].setDelivery(.passes)
+        setting.goBack()
+        gate.open()
+        _ = await renewed.value
+        _ = await setting.two.broker.core.storeRecovery.look()
+        for broker in setting.brokers { #expect(await broker.get("policy=local_valid").token == "b1") }
+        #expect(try await setting.one.causes() == ["set", "revoked", "recovery"])
+    }
+
+    @Test(arguments: [true, false])
+    func `has a logout stored again before what this replica was granted is stored`(isRead: Bool) async throws {
+        let setting = try await Setting()
+        let gate = Gate()
+        let renewed = Self.begin(setting, gate)
+        await gate.arrivals()
+        #expect(await setting.brokers[isRead ? 1 : 0].logOut().status == 204)
+        // It knows of a logout that it has read as well as of its own.
+        if isRead { #expect(await setting.one.status().isLoggedIn == false) }
+        setting.goBack(telling: [setting.ways[0]])
+        gate.open()
+        _ = await renewed.value
+        #expect(await setting.one.status().isLoggedIn == false)
+        #expect(try await setting.one.causes() == ["set", "logout"])
+    }
+
+    @Test func `has what was granted stored at once although its row shows another's lease`() async throws {
+        let setting = try await Setting()
+        let gate = Gate()
+        let renewed = Self.begin(setting, gate)
+        await gate.arrivals()
+        setting.goBack()
+        // Another replica has claimed the record, and found that it is not to ask yet; and it could not say so.
+        let id = try #require(
+            StorageKey("default").map { CredentialsID(tenant: TenantName("t1")!, storageKey: $0) })
+        let standing = try await setting.two.broker.core.credentials.records.reread(id)
+        try await setting.ways[1].commit([
+            .claim(
+                CredentialsRecords.recordID(id), version: standing.version,
+                LeaseClaim(holder: "other.1", replacing: nil, for: .seconds(5), marksUse: true))
+        ])
+        let start = setting.time.monotonic
+        gate.open()
+        #expect(await renewed.value.token == "a2")
+        #expect(start.duration(to: setting.time.monotonic) == .zero)
+        #expect(
+            try await setting.two.broker.core.credentials.records.reread(id).record.held?.accessToken
+                == SecretBytes(utf8: "a2"))
+    }
+
+    // MARK: The hold
+
+    @Test(
+        arguments: [(0, 3000), (2999, 3000), (3000, 3000), (3999, 3000), (4000, nil), (60_000, nil)] as [(Int, Int?)])
+    func `lets no token be presented until it has answered for all of the hold`(failure: Int, rest: Int?) {
+        let time = ManualTime()
+        let rollback = StoreRollback(span: .seconds(900), time: time)
+        rollback.storeFailed()
+        #expect(rollback.remainingHold == nil)
+        rollback.note()
+        #expect(rollback.remainingHold == StoreRollback.hold)
+        time.advance(by: .milliseconds(failure))
+        rollback.storeFailed()
+        #expect(rollback.remainingHold == rest.map { .milliseconds($0) })
+        guard rest != nil else { return }
+        #expect(rollback.remainingLongHold == StoreRollback.longHold)
+        #expect(rollback.takeSweep())
+        time.advance(by: .milliseconds(2999))
+        #expect(rollback.remainingHold == .milliseconds(1))
+        time.advance(by: .milliseconds(1))
+        #expect(rollback.remainingHold == nil)
+    }
+
+    @Test func `is stored to again after it was away during the hold, before any replica presents a token`()
+        async throws
+    {
+        let setting = try await Setting(skipsSleeps: false)
+        setting.ways[1].setDelivery(.fails)
+        #expect(await setting.refresh(setting.one).token == "a2")
+        setting.goBack()
+        setting.store.setAway(true)
+        async let renewed = setting.two.get(Self.force)
+        // Neither replica reaches it, for longer than the hold.
+        let looks = setting.brokers.map(\.broker.core.storeRecovery)
+        for _ in 0..<8 {
+            for look in looks { #expect(await look.look() == .milliseconds(250)) }
+            setting.time.advance(by: .milliseconds(500))
+        }
+        setting.store.setAway(false)
+        setting.ways[1].setDelivery(.passes)
+        #expect(setting.two.transport.seen.isEmpty)
+        async let looked = setting.one.broker.core.storeRecovery.look()
+        let clock = Task { [time = setting.time] in
+            while !Task.isCancelled {
+                await time.sleepers(atLeast: 1)
+                time.advance(by: .milliseconds(250))
+            }
+        }
+        let answer = await renewed
+        _ = await looked
+        clock.cancel()
+        await clock.value
+        #expect(answer.status == 503 || answer.token == "a2", "\(answer)")
+        #expect(await setting.two.get().token == "a2")
+        #expect(setting.two.transport.seen.isEmpty)
+    }
+
     // MARK: The journal
 
     private static func journal(_ directory: StoreFixtureDirectory) async throws -> Journal {
