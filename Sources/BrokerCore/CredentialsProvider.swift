@@ -132,11 +132,9 @@ package final class CredentialsProvider: Sendable {
                     now: time.now)
             }
             let snapshot = reading.snapshot
-            if query.renewedPast == nil || snapshot.version > first?.version ?? .max && snapshot.record == first?.record
-            {
-                // What was stored again, as a later version, was not renewed.
-                query.renewedPast = snapshot.version
-            }
+            // What was stored again, as a later version, was not renewed.
+            let isSame = first.map { snapshot.version > $0.version && snapshot.record.isSame(as: $0.record) } ?? false
+            if query.renewedPast == nil || isSame { query.renewedPast = snapshot.version }
             first = first ?? snapshot
             let decision =
                 reading.isCurrent ? decide(snapshot, tenant, query, id, renewsEarly: renewsEarly) : .serve

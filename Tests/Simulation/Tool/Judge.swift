@@ -51,6 +51,8 @@ final class Judge: @unchecked Sendable {
     private static let patience: Duration = .seconds(30)
     /// What a holder needs to store a successor: its statement may just hang for five seconds.
     private static let neededToStore: Duration = .seconds(7)
+    /// Where the database has gone back: a replica notices within a second and a half.
+    private static let neededToStoreAgain: Duration = .seconds(2)
     /// What a call may take to arrive (`RenewalRules.usualTransit`).
     private static let transit: Duration = .seconds(1)
 
@@ -209,7 +211,10 @@ final class Judge: @unchecked Sendable {
                             + "and its successor was stored")
                 }
                 for holder in holders {
-                    if let proof = cutOff(holder.name, index(of: holder), since: firstUse) {
+                    let replica = index(of: holder)
+                    if let proof = cutOff(holder.name, replica, since: firstUse)
+                        ?? awayAfterGoingBack(holder.name, replica, since: firstUse)
+                    {
                         excuse(user, proof)
                         return
                     }
@@ -220,7 +225,9 @@ final class Judge: @unchecked Sendable {
                 }
                 let successors = later.map { SimulatedProvider.refreshToken(session, $0) }
                 for replica in world.replicas where await replica.journalHolds(successors, of: id) {
-                    if let proof = cutOff("the journal of replica \(replica.index + 1)", replica.index, since: firstUse)
+                    let name = "the journal of replica \(replica.index + 1)"
+                    if let proof = cutOff(name, replica.index, since: firstUse)
+                        ?? awayAfterGoingBack(name, replica.index, since: firstUse)
                     {
                         excuse(user, proof)
                         return
@@ -250,6 +257,19 @@ final class Judge: @unchecked Sendable {
         return
             "\(name) had a successor, and reached the database for no more than \(Self.text(span.to - span.from)) in the "
             + "\(Self.text(now - firstUse)) since the refresh token was used"
+    }
+
+    /// Whether what has the successor did not reach the database for long enough to store it again after that had gone back.
+    /// - Returns: the proof; nil where it did, and where the database has not gone back since.
+    private func awayAfterGoingBack(_ name: String, _ replica: Int?, since firstUse: Int64) -> String? {
+        let now = world.executor.now
+        guard let back = world.timesBack.last(where: { $0.to >= firstUse }) else { return nil }
+        let span =
+            replica.map { world.replicas[$0].longestReach(from: back.to, to: now) } ?? (from: back.to, to: back.to)
+        guard span.to - span.from < Self.neededToStoreAgain.nanoseconds else { return nil }
+        return
+            "\(name) had a successor, and reached the database for no more than \(Self.text(span.to - span.from)) in the "
+            + "\(Self.text(now - back.to)) since that had gone back"
     }
 
     private func descends(_ token: Int, from ancestor: Int, in session: Int) -> Bool {

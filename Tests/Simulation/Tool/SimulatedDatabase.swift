@@ -10,6 +10,8 @@ final class SimulatedDatabase: @unchecked Sendable {
     private let executor: Executor
     private let judge: Judge
     private(set) var records: MemoryRecordStore
+    /// Rises whenever it goes back.
+    private(set) var timeline: Int64 = 1
     private var links: [DatabaseLink] = []
     private(set) var isPaused = false
     /// Whether it refuses connections.
@@ -130,6 +132,7 @@ final class SimulatedDatabase: @unchecked Sendable {
         clock.replayed = nil
         self.records = records
         self.history = Array(kept)
+        timeline += 1
         for link in links { link.loseConnections() }
         return history.count - kept.count
     }
