@@ -44,28 +44,34 @@ extension CredentialsRecords {
         return kept.map { Known(version: $0.version, record: $0.record, replaced: $0.replaced) }
     }
 
+    enum Mended {
+        /// This was stored again.
+        case stored(CredentialsSnapshot)
+        /// What stands is the newest, or nothing can be put in its place.
+        case stands(OpenRecord?)
+    }
+
     /// Stores again what this process knows to come after what was read, in place of exactly that.
-    /// - Returns: what is stored now; nil where what was read is the newest, or nothing can be put in its place.
-    func mend(_ id: CredentialsID, over read: OpenRecord?) async throws(StoreError) -> CredentialsSnapshot? {
+    func mend(_ id: CredentialsID, over read: OpenRecord?) async throws(StoreError) -> Mended {
         var found = read
         for _ in 0..<8 {
-            guard let known = try newest(id) else { return nil }
+            guard let known = try newest(id) else { return .stands(found) }
             let standing = try found.map { record throws(StoreError) in try content(of: record, id) }
             let version = found?.version ?? 0
             guard Self.comes(known, after: standing, version, isPutBack: rollback.mayBePutBack(version)) else {
                 if version > known.version { memory.supersede(id, by: version) }
-                return nil
+                return .stands(found)
             }
             // What is not there at all may have gone with its tenant, of which this replica was not told.
-            if found == nil, !rollback.isRecent { return nil }
+            if found == nil, !rollback.isRecent { return .stands(nil) }
             do throws(StoreError) {
-                return try await putBack(known, id, over: standing, version)
+                return .stored(try await putBack(known, id, over: standing, version))
             } catch .conflict {
                 found = try await vault.read(Self.recordID(id))
                 if found == nil, try await !tenantExists(id) {
                     memory.drop(id)
                     forget(id)
-                    return nil
+                    return .stands(nil)
                 }
             }
         }

@@ -113,9 +113,13 @@ final class CredentialsRecords: Sendable {
     func standing(_ id: CredentialsID) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let known = knownVersion(id)
         let ticket = cache.ticket(id, now: time.monotonic)
-        let read = try await vault.read(Self.recordID(id))
-        if isInQuestion(id, read?.version ?? 0, known: known), let mended = try await mend(id, over: read) {
-            return (mended, nil)
+        var read = try await vault.read(Self.recordID(id))
+        if isInQuestion(id, read?.version ?? 0, known: known) {
+            switch try await mend(id, over: read) {
+            case .stored(let snapshot): return (snapshot, nil)
+            // Another replica may have stored it again meanwhile.
+            case .stands(let found): read = found
+            }
         }
         guard let record = read else {
             cache.fill(id, .nothing, ticket)

@@ -97,7 +97,8 @@ extension World {
             isHeld = true
             // Nothing tells of a claim that the store has lost: what was granted under it is stored in the time in which no
             // token is presented, unless a further fault prevents that.
-            if !isKnown || isNeverStoredBefore, has(Mark.lostClaim), faults > 1 { continue }
+            let isLate = isNeverStoredBefore && replica.heeded == 0
+            if !isKnown || isLate, has(Mark.lostClaim), faults > 1 { continue }
             if replica.blocked > Setting.turn { continue }
             // It came back when the right to present the token had been given on, or was just looking whether it had.
             if replica.returned != 0, replica.returned <= max(replicas[presenter].claimed, replica.lost) + 1 {

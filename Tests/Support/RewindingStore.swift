@@ -8,6 +8,7 @@ package final class RewindingStore: ForwardingStore {
         var noted: MemoryRecordStore
         var lineage: StoreLineage
         var isAway = false
+        var beforeCommit: (@Sendable () async -> Void)?
     }
 
     package let revalidateAfter: Duration? = .seconds(5)
@@ -27,6 +28,27 @@ package final class RewindingStore: ForwardingStore {
     package func lineage() async throws(StoreError) -> StoreLineage? {
         try admit()
         return state.withLock { $0.lineage }
+    }
+
+    package func commit(_ changes: [RecordChange]) async throws(StoreError) {
+        let replaces = changes.contains { change in
+            if case .replace(let record, _, _) = change { record.id.kind == .credentials } else { false }
+        }
+        let body =
+            !replaces
+            ? nil
+            : state.withLock { state in
+                defer { state.beforeCommit = nil }
+                return state.beforeCommit
+            }
+        await body?()
+        try admit()
+        try await inner.commit(changes)
+    }
+
+    /// Has `body` run when the next commit that replaces credentials has arrived, before that is carried out.
+    package func beforeNextReplacement(_ body: @escaping @Sendable () async -> Void) {
+        state.withLock { $0.beforeCommit = body }
     }
 
     /// Does not answer from now on, or does again.

@@ -162,6 +162,19 @@ internal import TokenBroker
         }
     }
 
+    @Test func `is read once more by a replica that comes second to store a logout again`() async throws {
+        let setting = try await Setting()
+        #expect(await setting.one.logOut().status == 204)
+        #expect(await setting.two.status().isLoggedIn == false)
+        setting.goBack()
+        setting.store.beforeNextReplacement { _ = await setting.two.broker.core.storeRecovery.look() }
+        _ = await setting.one.broker.core.storeRecovery.look()
+        #expect(await setting.one.get("policy=local_valid").level == "basic")
+        #expect(await setting.one.status().isLoggedIn == false)
+        let causes = try await setting.one.causes()
+        #expect(causes == ["set", "logout"], "\(causes)")
+    }
+
     @Test func `has a logout stored again over a session that another replica has put back`() async throws {
         let setting = try await Setting()
         _ = await setting.refresh(setting.one)

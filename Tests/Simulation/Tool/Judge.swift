@@ -189,7 +189,10 @@ final class Judge: @unchecked Sendable {
         let later = world.provider.sessions[session].tokens.indices.filter {
             descends($0, from: token, in: session)
         }
-        let holders = later.flatMap { world.provider.sessions[session].tokens[$0].holders }.filter { !$0.isDead }
+        // Of a database that went back, only the last ones are any good.
+        let wentBack = world.timesBack.contains { $0.to >= firstUse }
+        let good = later.filter { !wentBack || world.provider.sessions[session].tokens[$0].firstUse == nil }
+        let holders = good.flatMap { world.provider.sessions[session].tokens[$0].holders }.filter { !$0.isDead }
         let life = Self.text(time - firstUse)
         // No rule calls a request back that is on its way.
         if time - sent > Self.transit.nanoseconds, presented.firstDelivery.map({ sent < $0 }) ?? true,
@@ -223,7 +226,7 @@ final class Judge: @unchecked Sendable {
                         "a session was lost: \(process.name) presented a spent refresh token after \(life), "
                             + "and \(holder.name), which lives, had been given its successor")
                 }
-                let successors = later.map { SimulatedProvider.refreshToken(session, $0) }
+                let successors = good.map { SimulatedProvider.refreshToken(session, $0) }
                 for replica in world.replicas where await replica.journalHolds(successors, of: id) {
                     let name = "the journal of replica \(replica.index + 1)"
                     if let proof = cutOff(name, replica.index, since: firstUse)

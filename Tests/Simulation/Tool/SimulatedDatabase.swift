@@ -82,7 +82,10 @@ final class SimulatedDatabase: @unchecked Sendable {
     func commit(
         _ changes: [RecordChange], asked: [RecordChange], by sender: DatabaseLink
     ) async throws(StoreError) {
+        let records = records
         try await records.commit(changes)
+        // The database went back meanwhile, and the connection is gone.
+        guard records === self.records else { throw .unavailable }
         history?.append((executor.now, .commit(changes)))
         judge.committed(asked, by: sender.process)
     }

@@ -132,13 +132,15 @@ final class User: @unchecked Sendable {
         guard (try? await vault.commit([.insert(OpenRecord(id: login, version: 1, content: SecretBytes([])))])) != nil
         else { return false }
         var hasArrived = false
+        let timesBack = world.timesBack.count
         let snapshot = try? await broker.credentials.settle(login: held, by: .login, for: id) {
             () async throws(StoreError) in
             if try await vault.version(of: login) != nil { return ([.remove(login, version: 1)], []) }
             hasArrived = true
             return nil
         }
-        return snapshot != nil || hasArrived
+        // A login that was under way in the commits that the database has lost is begun anew.
+        return snapshot != nil || hasArrived && world.timesBack.count == timesBack
     }
 
     private func logOut(_ broker: CredentialsBroker) async -> Bool {
