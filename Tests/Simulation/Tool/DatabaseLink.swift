@@ -124,7 +124,7 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
             let (process, executor) = (process, executor)
             executor.at(end, process) {
                 // Where it can be seen that the commit took place, the store sees it.
-                if exchange.isDone, isCommit, self.isUp, let value = () as? Value {
+                if exchange.isDone, isCommit, self.isUp, timeline == self.database.timeline, let value = () as? Value {
                     exchange.end(.success(value))
                 } else {
                     exchange.end(.failure(.unavailable))

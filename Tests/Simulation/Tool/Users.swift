@@ -128,11 +128,11 @@ final class User: @unchecked Sendable {
             obtainedWith: tenant.configuration.client.fingerprint, grantedBy: GrantingProvider(server))
         // As a login does it: its record shows a repeated try that an earlier one has arrived, in place of which the
         // credentials may have been renewed since.
+        let timesBack = world.timesBack.count
         let login = RecordID(.login, id.tenant, key: "s\(session)")
         guard (try? await vault.commit([.insert(OpenRecord(id: login, version: 1, content: SecretBytes([])))])) != nil
         else { return false }
         var hasArrived = false
-        let timesBack = world.timesBack.count
         let snapshot = try? await broker.credentials.settle(login: held, by: .login, for: id) {
             () async throws(StoreError) in
             if try await vault.version(of: login) != nil { return ([.remove(login, version: 1)], []) }
