@@ -65,7 +65,10 @@ package final class MemoryRecordStore: RecordStore {
     package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
         contents.withLock { contents in
             let expired = contents.records.values.filter { record in record.expires.map { $0 < now } ?? false }
-            for record in expired.prefix(limit) { contents.remove(record.id) }
+            for record in expired.prefix(limit) {
+                contents.remove(record.id)
+                contents.leases.note(record.id, nil)
+            }
             return min(expired.count, limit)
         }
     }
@@ -145,7 +148,7 @@ package final class MemoryRecordStore: RecordStore {
         /// In the order of the sequences.
         private(set) var log: [PlacedLogEntry] = []
         private(set) var bounds = LogBounds()
-        private(set) var leases: LeaseTimes
+        fileprivate(set) var leases: LeaseTimes
         var listings = RecordListings()
 
         private let timeOfDay: (@Sendable () -> Timestamp)?
@@ -193,8 +196,8 @@ package final class MemoryRecordStore: RecordStore {
             log.removeFirst(count)
         }
 
+        /// Leaves what is known of its lease, which a commit that writes the record goes on with.
         mutating func remove(_ id: RecordID) {
-            leases.note(id, nil)
             listings.note(id, exists: false)
             guard let lookup = records.removeValue(forKey: id)?.lookup else { return }
             holders[LookupKey(kind: id.kind, digest: lookup)] = nil

@@ -139,6 +139,17 @@ internal import TokenBroker
 
     // MARK: Within the provider's grace
 
+    /// Has what was given up be looked for so often.
+    private static func look(_ count: Int, _ time: ManualTime) async {
+        func looks() -> Int { time.slept.count { $0 >= .milliseconds(500) && $0 <= .milliseconds(625) } }
+        while looks() == 0 { await Task.yield() }
+        for _ in 0..<count {
+            let before = looks()
+            time.advance(by: .milliseconds(625))
+            while looks() == before { await Task.yield() }
+        }
+    }
+
     /// A refresh token that may be spent is tried again, whatever callers are told.
     @Test func `is asked again within its grace where the refresh token may be spent, and callers are told at once`()
         async throws
@@ -154,10 +165,11 @@ internal import TokenBroker
         for broker in [one, two] { #expect(await broker.get().retryAfter == 30) }
         #expect(one.transport.seen.count == 6 && two.transport.seen.isEmpty)
         time.holdSleeps()
-        time.advance(by: .seconds(1))
+        time.forgetSleeps()
         two.broker.start()
+        await Self.look(4, time)
         await gate.arrivals()
-        #expect(await two.get().retryAfter == 29)
+        #expect((1...29).contains(await two.get().retryAfter ?? 0))
         gate.open()
         two.broker.beginDraining()
         await two.broker.finish()
@@ -176,14 +188,7 @@ internal import TokenBroker
         broker.transport.enqueue(
             .json(503, "", fields: ["Retry-After": "31"]), .json(200, BrokerHarness.token("a2", refresh: "r2")))
         #expect(await broker.get().status == 503)
-        /// How often what was given up has been looked for.
-        func looks() -> Int { time.slept.count { $0 >= .milliseconds(500) && $0 <= .milliseconds(625) } }
-        while looks() == 0 { await Task.yield() }
-        for _ in 0..<4 {
-            let before = looks()
-            time.advance(by: .milliseconds(625))
-            while looks() == before { await Task.yield() }
-        }
+        await Self.look(4, time)
         while broker.transport.seen.count < 2 { await Task.yield() }
         await broker.broker.credentials.idle()
         #expect(await broker.get().token == "a2")
