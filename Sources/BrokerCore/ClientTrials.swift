@@ -2,6 +2,7 @@ internal import Cryptography
 internal import ExternalText
 internal import HTTPCodec
 internal import OAuth
+internal import Reactor
 internal import Synchronization
 
 /// What an answer of the token endpoint says of the client that asked.
@@ -25,7 +26,11 @@ enum ClientVerdict: Sendable {
         // RFC 6749 §5.2 has it sent with 400 to a client that is accepted and may not use the grant. Glewlwyd sends it with
         // 403 to a client with a wrong secret.
         case "unauthorized_client"?: self = status == 400 ? .unclear : .refused
-        case let error? where Self.errorsOfRequests.contains(error): self = .unclear
+        // These are about neither the client nor the code, or some providers send them for both.
+        case "unsupported_grant_type"?, "authorization_type_invalid"?, "invalid_request"?, "invalid_scope"?,
+            "invalid_target"?, "access_denied"?, "redirect_uri_mismatch"?, "invalid_redirect_uri"?, "unauthorized"?,
+            "forbidden"?:
+            self = .unclear
         case let error? where error.contains("client"): self = .refused
         case let error? where isUnauthorized && !error.contains("code") && !error.contains("grant"): self = .unclear
         case _?: self = .accepted
@@ -39,12 +44,6 @@ enum ClientVerdict: Sendable {
             RefusalPattern.isAllowed(status: status) && (answer.isInvalidClient || isUnnamed && status == 401)
         self = isRefused ? .refused : .unclear
     }
-
-    /// Errors that are about neither the client nor a code, or that some providers send for both.
-    private static let errorsOfRequests: Set<String> = [
-        "unsupported_grant_type", "authorization_type_invalid", "invalid_request", "invalid_scope", "invalid_target",
-        "access_denied", "redirect_uri_mismatch", "invalid_redirect_uri", "unauthorized", "forbidden",
-    ]
 }
 
 /// Finds out whether a provider accepts a client, by calls that need no user and change nothing at the provider.
@@ -83,28 +82,36 @@ final class ClientTrials: Sendable {
     private let publicBaseURL: String
     private let callLimit: Duration
     private let log: Log
+    private let time: any Time
     private let standing = Mutex<[Key: Standing]>([:])
+    /// When trials have shown last that a client is refused.
+    private let refusals = Mutex<[Key: MonotonicInstant]>([:])
+    private static let limit = 1024
 
     /// - Parameter callLimit: the longest that one call takes.
-    init(endpoint: TokenEndpoint, publicBaseURL: String, callLimit: Duration, log: Log) {
+    init(endpoint: TokenEndpoint, publicBaseURL: String, callLimit: Duration, time: any Time, log: Log) {
         self.endpoint = endpoint
         self.publicBaseURL = publicBaseURL
         self.callLimit = callLimit
+        self.time = time
         self.log = log
     }
 
     /// Whether the provider accepts the client now. A trial that has begun before this call says nothing of a refusal that
     /// came after it: this call waits for that one's end, and then for the next one, which all share who came meanwhile. So one
     /// trial of a client is under way at a time, of two calls at most.
+    /// - Parameter sent: when the call was sent that was refused. Where a trial has shown since then that the client is
+    ///   refused, that is the result.
     func result(
-        of client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
+        of client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer, sentAt sent: MonotonicInstant
     ) async -> Result {
         let fingerprint = client.fingerprint
         let key = Key(
             tenant: tenant.name, version: tenant.version, clientID: fingerprint.clientID,
             secretDigest: fingerprint.clientSecretDigest)
+        if let refused = refusals.withLock({ $0[key] }), refused >= sent { return .verdict(.refused) }
         let question = standing.withLock { standing in
-            var entry = standing[key] ?? Standing(question: newQuestion(of: client, of: tenant, at: server))
+            var entry = standing[key] ?? Standing(question: newQuestion(key, client, of: tenant, at: server))
             entry.askers += 1
             standing[key] = entry
             return entry.question
@@ -119,14 +126,24 @@ final class ClientTrials: Sendable {
     }
 
     private func newQuestion(
-        of client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
+        _ key: Key, _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
     ) -> SharedQuestion<Result> {
         let finding = Finding()
         return SharedQuestion {
             // Those who wait for a second trial are told of the fault that the first one has found.
             if finding.isRefused.withLock({ $0 }) { return .verdict(.refused) }
             let result = await self.attempt(client, of: tenant, at: server)
-            if case .verdict(.refused) = result { finding.isRefused.withLock { $0 = true } }
+            if case .verdict(.refused) = result {
+                finding.isRefused.withLock { $0 = true }
+                let now = self.time.monotonic
+                self.refusals.withLock { refusals in
+                    // No call is under way for so long.
+                    if refusals.count >= Self.limit {
+                        refusals = refusals.filter { $0.value.advanced(by: self.callLimit * 2) > now }
+                    }
+                    refusals[key] = now
+                }
+            }
             return result
         }
     }

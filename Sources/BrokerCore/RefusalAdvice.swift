@@ -26,7 +26,9 @@ enum RefusalAdvice {
                 + "provider and token_endpoint_auth_method."
         case "access_denied": "The user, or a policy of the provider, does not allow it."
         case "redirect_uri_mismatch", "invalid_redirect_uri": redirectURI
-        default: sentence(ofStatus: status, isReadable: answer.isReadable, isNamed: answer.errorCode != nil)
+        default:
+            sentence(
+                ofStatus: status, isReadable: answer.isReadable, isNamed: answer.errorCode != nil || answer.isMalformed)
         }
     }
 
@@ -37,8 +39,11 @@ enum RefusalAdvice {
 
     /// Glewlwyd answers so.
     static func alsoWrongSecret(_ answer: TokenErrorResponse) -> String? {
-        answer.error == "unauthorized_client"
-            ? "Check the tenant's client_secret, too: some providers refuse a wrong one in the same way." : nil
+        switch answer.error {
+        case "unauthorized_client":
+            "Check the tenant's client_secret, too: some providers refuse a wrong one in the same way."
+        default: nil
+        }
     }
 
     /// For an answer that names no error that says more than its status.

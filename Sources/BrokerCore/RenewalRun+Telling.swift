@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import OAuth
+internal import Reactor
 internal import Synchronization
 
 /// How a run that brought nothing is told, and what is kept of that.
@@ -102,8 +103,10 @@ extension RenewalRun {
 
     /// What an answer means by which the tenant has sessions ended, and which names no cause: a provider may refuse a wrong
     /// client secret by the same answer, so that the client is tried first.
-    func ending(by refusal: TokenErrorResponse, of call: TokenEndpoint.Call) async -> TokenEndpoint.Answer {
-        switch await provider.clientTrials.result(of: call.client, of: tenant, at: call.server) {
+    func ending(
+        by refusal: TokenErrorResponse, of call: TokenEndpoint.Call, sentAt sent: MonotonicInstant
+    ) async -> TokenEndpoint.Answer {
+        switch await provider.clientTrials.result(of: call.client, of: tenant, at: call.server, sentAt: sent) {
         case .verdict(.accepted), .verdict(.unclear): .sessionEnded(refusal)
         case .verdict(.refused): .clientRefused(TokenEndpoint.refusedClient(refusal), .client)
         case .later(let wait): TokenEndpoint.rateLimited(for: wait)

@@ -349,11 +349,12 @@ final class RenewalRun {
             provider.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
         }
         let (answer, trace, isAnswered) = try await keepingLease { () async throws(BrokerError) in
-            var sent = await self.provider.endpoint.send(call, limit: limit)
-            if case .sessionEnded(let refusal) = sent.answer, refusal.error == nil {
-                sent.answer = await self.ending(by: refusal, of: call)
+            let start = self.provider.time.monotonic
+            var outcome = await self.provider.endpoint.send(call, limit: limit)
+            if case .sessionEnded(let refusal) = outcome.answer, refusal.error == nil {
+                outcome.answer = await self.ending(by: refusal, of: call, sentAt: start)
             }
-            return sent
+            return outcome
         }
         if isAnswered { lastAnswer = .other }
         return await outcome(of: answer, to: call, trace: call.grant.spendsRefreshToken ? trace : .none)

@@ -180,7 +180,10 @@ package struct TenantCheck: Sendable {
                     .tls, notTLS, isConnected, "The certificates are valid for the hosts, and TLS is recent enough."),
             pins.isEmpty || secure.isEmpty
                 ? Outcome(.pins, true, "Not checked. No certificate is pinned.")
-                : outcome(.pins, notPinned, hasTLS, "One of the \(pins.count) pinned keys is in each chain."),
+                : outcome(
+                    .pins, notPinned, hasTLS,
+                    pins.count == 1
+                        ? "The pinned key is in each chain." : "One of the \(pins.count) pinned keys is in each chain."),
         ]
     }
 
@@ -250,6 +253,7 @@ package struct TenantCheck: Sendable {
         return switch count {
         case nil: Outcome(.jwks, false, "The answer at \(address) has no keys: it must be a JWK set (RFC 7517).")
         case 0?: Outcome(.jwks, true, "The JWK set at \(address) is empty: the provider signs nothing.")
+        case 1?: Outcome(.jwks, true, "One key is at \(address).")
         case let count?: Outcome(.jwks, true, "\(count) keys are at \(address).")
         }
     }
@@ -314,8 +318,10 @@ package struct TenantCheck: Sendable {
     /// Why there is no answer.
     /// - Parameter start: when the call began.
     private func unanswered(_ receiver: String, _ error: TransportError, since start: MonotonicInstant) -> String {
-        guard case .timedOut(_, requestSent: true) = error else {
-            return "\(receiver) could not be reached. \(Self.words(error))"
+        switch error {
+        case .timedOut(_, requestSent: true): break
+        case .malformedResponse, .responseTooLarge: return "\(receiver) cannot be used. \(Self.words(error))"
+        default: return "\(receiver) could not be reached. \(Self.words(error))"
         }
         return
             "\(receiver) did not answer within \(Self.seconds(start.duration(to: time.monotonic))), and a call may take "

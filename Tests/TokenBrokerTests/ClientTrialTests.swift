@@ -132,11 +132,15 @@ internal import TokenBroker
     }
 
     @Test func `shares its trial with the others whose refusals came before it`() async throws {
-        let gate = Gate()
+        let (refreshes, gate) = (Gate(), Gate())
         let broker = try await Self.make(
-            Self.provider(code: .after(gate, .json(403, #"{"error": "unauthorized_client"}"#))))
+            Self.provider(
+                refresh: .after(refreshes, .json(400, "")),
+                code: .after(gate, .json(403, #"{"error": "unauthorized_client"}"#))))
         let statuses = await withTaskGroup(of: Int.self) { group in
             for user in Self.users { group.addTask { await Self.get(broker, user).status } }
+            await refreshes.arrivals(Self.users.count)
+            refreshes.open()
             await gate.arrivals()
             gate.open()
             return await group.reduce(into: []) { $0.append($1) }

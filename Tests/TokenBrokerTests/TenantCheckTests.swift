@@ -123,6 +123,19 @@ internal import TokenBroker
         #expect(checks.detail("jwks").contains(words))
     }
 
+    @Test func `counts one key in words`() async throws {
+        let (checks, _) = try await Self.check(
+            at: Self.provider { $0.url.hasSuffix("/k") ? .json(200, #"{"keys": [{"kty": "EC"}]}"#) : nil })
+        #expect(checks.detail("jwks") == "One key is at https://op.example/k.")
+    }
+
+    @Test func `tells an answer that cannot be used apart from none`() async throws {
+        let (checks, _) = try await Self.check(
+            at: Self.provider { $0.url.hasSuffix("/k") ? .failure(.responseTooLarge) : nil })
+        #expect(checks.failed == ["jwks"])
+        #expect(checks.detail("jwks") == "https://op.example/k cannot be used. The answer is too long.")
+    }
+
     @Test func `takes an empty set of keys for what it is`() async throws {
         let (checks, _) = try await Self.check(
             at: Self.provider { $0.url.hasSuffix("/k") ? .json(200, #"{"keys": []}"#) : nil })
