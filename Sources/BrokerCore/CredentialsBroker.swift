@@ -102,7 +102,8 @@ package final class CredentialsBroker: Sendable {
         let endpoint = TokenEndpoint(
             transport: transport, budget: budget, time: time, metrics: metrics, log: log)
         let clientTrials = ClientTrials(
-            endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout, time: time, log: log)
+            endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout, time: time,
+            log: log)
         credentials = CredentialsProvider(
             vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
             metrics: metrics, log: log, quarantine: settings.quarantine, schedule: schedule,

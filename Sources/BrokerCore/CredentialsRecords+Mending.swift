@@ -169,6 +169,27 @@ extension CredentialsRecords {
 
     // MARK: Waiting
 
+    /// What is stored. Where the store has just gone back, and this process knows of a newer version whose content another
+    /// replica has, waits until that replica has stored it again, so that no caller gets an older version than it had
+    /// before. Where no replica stores it again within the hold, what the store has is all that is left.
+    func rereadAsNewAsKnown(_ id: CredentialsID) async throws(StoreError) -> CredentialsSnapshot {
+        let known = knownVersion(id)
+        let latest = time.monotonic.advanced(by: StoreRollback.longHold)
+        while true {
+            let ticket = changes.ticket(id)
+            let snapshot = try await reread(id)
+            guard snapshot.version < known, knownVersion(id) >= known, let rest = rollback.remainingHold,
+                time.monotonic < latest
+            else { return snapshot }
+            // The change feed may still be connecting, so the store is asked again without being told of a change, too.
+            let pause = min(rest, Self.lookInterval)
+            await changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
+            if Task.isCancelled { return snapshot }
+        }
+    }
+
+    private static let lookInterval: Duration = .milliseconds(250)
+
     /// Whether the store is known to have another version of the record by now.
     private func isReplaced(_ id: CredentialsID, _ version: Int64) async -> Bool {
         let vault = vault

@@ -94,7 +94,7 @@ final class CredentialsRecords: Sendable {
         }
         if let snapshot = cache.fresh(id, now: time.monotonic) { return Reading(snapshot: snapshot, isCurrent: true) }
         do throws(StoreError) {
-            return Reading(snapshot: try await reread(id), isCurrent: true)
+            return Reading(snapshot: try await rereadAsNewAsKnown(id), isCurrent: true)
         } catch {
             if error == .unavailable, let known = cache.any(id), suffices(known) {
                 return Reading(snapshot: known, isCurrent: false)

@@ -16,7 +16,7 @@ final class RenewalFailures: Sendable {
         let until: MonotonicInstant
     }
 
-    /// For how long a renewal is not tried again whose tries have all failed.
+    /// For how long an upgrade is not tried again whose tries have all failed.
     static let pause: Duration = .seconds(30)
     /// For how long other replicas take any failure for their own: those that have waited for it look within a second.
     private static let sharing: Duration = .seconds(2)
@@ -30,8 +30,8 @@ final class RenewalFailures: Sendable {
         self.isShared = isShared
     }
 
-    /// Keeps the failure of a renewal whose tries have all failed.
-    /// - Parameter pause: what is left of the time for which the renewal is not tried again.
+    /// Keeps the failure of an upgrade whose tries have all failed.
+    /// - Parameter pause: what is left of the time for which the upgrade is not tried again.
     func remember(
         _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, of tenant: Tenant,
         for pause: Duration = pause, now: MonotonicInstant
@@ -39,7 +39,7 @@ final class RenewalFailures: Sendable {
         entries.withLock { entries in
             if entries.count >= Self.limit {
                 entries = entries.filter { $0.value.until > now }
-                // A renewal whose failure is forgotten is tried once more than needed.
+                // An upgrade whose failure is forgotten is tried once more than needed.
                 if entries.count >= Self.limit / 2 { entries = [:] }
             }
             entries[id] = Entry(
@@ -66,7 +66,8 @@ final class RenewalFailures: Sendable {
     }
 
     /// What other replicas are told of a failure; nil for nothing.
-    /// - Parameter pauses: whether all tries have failed. A tenant that is put again is tried at once all the same.
+    /// - Parameter pauses: whether the upgrade is not tried again for a while. A tenant that is put again is tried at once all
+    ///   the same.
     func shared(_ error: BrokerError, pauses: Bool, of tenant: Tenant) -> LeaseFailure? {
         guard isShared else { return nil }
         if !pauses { return LeaseFailure(code: error.code.rawValue, remaining: Self.sharing) }
@@ -77,11 +78,11 @@ final class RenewalFailures: Sendable {
     /// What another replica's failure is to a caller of this one; nil where it is about another configuration. Where all tries
     /// have failed there, it is kept as this replica's own, so that no caller waits while it is tried in the background.
     func read(
-        _ failure: LeaseFailure, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, of tenant: Tenant,
-        _ now: MonotonicInstant
+        _ failure: LeaseFailure, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, isUpgrade: Bool,
+        of tenant: Tenant, _ now: MonotonicInstant
     ) -> BrokerError? {
         let parts = failure.code.utf8.split(separator: UInt8(ascii: "@"), maxSplits: 1).compactMap { String($0) }
-        if parts.count == 2, Int64(parts[1]) != tenant.version { return nil }
+        if parts.count == 2, !isUpgrade || Int64(parts[1]) != tenant.version { return nil }
         guard let code = parts.first else { return nil }
         let error = BrokerError(sharedFailure: LeaseFailure(code: code, remaining: failure.remaining))
         if parts.count == 2 { remember(error, id, version, grant, of: tenant, for: failure.remaining, now: now) }

@@ -130,11 +130,11 @@ extension RenewalRun {
         return error.retrying(after: max(.seconds(wait), RenewalFailures.pause))
     }
 
-    /// Whether all tries have failed, so that further callers are told so for a while. A store that was away is asked again
-    /// as soon as it answers, and a tenant that is gone needs no pause.
+    /// Whether further callers are told of this failure for a while, without another try. That is so of an upgrade, of which
+    /// no failure is final; a refresh is tried again when the next caller asks (TIDAL's Auth design, "Refreshing
+    /// credentials"). A store that was away is asked again as soon as it answers, and a tenant that is gone needs no pause.
     var pausesFurtherTries: Bool {
-        // No failure of an upgrade is final.
-        (isToTryAgain || decision.isUpgrade) && !isStopping && !isSuperseded
+        decision.isUpgrade && !isStopping && !isSuperseded
             && failure?.code != .storageUnavailable && failure?.code != .notFound
     }
 

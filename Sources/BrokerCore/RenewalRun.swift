@@ -244,7 +244,8 @@ final class RenewalRun {
     private func obstacle() -> BrokerError? {
         if let grant, let lease = standingLease, let failure = lease.failure, !provider.holders.isOwn(lease.holder),
             let error = provider.failures.read(
-                failure, id, current.version, grant, of: tenant, provider.time.monotonic), urgency == .caller
+                failure, id, current.version, grant, isUpgrade: decision.isUpgrade, of: tenant,
+                provider.time.monotonic), urgency == .caller
         {
             return error
         }

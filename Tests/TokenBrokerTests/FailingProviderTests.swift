@@ -28,66 +28,17 @@ internal import TokenBroker
         (.json(200, "<html>"), "token_response_error"),
     ]
 
-    // MARK: The pause
-
     @Test(arguments: failures)
-    func `is not asked again for 30 seconds, and callers are told so at once`(
-        step: ScriptedTransport.Step, code: String
-    ) async throws {
+    func `is asked again by the next call, up to six times`(step: ScriptedTransport.Step, code: String) async throws {
         let broker = try await Self.expired()
         broker.transport.always(step)
-        let first = await broker.get()
-        #expect(first.code == code)
-        #expect(first.retryAfter == (code == "token_response_error" ? nil : 30))
-        #expect(broker.transport.seen.count == 6)
-        broker.time.forgetSleeps()
-        for _ in 0..<5 {
-            let answer = await broker.get()
-            #expect((answer.status, answer.code, answer.retryAfter) == (503, "retryable_error", 30))
+        for calls in [6, 12] {
+            #expect(await broker.get().code == code)
+            #expect(broker.transport.seen.count == calls)
         }
-        broker.time.advance(by: .milliseconds(29_999))
-        #expect(await broker.get().retryAfter == 1)
-        #expect(broker.transport.seen.count == 6)
-        #expect(broker.time.slept.isEmpty)
-        broker.time.advance(by: .milliseconds(1))
         broker.transport.always(.json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
         #expect(broker.transport.seen.last?.form["refresh_token"] == "r1")
-    }
-
-    @Test(arguments: ["policy=local_force_refresh", "api_error_sub_status=11003", "min_ttl=7200", "level=user"])
-    func `is not asked by callers that demand a new token either`(query: String) async throws {
-        let broker = try await Self.expired()
-        broker.transport.always(.json(503, ""))
-        #expect(await broker.get().code == "retryable_error")
-        let answer = await broker.get(query)
-        #expect((answer.status, answer.code, answer.retryAfter) == (503, "retryable_error", 30))
-        #expect(broker.transport.seen.count == 6)
-        #expect(await broker.get("policy=local").token == "a1")
-    }
-
-    @Test func `is asked for other users, and at once when the tenant is put again`() async throws {
-        let broker = try await Self.expired()
-        await broker.set("b1", refresh: "r2", lifetime: .zero, storageKey: "other")
-        broker.transport.always(.json(503, ""))
-        #expect(await broker.get().retryAfter == 30)
-        #expect(await broker.get("storage_key=other").retryAfter == 30)
-        #expect(broker.transport.seen.count == 12)
-        await broker.makeTenant()
-        broker.transport.always(.json(200, BrokerHarness.token("a2")))
-        #expect(await broker.get().token == "a2")
-    }
-
-    @Test func `pauses what client credentials are asked for by as well`() async throws {
-        let broker = try await BrokerHarness()
-        await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1"}"#)
-        broker.transport.always(.json(500, ""))
-        #expect(await broker.get().code == "retryable_error")
-        #expect(await broker.get().retryAfter == 30)
-        #expect(broker.transport.seen.count == 6)
-        broker.time.advance(by: .seconds(30))
-        broker.transport.always(.json(200, BrokerHarness.token("client-1")))
-        #expect(await broker.get().token == "client-1")
     }
 
     @Test func `has a token that lives given without further calls`() async throws {
@@ -119,24 +70,6 @@ internal import TokenBroker
         #expect(try await broker.events().allSatisfy { $0.kind != .credentialsDegraded })
     }
 
-    @Test func `is told of to listeners, with the time when it is asked again`() async throws {
-        let broker = try await Self.expired()
-        broker.transport.always(.json(503, #"{"error": "server_error"}"#))
-        for _ in 0..<3 { #expect(await broker.get().status == 503) }
-        let events = try await broker.events().dropFirst()
-        #expect(
-            events.map(\.kind) == [
-                .refreshStarted, .refreshRefreshingAccessToken, .refreshFailed, .credentialsDegraded,
-            ])
-        let told = try #require(events.last?.data)
-        #expect(told["error"] == .string("retryable_error"))
-        #expect(told["error_code"] == .string("server_error"))
-        let retry = try #require(Timestamp(rfc3339: told["retry_at"]?.text ?? ""))
-        #expect(broker.time.now.duration(to: retry) <= .seconds(30))
-        #expect(broker.time.now.duration(to: retry) > .seconds(29))
-        #expect(Set(events.compactMap { $0.data["refresh_id"]?.text }).count == 1)
-    }
-
     // MARK: Within the provider's grace
 
     /// Has what was given up be looked for so often.
@@ -148,34 +81,6 @@ internal import TokenBroker
             time.advance(by: .milliseconds(625))
             while looks() == before { await Task.yield() }
         }
-    }
-
-    /// A refresh token that may be spent is tried again, whatever callers are told.
-    @Test func `is asked again within its grace where the refresh token may be spent, and callers are told at once`()
-        async throws
-    {
-        let time = ManualTime()
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
-        await one.makeTenant("t1", #"{"client_id": "c1", "reuse_grace": 60}"#)
-        await one.set("a1", refresh: "r1", lifetime: .zero)
-        one.transport.always(.json(503, ""))
-        let gate = Gate()
-        two.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
-        #expect(await one.get().status == 503)
-        for broker in [one, two] { #expect(await broker.get().retryAfter == 30) }
-        #expect(one.transport.seen.count == 6 && two.transport.seen.isEmpty)
-        time.holdSleeps()
-        time.forgetSleeps()
-        two.broker.start()
-        await Self.look(4, time)
-        await gate.arrivals()
-        #expect((1...29).contains(await two.get().retryAfter ?? 0))
-        gate.open()
-        two.broker.beginDraining()
-        await two.broker.finish()
-        time.advance(by: .seconds(5))
-        #expect(await one.get().token == "a2")
-        #expect(one.transport.seen.count == 6 && two.transport.seen.count == 1)
     }
 
     @Test func `is asked again within its grace by a process that has the store for itself`() async throws {
@@ -194,45 +99,5 @@ internal import TokenBroker
         #expect(await broker.get().token == "a2")
         broker.broker.beginDraining()
         await broker.broker.finish()
-    }
-
-    // MARK: Replicas
-
-    @Test(arguments: failures)
-    func `is not asked by another replica, which tells its callers at once`(
-        step: ScriptedTransport.Step, code: String
-    ) async throws {
-        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
-        await one.makeTenant()
-        await one.set("a1", refresh: "r1", lifetime: .zero)
-        one.transport.always(step)
-        two.transport.always(step)
-        #expect(await one.get().code == code)
-        one.time.forgetSleeps()
-        for after in [0, 20_000, 9999] {
-            one.time.advance(by: .milliseconds(after))
-            for broker in [two, one] {
-                let answer = await broker.get()
-                #expect((answer.status, answer.code) == (503, "retryable_error"))
-                #expect((1...30).contains(answer.retryAfter ?? 0))
-            }
-        }
-        #expect(one.transport.seen.count == 6 && two.transport.seen.isEmpty)
-        #expect(one.time.slept.isEmpty)
-        one.time.advance(by: .milliseconds(1))
-        two.transport.always(.json(200, BrokerHarness.token("a2")))
-        #expect(await two.get().token == "a2")
-        #expect(await one.get().token == "a2")
-    }
-
-    @Test func `is asked by another replica at once when the tenant is put again`() async throws {
-        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
-        await one.makeTenant()
-        await one.set("a1", refresh: "r1", lifetime: .zero)
-        one.transport.always(.json(503, ""))
-        #expect(await one.get().status == 503)
-        await two.makeTenant()
-        two.transport.always(.json(200, BrokerHarness.token("a2")))
-        #expect(await two.get().token == "a2")
     }
 }

@@ -177,8 +177,7 @@ internal import TokenBroker
         let lease = try await Self.lease(one)
         #expect(lease.map(\.wasGivenUp) == true && lease?.isSettled == !isUncertain)
         #expect(lease?.failure != nil)
-        let last: [BrokerEvent.Kind] = calls == 6 ? [.refreshFailed, .credentialsDegraded] : [.refreshFailed]
-        #expect(try await one.events().suffix(last.count).map(\.kind) == last)
+        #expect(try await one.events().last?.kind == .refreshFailed)
         // Nobody has died: it is not seen to before somebody asks.
         #expect(try await one.vault.lapsed(.credentials, limit: 9).isEmpty)
         time.advance(by: .seconds(60))

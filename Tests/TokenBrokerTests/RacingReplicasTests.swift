@@ -67,7 +67,7 @@ internal import TokenBroker
             #expect(await second.call(.delete, "/credentials", tenant: "t1").status == 204)
             second.transport.always(.json(200, BrokerHarness.token("access-of-the-client")))
         }
-        first.time.advance(by: .seconds(30))
+        first.time.advance(by: .seconds(6))
         first.transport.always(.json(200, BrokerHarness.token("access-of-the-client")))
         #expect(await first.get().level == "client")
     }

@@ -130,8 +130,6 @@ internal import TokenBroker
     private static func keepsTheSession(_ broker: BrokerHarness) async {
         #expect(await broker.get("policy=local").token == "a1")
         #expect(await isLoggedIn(broker) == true)
-        // As `Retry-After` says where all tries have failed.
-        broker.time.advance(by: .seconds(30))
         broker.transport.always(.json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
         #expect(broker.transport.seen.last?.form["refresh_token"] == "r1")

@@ -148,6 +148,48 @@ internal import TokenBroker
         #expect(took < StoreRollback.longHold - .seconds(3), "\(took)")
     }
 
+    @Test func `has no replica serve an older version than it has heard of, while another one stores that again`()
+        async throws
+    {
+        let setting = try await Setting(skipsSleeps: false)
+        let granted = await setting.refresh(setting.one)
+        setting.goBack()
+        async let read = setting.two.get()
+        await setting.time.sleepers(atLeast: 1)
+        let looking = Task { await setting.one.broker.core.storeRecovery.look() }
+        let answer = await read
+        #expect(answer.token == "a2" && answer.version > granted.version)
+        #expect(setting.two.transport.seen.isEmpty)
+        looking.cancel()
+        _ = await looking.value
+    }
+
+    @Test func `serves what is left when no replica has stored the newer version again by the end of the hold`()
+        async throws
+    {
+        let setting = try await Setting(skipsSleeps: false)
+        _ = await setting.refresh(setting.one)
+        setting.goBack(telling: [setting.ways[1]])
+        async let read = setting.two.get()
+        let start = setting.time.monotonic
+        let clock = Task { [time = setting.time] in
+            while !Task.isCancelled {
+                await time.sleepers(atLeast: 1)
+                time.advance(by: .milliseconds(250))
+            }
+        }
+        let answer = await read
+        let took = start.duration(to: setting.time.monotonic)
+        clock.cancel()
+        // The clock may wait for a sleeper.
+        async let last: Void = { try? await setting.time.sleep(for: .milliseconds(1)) }()
+        await clock.value
+        setting.time.advance(by: .seconds(1))
+        await last
+        #expect(answer.token == "a1")
+        #expect(took >= .seconds(2) && took <= StoreRollback.hold + .milliseconds(250), "\(took)")
+    }
+
     @Test func `loses no logout, at whichever replica it was and whoever read of it`() async throws {
         for reader in [0, 1] {
             let setting = try await Setting()

@@ -154,8 +154,7 @@ internal import TokenBroker
                 code: .tokenResponseError, status: 502, how: "a refresh is sent elsewhere",
                 bring: { try await refresh(.json(302, canary, fields: ["Location": "https://\(canary).example/"])) }),
             Situation(
-                code: .retryableError, status: 503, how: "the provider fails", errorCode: "server_error",
-                retryAfter: 30,
+                code: .retryableError, status: 503, how: "the provider fails", errorCode: "server_error", retryAfter: 5,
                 bring: { try await refresh(.json(500, refusal(#""error": "server_error", "sub_status": 999"#))) }),
             Situation(
                 code: .retryableError, status: 503, how: "the provider limits the rate", errorCode: "slow_down",
@@ -168,7 +167,7 @@ internal import TokenBroker
                 retryAfter: 45,
                 bring: { try await refresh(.json(503, canary, fields: ["Retry-After": "45"])) }),
             Situation(
-                code: .networkError, status: 503, how: "the provider cannot be reached", retryAfter: 30,
+                code: .networkError, status: 503, how: "the provider cannot be reached", retryAfter: 5,
                 bring: { try await refresh(.failure(.connectFailed)) }),
             Situation(
                 code: .networkError, status: 503, how: "the code's answer is lost", retryAfter: 5,
@@ -205,7 +204,7 @@ internal import TokenBroker
                     bring: { try await refresh(.json(403, refusal(#""\#(spelling)": 4005"#))) }),
                 Situation(
                     code: .retryableError, status: 503, how: "the provider fails with \(spelling) alone",
-                    errorCode: "999", retryAfter: 30,
+                    errorCode: "999", retryAfter: 5,
                     bring: { try await refresh(.json(503, refusal(#""\#(spelling)": "999""#))) }),
                 Situation(
                     code: .unexpectedError, status: 502, how: "a refresh is refused with a \(spelling) that is no code",
