@@ -184,7 +184,6 @@ package final class CredentialsBroker: Sendable {
         }
         housekeeping?.cancel()
         expiryJob.stop()
-        storeRecovery.stop()
         leaseRecovery.stop()
         beliefRenewal.stop()
         let cutOff = limit.map { limit in
@@ -200,10 +199,11 @@ package final class CredentialsBroker: Sendable {
         events.beginDraining()
         await deviceLogins.idle()
         await logins.idle()
-        await storeRecovery.idle()
         await leaseRecovery.idle()
         await beliefRenewal.idle()
         await credentials.idle()
+        // A store that goes back meanwhile is to get what this process alone may know.
+        await storeRecovery.finish()
         await expiryJob.idle()
         await events.idle()
         // A store that is closed does not answer who is still at work.

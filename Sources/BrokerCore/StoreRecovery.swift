@@ -53,7 +53,7 @@ final class StoreRecovery: Sendable {
         }
     }
 
-    /// Begins, where others write to the store; until `stop`.
+    /// Begins, where others write to the store; until `finish`.
     func start() {
         guard memory.isEnabled else { return }
         let worker = Task {
@@ -68,14 +68,17 @@ final class StoreRecovery: Sendable {
         self.worker.withLock { $0 = worker }
     }
 
-    /// Begins nothing more.
-    func stop() {
-        worker.withLock { $0 }?.cancel()
-    }
-
-    /// Suspends until the work is over. Only after `stop`.
-    func idle() async {
-        await worker.withLock { $0 }?.value
+    /// Ends the work. What is known and was not stored again yet has been tried once by then.
+    func finish() async {
+        guard let worker = worker.withLock({ $0 }) else { return }
+        worker.cancel()
+        await worker.value
+        guard rollback.takeSweep() else { return }
+        do throws(StoreError) {
+            _ = try await records.mendAll()
+        } catch {
+            log.storeFailed(error)
+        }
     }
 
     private static func untilCancelled() async {

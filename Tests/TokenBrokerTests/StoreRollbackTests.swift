@@ -459,6 +459,28 @@ internal import TokenBroker
         #expect(setting.two.transport.seen.isEmpty)
     }
 
+    @Test func `is looked at once more when another one tells of it within a second`() {
+        let rollback = StoreRollback(span: .seconds(900), time: ManualTime())
+        rollback.note()
+        #expect(rollback.takeSweep() && !rollback.takeSweep())
+        rollback.note()
+        #expect(rollback.takeSweep())
+    }
+
+    @Test func `has what it lacks stored again by a replica that is about to end`() async throws {
+        let setting = try await Setting(skipsSleeps: false)
+        #expect(await setting.refresh(setting.one).token == "a2")
+        let recovery = setting.one.broker.core.storeRecovery
+        setting.store.setAway(true)
+        recovery.start()
+        setting.goBack()
+        // It waits to try again.
+        await setting.time.sleepers(atLeast: 1)
+        setting.store.setAway(false)
+        await recovery.finish()
+        #expect(try await setting.one.causes() == ["set", "recovery"])
+    }
+
     // MARK: The journal
 
     private static func journal(_ directory: StoreFixtureDirectory) async throws -> Journal {

@@ -216,7 +216,7 @@ final class Judge: @unchecked Sendable {
                 for holder in holders {
                     let replica = index(of: holder)
                     if let proof = cutOff(holder.name, replica, since: firstUse)
-                        ?? awayAfterGoingBack(holder.name, replica, since: firstUse)
+                        ?? awayAfterGoingBack(holder.name, replica, user, since: firstUse)
                     {
                         excuse(user, proof)
                         return
@@ -230,7 +230,7 @@ final class Judge: @unchecked Sendable {
                 for replica in world.replicas where await replica.journalHolds(successors, of: id) {
                     let name = "the journal of replica \(replica.index + 1)"
                     if let proof = cutOff(name, replica.index, since: firstUse)
-                        ?? awayAfterGoingBack(name, replica.index, since: firstUse)
+                        ?? awayAfterGoingBack(name, replica.index, user, since: firstUse)
                     {
                         excuse(user, proof)
                         return
@@ -264,11 +264,14 @@ final class Judge: @unchecked Sendable {
 
     /// Whether what has the successor did not reach the database for long enough to store it again after that had gone back.
     /// - Returns: the proof; nil where it did, and where the database has not gone back since.
-    private func awayAfterGoingBack(_ name: String, _ replica: Int?, since firstUse: Int64) -> String? {
+    private func awayAfterGoingBack(
+        _ name: String, _ replica: Int?, _ user: User, since firstUse: Int64
+    ) -> String? {
         let now = world.executor.now
         guard let back = world.timesBack.last(where: { $0.to >= firstUse }) else { return nil }
         let span =
-            replica.map { world.replicas[$0].longestReach(from: back.to, to: now) } ?? (from: back.to, to: back.to)
+            replica.map { world.replicas[$0].longestReach(for: user.index, from: back.to, to: now) }
+            ?? (from: back.to, to: back.to)
         guard span.to - span.from < Self.neededToStoreAgain.nanoseconds else { return nil }
         return
             "\(name) had a successor, and reached the database for no more than \(Self.text(span.to - span.from)) in the "
