@@ -67,9 +67,11 @@ final class StoreRollback: Sendable {
         let noticed = now.advanced(by: .zero - (earlier ?? .zero))
         let boundary = time.now.advanced(by: .zero - (earlier ?? .zero)).milliseconds * 1000
         state.withLock { state in
-            state.mustSweep = true
             // Every connection may tell of it; and the store may have gone back once more.
-            if let last = state.noticed, earlier == nil, noticed < last.advanced(by: .seconds(1)) { return }
+            if let last = state.noticed, earlier == nil, noticed < last.advanced(by: .seconds(1)) {
+                state.mustSweep = true
+                return
+            }
             if let last = state.noticed, earlier != nil, noticed <= last { return }
             if state.noticed.map({ $0.advanced(by: Self.hold) <= now }) ?? true { state.counts = Counts() }
             // Another replica may have noticed it first, and its clock may be behind this one's.
@@ -79,6 +81,7 @@ final class StoreRollback: Sendable {
             state.noticed = noticed
             state.boundary = max(state.boundary, boundary)
             state.holdStart = max(state.holdStart, noticed)
+            state.mustSweep = true
             holdEnd.store(state.holdStart.advanced(by: Self.hold).nanoseconds, ordering: .releasing)
         }
         wakeUps.signal(0)
