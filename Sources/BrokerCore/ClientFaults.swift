@@ -6,16 +6,46 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Which tenants' clients their providers do not accept, as when a secret has expired. That hits all users at once and says
-/// nothing about their sessions, so that the provider is asked again once in 30 s for all of them, and at once when the
-/// tenant is put again.
+/// Which clients their providers do not accept, as when a secret has expired. That hits all users at once and says nothing
+/// about their sessions, so that the provider is asked again once in 30 s for all of them, and at once when the tenant is put
+/// again.
 ///
-/// Of refreshes the replicas share it through a record of the tenant's: one of them asks, and one of them tells listeners.
-/// What a client credentials grant is refused with, each replica keeps for itself.
+/// Of the client that the tenant has now the replicas share it through a record of the tenant's: one of them asks, and one of
+/// them tells listeners. What is about the client credentials grant alone, and what is about a client that the tenant had
+/// before, each replica keeps for itself.
 final class ClientFaults: Sendable {
+    /// A client as it shows itself to its provider, and what it asks for.
+    struct Request: Sendable, Equatable {
+        fileprivate let client: Client
+        fileprivate let grant: TokenRequest.Grant
+
+        init(_ client: ClientConfiguration, _ grant: TokenRequest.Grant) {
+            self.client = Client(client.fingerprint)
+            self.grant = grant
+        }
+    }
+
+    fileprivate struct Client: Hashable {
+        let id: WireText
+        let secretDigest: [UInt8]?
+
+        init(_ fingerprint: ClientFingerprint) {
+            (id, secretDigest) = (fingerprint.clientID, fingerprint.clientSecretDigest)
+        }
+    }
+
+    /// What a provider refuses.
+    enum Scope: Hashable {
+        /// The client itself, whatever it asks for.
+        case client
+        /// What the client may not ask for by that grant.
+        case grant(TokenRequest.Grant)
+    }
+
     private struct Key: Hashable {
         let tenant: TenantName
-        let grant: TokenRequest.Grant
+        let client: Client
+        let scope: Scope
     }
 
     private struct Entry {
@@ -50,16 +80,42 @@ final class ClientFaults: Sendable {
     }
 
     /// What callers are told without the provider's being asked; nil where it may be.
-    func standing(_ tenant: Tenant, _ grant: TokenRequest.Grant) -> BrokerError? {
-        let now = time.monotonic
-        guard let entry = entry(tenant, grant), entry.until > now else { return nil }
-        return entry.error.retrying(after: now.duration(to: entry.until))
+    func standing(_ request: Request, of tenant: Tenant) -> BrokerError? {
+        for key in Self.keys(request, tenant) {
+            if let error = standing(key, tenant) { return error }
+        }
+        return nil
     }
 
     /// The same just before a call, which nil allows. Where the pause is over, one call is allowed and the next pause begins.
-    func admit(_ tenant: Tenant, _ grant: TokenRequest.Grant) async -> BrokerError? {
+    func admit(_ request: Request, of tenant: Tenant) async -> BrokerError? {
+        // A turn is not taken for a call that another fault stands in the way of.
+        if let error = standing(request, of: tenant) { return error }
+        for key in Self.keys(request, tenant) {
+            if let error = await admit(key, tenant) { return error }
+        }
+        return nil
+    }
+
+    private static func keys(_ request: Request, _ tenant: Tenant) -> [Key] {
+        [Scope.client, .grant(request.grant)].map { Key(tenant: tenant.name, client: request.client, scope: $0) }
+    }
+
+    /// Whether it is about the client that the tenant has now, and about its users.
+    private static func concernsUsers(_ key: Key, _ tenant: Tenant) -> Bool {
+        key.client == Client(tenant.terms.client) && key.scope != .grant(.clientCredentials)
+    }
+
+    private func standing(_ key: Key, _ tenant: Tenant) -> BrokerError? {
         let now = time.monotonic
-        let key = Key(tenant: tenant.name, grant: grant)
+        return entries.withLock { entries in
+            guard let entry = entries[key], entry.configuration == tenant.version, entry.until > now else { return nil }
+            return entry.error.retrying(after: now.duration(to: entry.until))
+        }
+    }
+
+    private func admit(_ key: Key, _ tenant: Tenant) async -> BrokerError? {
+        let now = time.monotonic
         let (entry, isTurn) = entries.withLock { entries -> (Entry?, Bool) in
             guard let entry = entries[key], entry.configuration == tenant.version else { return (nil, false) }
             if entry.until > now { return (entry, false) }
@@ -73,12 +129,12 @@ final class ClientFaults: Sendable {
         }
         guard let entry else { return nil }
         guard isTurn else { return entry.error.retrying(after: now.duration(to: entry.until)) }
-        guard grant == .refreshToken, records.isShared else { return nil }
+        guard Self.concernsUsers(key, tenant), records.isShared else { return nil }
         do throws(StoreError) {
             guard let standing = try await shared(tenant.name), let content = standing.content, content.isOf(tenant)
             else {
                 // Another replica has found the client accepted: the next refusal is of a new fault.
-                if entry.isShared { forget(key, tenant) }
+                if entry.isShared { forget([key], tenant) }
                 return nil
             }
             let rest = content.rest(at: time.now)
@@ -92,13 +148,13 @@ final class ClientFaults: Sendable {
             return nil
         } catch {
             // Another replica has taken its turn. Where the store is away, the claim of the lease decides whether the provider is asked.
-            return error == .conflict ? standing(tenant, grant) : nil
+            return error == .conflict ? standing(key, tenant) : nil
         }
     }
 
     /// The provider does not accept the client. Listeners are told where that is new.
-    func note(_ error: BrokerError, _ tenant: Tenant, _ grant: TokenRequest.Grant) async {
-        let key = Key(tenant: tenant.name, grant: grant)
+    func note(_ error: BrokerError, _ scope: Scope, of request: Request, _ tenant: Tenant) async {
+        let key = Key(tenant: tenant.name, client: request.client, scope: scope)
         let now = time.monotonic
         let standing = entries.withLock { entries -> Entry? in
             if entries.count >= Self.limit { entries = entries.filter { $0.value.until > now } }
@@ -108,20 +164,21 @@ final class ClientFaults: Sendable {
                 isShared: standing?.isShared ?? false)
             return standing
         }
-        let fields: [LogField] = [
+        var fields: [LogField] = [
             .tenant(tenant.name), .provider(tenant.configuration.preset), .code(error.code),
         ]
+        if key.client != Client(tenant.terms.client) { fields.append(.reason("earlier_registration")) }
         if standing == nil { log.error("client_refused", fields) }
         // Calls that were under way together with the first one bring no news.
-        guard grant == .refreshToken, standing.map({ $0.isTrial || $0.until <= now }) ?? true else { return }
-        let isNew = await tell(error, tenant)
+        guard Self.concernsUsers(key, tenant), standing.map({ $0.isTrial || $0.until <= now }) ?? true else { return }
+        let isNew = await tell(error, key, tenant)
         if isNew, standing?.isShared == true { log.error("client_refused", fields) }
     }
 
     /// The provider accepts the client.
-    func lift(_ tenant: Tenant, _ grant: TokenRequest.Grant) async {
-        let key = Key(tenant: tenant.name, grant: grant)
-        guard forget(key, tenant), grant == .refreshToken else { return }
+    func lift(_ request: Request, of tenant: Tenant) async {
+        let lifted = forget(Self.keys(request, tenant), tenant)
+        guard lifted.contains(where: { Self.concernsUsers($0, tenant) }) else { return }
         do throws(StoreError) {
             guard let standing = try await shared(tenant.name) else { return }
             try await records.commit([.remove(Self.id(tenant.name), version: standing.version)])
@@ -131,18 +188,14 @@ final class ClientFaults: Sendable {
         }
     }
 
-    /// - Returns: whether there was a fault.
+    /// - Returns: those of which there was a fault.
     @discardableResult
-    private func forget(_ key: Key, _ tenant: Tenant) -> Bool {
-        guard entries.withLock({ $0.removeValue(forKey: key) }) != nil else { return false }
-        log.info("client_accepted", [.tenant(tenant.name), .provider(tenant.configuration.preset)])
-        return true
-    }
-
-    private func entry(_ tenant: Tenant, _ grant: TokenRequest.Grant) -> Entry? {
-        entries.withLock { entries in
-            entries[Key(tenant: tenant.name, grant: grant)].flatMap { $0.configuration == tenant.version ? $0 : nil }
+    private func forget(_ keys: [Key], _ tenant: Tenant) -> [Key] {
+        let forgotten = entries.withLock { entries in keys.filter { entries.removeValue(forKey: $0) != nil } }
+        if !forgotten.isEmpty {
+            log.info("client_accepted", [.tenant(tenant.name), .provider(tenant.configuration.preset)])
         }
+        return forgotten
     }
 
     private func postpone(_ key: Key, by duration: Duration) {
@@ -177,13 +230,13 @@ final class ClientFaults: Sendable {
 
     /// Writes the fault down, together with the event that tells of it, unless another replica has met it already.
     /// - Returns: whether the fault is a new one, and is told of.
-    private func tell(_ error: BrokerError, _ tenant: Tenant) async -> Bool {
+    private func tell(_ error: BrokerError, _ key: Key, _ tenant: Tenant) async -> Bool {
         do throws(StoreError) {
             let standing = try await shared(tenant.name)
             let isNew =
                 standing?.content.map { !$0.isOf(tenant) || $0.until.advanced(by: Self.memory) <= time.now } ?? true
             if !isNew, let content = standing?.content, content.rest(at: time.now) > .zero {
-                markShared(tenant)
+                markShared(key)
                 return false
             }
             let content = content(tenant, since: isNew ? nil : standing?.content?.since)
@@ -196,7 +249,7 @@ final class ClientFaults: Sendable {
                 changes.append(BrokerEvent.entry([event], of: tenant.name, key: "", at: time.now))
             }
             try await records.commit(changes, of: tenant.name)
-            markShared(tenant)
+            markShared(key)
             return isNew
         } catch {
             // Another replica was faster, or the tenant is gone.
@@ -205,9 +258,7 @@ final class ClientFaults: Sendable {
         }
     }
 
-    private func markShared(_ tenant: Tenant) {
-        entries.withLock { $0[Key(tenant: tenant.name, grant: .refreshToken)]?.isShared = true }
-    }
+    private func markShared(_ key: Key) { entries.withLock { $0[key]?.isShared = true } }
 
     private static func id(_ tenant: TenantName) -> RecordID { RecordID(.trouble, tenant) }
 

@@ -101,15 +101,19 @@ package final class CredentialsBroker: Sendable {
         }
         let endpoint = TokenEndpoint(
             transport: transport, budget: budget, time: time, metrics: metrics, log: log)
+        let clientTrials = ClientTrials(
+            endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout, time: time,
+            log: log)
         credentials = CredentialsProvider(
             vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
             metrics: metrics, log: log, quarantine: settings.quarantine, schedule: schedule,
             cacheBytes: settings.cacheBytes,
             memory: GrantMemory(
                 GrantMemory.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log),
-            renewalPatience: settings.renewalPatience, callLimit: settings.providerTimeout, journal: journal)
+            renewalPatience: settings.renewalPatience, clientTrials: clientTrials, callLimit: settings.providerTimeout,
+            journal: journal)
         tenantCheck = TenantCheck(
-            servers: servers, endpoint: endpoint, transport: transport, publicBaseURL: settings.publicBaseURL,
+            servers: servers, endpoint: endpoint, trials: clientTrials, transport: transport,
             callLimit: settings.providerTimeout, time: time)
         storeRecovery = StoreRecovery(vault: vault, records: credentials.records, time: time, log: log)
         expiryJob = ExpiryJob(
@@ -180,7 +184,6 @@ package final class CredentialsBroker: Sendable {
         }
         housekeeping?.cancel()
         expiryJob.stop()
-        storeRecovery.stop()
         leaseRecovery.stop()
         beliefRenewal.stop()
         let cutOff = limit.map { limit in
@@ -196,10 +199,11 @@ package final class CredentialsBroker: Sendable {
         events.beginDraining()
         await deviceLogins.idle()
         await logins.idle()
-        await storeRecovery.idle()
         await leaseRecovery.idle()
         await beliefRenewal.idle()
         await credentials.idle()
+        // A store that goes back meanwhile is to get what this process alone may know.
+        await storeRecovery.finish()
         await expiryJob.idle()
         await events.idle()
         // A store that is closed does not answer who is still at work.

@@ -99,15 +99,6 @@ extension CredentialsProvider {
         }
     }
 
-    /// Keeps the failure of an upgrade, so that further callers are told at once.
-    func remember(
-        _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant?,
-        _ decision: CredentialsDecision, of tenant: Tenant
-    ) {
-        guard decision.isUpgrade, let grant else { return }
-        failures.remember(error, id, version, grant, of: tenant, now: time.monotonic)
-    }
-
     /// Whether the configuration that a renewal goes by is the stored one. A replica may not have heard of a new one
     /// yet: what is final must not be done by the old one.
     func isCurrent(_ tenant: Tenant) async throws(BrokerError) -> Bool {

@@ -42,12 +42,15 @@ package final class CredentialsProvider: Sendable {
     let publications = Mutex<[CredentialsID: KeptPublication]>([:])
     /// Signalled when an entry of the journal is to be stored without delay.
     let nudges = Signals<CredentialsID>()
+    /// Signalled when a lease was given up that is to be seen to at once.
+    let lapses = Signals<Int>()
     /// Closed when the broker is about to stop.
     let stop = Signals<Int>()
     let holders: LeaseHolders
     let keeper: LeaseKeeper
     let failures: RenewalFailures
     let clientFaults: ClientFaults
+    let clientTrials: ClientTrials
     private let degradations = Degradations()
     /// How long a caller waits for a renewal while the token at hand lives; nil as long as it takes.
     private let renewalPatience: Duration?
@@ -72,7 +75,8 @@ package final class CredentialsProvider: Sendable {
     init(
         vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
         time: any Time, metrics: Metrics, log: Log, quarantine: Duration, schedule: ExpirySchedule, cacheBytes: Int,
-        memory: GrantMemory, renewalPatience: Duration?, callLimit: Duration, journal: Journal?
+        memory: GrantMemory, renewalPatience: Duration?, clientTrials: ClientTrials,
+        callLimit: Duration, journal: Journal?
     ) {
         records = CredentialsRecords(
             vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule, cacheBytes: cacheBytes,
@@ -91,6 +95,7 @@ package final class CredentialsProvider: Sendable {
         self.metrics = metrics
         self.log = log
         self.quarantine = quarantine
+        self.clientTrials = clientTrials
         self.callLimit = callLimit
         self.journal = journal
     }
@@ -127,11 +132,9 @@ package final class CredentialsProvider: Sendable {
                     now: time.now)
             }
             let snapshot = reading.snapshot
-            if query.renewedPast == nil || snapshot.version > first?.version ?? .max && snapshot.record == first?.record
-            {
-                // What was stored again, as a later version, was not renewed.
-                query.renewedPast = snapshot.version
-            }
+            // What was stored again, as a later version, was not renewed.
+            let isSame = first.map { snapshot.version > $0.version && snapshot.record.isSame(as: $0.record) } ?? false
+            if query.renewedPast == nil || isSame { query.renewedPast = snapshot.version }
             first = first ?? snapshot
             let decision =
                 reading.isCurrent ? decide(snapshot, tenant, query, id, renewsEarly: renewsEarly) : .serve
@@ -145,6 +148,14 @@ package final class CredentialsProvider: Sendable {
                     now: time.now)
                 if maySpare, !isEarly, let degradation = degradation(id, snapshot.version, of: tenant, obstacle) {
                     return try answer(.serve, snapshot, tenant, .degraded, degradation)
+                }
+                // Its last tries have failed a moment ago.
+                if let failure = failures.standing(
+                    id, snapshot.version, Self.grant(of: decision), of: tenant, time.monotonic)
+                {
+                    guard maySpare else { throw failure.after(snapshot.record) }
+                    (renewsEarly, obstacle) = (false, failure)
+                    continue
                 }
                 let (owner, asked) = (tenant, query)
                 let run = await flights.run(id, within: timer(until: maySpare ? soon(deadline) : deadline)) {

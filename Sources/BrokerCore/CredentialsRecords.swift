@@ -60,9 +60,9 @@ final class CredentialsRecords: Sendable {
         }
         bus.onRemoval { memory.drop($0) }
         bus.onChange(of: .credentials) { id, version in
-            guard let version, let id = CredentialsID(id) else { return }
-            // Just after the store has gone back, a higher version may be that of an older grant which was put back.
-            if rollback.remainingHold != nil, memory.hasContent(id) { return rollback.recheck(id) }
+            guard let version, let id = CredentialsID(id), version > memory.version(id) else { return }
+            // Just after the store has gone back, a higher version may be that of an older grant.
+            if Self.mayComeAfter(id, memory, rollback) { return rollback.recheck(id) }
             memory.supersede(id, by: version)
         }
     }
@@ -94,7 +94,7 @@ final class CredentialsRecords: Sendable {
         }
         if let snapshot = cache.fresh(id, now: time.monotonic) { return Reading(snapshot: snapshot, isCurrent: true) }
         do throws(StoreError) {
-            return Reading(snapshot: try await reread(id), isCurrent: true)
+            return Reading(snapshot: try await rereadAsNewAsKnown(id), isCurrent: true)
         } catch {
             if error == .unavailable, let known = cache.any(id), suffices(known) {
                 return Reading(snapshot: known, isCurrent: false)
@@ -113,9 +113,13 @@ final class CredentialsRecords: Sendable {
     func standing(_ id: CredentialsID) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let known = knownVersion(id)
         let ticket = cache.ticket(id, now: time.monotonic)
-        let read = try await vault.read(Self.recordID(id))
-        if isInQuestion(id, read?.version ?? 0, known: known), let mended = try await mend(id, over: read) {
-            return (mended, nil)
+        var read = try await vault.read(Self.recordID(id))
+        if isInQuestion(id, read?.version ?? 0, known: known) {
+            switch try await mend(id, over: read) {
+            case .stored(let snapshot): return (snapshot, nil)
+            // Another replica may have stored it again meanwhile.
+            case .stands(let found): read = found
+            }
         }
         guard let record = read else {
             cache.fill(id, .nothing, ticket)
@@ -394,7 +398,9 @@ final class CredentialsRecords: Sendable {
     func noteFailure() {
         let now = time.monotonic
         let commit = MonotonicInstant(nanoseconds: lastCommit.load(ordering: .relaxed))
-        if commit.advanced(by: .seconds(1)) <= now { lastFailure.store(now.nanoseconds, ordering: .relaxed) }
+        guard commit.advanced(by: .seconds(1)) <= now else { return }
+        lastFailure.store(now.nanoseconds, ordering: .relaxed)
+        rollback.storeFailed()
     }
 
     func report(_ error: StoreError, _ id: CredentialsID) {

@@ -8,15 +8,9 @@ internal import Synchronization
 ///
 /// Safe to use from any thread; does not block.
 package final class DatabaseReports: Sendable {
-    private struct Kind {
-        var last: MonotonicInstant
-        /// How often it was met since.
-        var untold = 0
-    }
-
     private let log: Log
     private let time: any Time
-    private let kinds = Mutex<[String: Kind]>([:])
+    private let kinds = Mutex<[String: LineBound]>([:])
     private let last = Mutex<PostgresError?>(nil)
 
     private static let pause: Duration = .seconds(1)
@@ -47,13 +41,7 @@ package final class DatabaseReports: Sendable {
         let (name, now) = (error.description, time.monotonic)
         let count = kinds.withLock { kinds -> Int? in
             if kinds.count >= Self.kindLimit { kinds = [:] }
-            if let kind = kinds[name], kind.last.advanced(by: Self.pause) > now {
-                kinds[name]?.untold += 1
-                return nil
-            }
-            let count = (kinds[name]?.untold ?? 0) + 1
-            kinds[name] = Kind(last: now)
-            return count
+            return kinds[name, default: LineBound()].met(at: now, pause: Self.pause)
         }
         // It is the database's failure, and of all the requests that meet it.
         if let count {

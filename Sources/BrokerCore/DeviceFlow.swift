@@ -86,7 +86,7 @@ package final class DeviceFlow: Sendable {
         let client = tenant.configuration.client
         // Before the provider is asked for a code that would be given up.
         try await quota.admit(tenant.name)
-        let answer = try await endpoint.authorizeDevice(for: client, at: server)
+        let answer = try await endpoint.authorizeDevice(for: client, of: tenant.name, at: server)
         let id: String
         let handle: SecretBytes
         do {
@@ -321,7 +321,7 @@ package final class DeviceFlow: Sendable {
 
         let id = RefreshID()
         let (outcome, response) = await endpoint.poll(
-            request.deviceCode, for: request.configuration.client, at: request.server, as: id)
+            request.deviceCode, for: request.configuration.client, of: login.tenant, at: request.server, as: id)
         metrics.devicePolled(outcome)
         login.isBeingPolled = false
         switch login.polling.next(after: outcome, remaining: time.now.duration(to: login.expires)) {

@@ -26,6 +26,8 @@ final class GrantMemory: Sendable {
         /// The digest of what is held, and of what that came after.
         let own: [UInt8]?
         let replaced: [[UInt8]]
+        /// Whether it is a login or a logout.
+        var isAct = false
         let bytes: Int
     }
 
@@ -113,7 +115,7 @@ final class GrantMemory: Sendable {
                 grant.id,
                 Entry(
                     version: grant.version, sealed: sealed, own: own, replaced: grant.replaced,
-                    bytes: Self.overhead + sealed.count + 64 * digests), at: now)
+                    isAct: grant.record.isAct, bytes: Self.overhead + sealed.count + 64 * digests), at: now)
             state.leaving[grant.id] = nil
             state.shrink(to: limits, at: now)
             return true
@@ -192,6 +194,11 @@ final class GrantMemory: Sendable {
     /// Whether there is something that this process could store again.
     func hasContent(_ id: CredentialsID) -> Bool {
         isEnabled && state.withLock { $0.entries[id]?.sealed != nil }
+    }
+
+    /// Whether that is a login or a logout.
+    func hasAct(_ id: CredentialsID) -> Bool {
+        isEnabled && state.withLock { $0.entries[id]?.isAct ?? false }
     }
 
     /// What this process stored; nil for nothing, and where another replica has written since.

@@ -59,4 +59,7 @@ extension CredentialRecord {
     var tokenDigest: [UInt8]? {
         held.map { held in held.refreshTokenDigest ?? held.accessToken.withRevealed { SHA256.digest($0) } }
     }
+
+    /// Whether a user or an operator has brought it about, by a login or a logout, and no renewal.
+    var isAct: Bool { renewed == nil && ended == nil && session == nil }
 }

@@ -21,12 +21,16 @@ final class LeaseRecovery: Sendable {
         var underWay: Set<CredentialsID> = []
         var waiting: [CredentialsID] = []
         var workers = 0
+        /// How many of the next looks come soon after each other, whoever writes to the store.
+        var hurriedLooks = 0
     }
 
-    /// How often a shared store is looked at.
+    /// How often a shared store is looked at, and one in which something was given up just now.
     private static let interval: Duration = .milliseconds(500)
     /// How often one is whose other processes are all dead: what this process could not give back itself.
     private static let idleInterval: Duration = .seconds(10)
+    /// For how many looks after something was given up: a lease is to be seen to a second after that.
+    private static let hurry = 6
     /// How long a look may hang. A statement ends after some seconds in any case, so that few looks hang at once.
     private static let lookLimit: Duration = .seconds(1)
     private static let batch = 1000
@@ -48,22 +52,40 @@ final class LeaseRecovery: Sendable {
     /// Begins to look, until `stop`.
     func start() {
         let interval = vault.revalidateAfter == nil ? Self.idleInterval : Self.interval
+        let lapses = credentials.lapses
         let worker = Task {
             await withDiscardingTaskGroup { group in
+                var ticket = lapses.ticket(0)
                 while !Task.isCancelled {
                     // One that takes long holds up none that is found meanwhile.
                     if let ids = await look() { begin(ids, in: &group) }
+                    let isHurried = isHurried()
+                    var pause = isHurried ? Self.interval : interval
                     // Replicas that were started together come to look at different times.
-                    let jitter = Duration.milliseconds(Int64.random(in: 0...interval.milliseconds / 4))
-                    do {
-                        try await time.sleep(for: interval + jitter)
-                    } catch {
-                        return
+                    pause += .milliseconds(Int64.random(in: 0...pause.milliseconds / 4))
+                    let wait = pause
+                    if isHurried || interval == Self.interval {
+                        _ = try? await time.sleep(for: wait)
+                    } else {
+                        let end = time.monotonic.advanced(by: wait)
+                        await lapses.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: wait) }
+                        ticket = lapses.ticket(0)
+                        if time.monotonic < end { state.withLock { $0.hurriedLooks = Self.hurry } }
                     }
                 }
             }
         }
         state.withLock { $0.worker = worker }
+    }
+
+    /// Whether the next look comes soon: something was given up, is seen to, or could not be.
+    private func isHurried() -> Bool {
+        state.withLock { state in
+            if !state.underWay.isEmpty || !state.failures.isEmpty { state.hurriedLooks = Self.hurry }
+            guard state.hurriedLooks > 0 else { return false }
+            state.hurriedLooks -= 1
+            return true
+        }
     }
 
     /// Begins nothing more.

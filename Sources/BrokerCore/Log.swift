@@ -78,6 +78,13 @@ package struct LogField: Sendable {
     }
     package static func address(_ address: SocketAddress) -> LogField { .init("address", address.description) }
 
+    /// An address of a provider, as the tenant or the provider's metadata names it, without its query; a text that is no URL
+    /// is not taken over.
+    package static func endpoint(_ address: String) -> LogField {
+        let url = URLTarget(address)?.description.utf8.prefix { $0 != UInt8(ascii: "?") }
+        return .init("address", url.flatMap { String($0) } ?? "-")
+    }
+
     /// A storage key can be a person's address, so a digest stands for it: the same key, the same digest.
     package static func credentials(_ id: CredentialsID) -> [LogField] {
         [.tenant(id.tenant), .init("storage_key_digest", id.storageKeyDigest)]

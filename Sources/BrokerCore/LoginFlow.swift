@@ -554,7 +554,7 @@ package final class LoginFlow: Sendable {
         do throws(BrokerError) {
             let response = try await endpoint.redeem(
                 .authorizationCode(code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier),
-                for: client, at: secrets.server, as: id)
+                for: client, of: login.tenant, at: secrets.server, as: id)
             let held = HeldCredentials(
                 granted: response, level: .user, to: client, by: secrets.server, now: time.now)
             try await store(held, of: login, over: record)

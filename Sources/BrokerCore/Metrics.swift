@@ -175,6 +175,12 @@ package final class Metrics: Sendable {
         increment("refresh_outcome_unknown_total", #"provider="\#(provider)""#)
     }
 
+    /// A provider has not accepted a tenant's client.
+    package func clientRefused(provider: String) { increment("client_refused_total", #"provider="\#(provider)""#) }
+
+    /// A refresh has brought another user's token.
+    package func subjectChanged(provider: String) { increment("subject_changed_total", #"provider="\#(provider)""#) }
+
     /// Another replica's renewal was waited for.
     package func waitedForLease(_ duration: Duration) {
         observe("refresh_lease_wait_seconds", "", duration)
@@ -293,7 +299,9 @@ package final class Metrics: Sendable {
             for grant in [TokenRequest.Grant.refreshToken, .upgrade, .clientCredentials, nil] {
                 for outcome in Renewal.allCases { add("refresh_total", labels(provider, grant, outcome)) }
             }
-            add("refresh_outcome_unknown_total", #"provider="\#(provider)""#)
+            for name in ["refresh_outcome_unknown_total", "client_refused_total", "subject_changed_total"] {
+                add(name, #"provider="\#(provider)""#)
+            }
             for endpoint in ProviderEndpoint.allCases {
                 for code in providerCodes {
                     add(
@@ -337,6 +345,11 @@ package final class Metrics: Sendable {
             "refresh_outcome_unknown_total", "counter",
             "Refresh tokens presented again because the answer to an earlier call was lost."
         ),
+        (
+            "client_refused_total", "counter",
+            "Requests for renewals that providers refused because of the client's registration."
+        ),
+        ("subject_changed_total", "counter", "Refreshes that brought another user's token, which was dropped."),
         ("refresh_lease_wait_seconds", "histogram", "Waits for another replica's renewal."),
         ("proactive_refresh_total", "counter", "Renewals ahead of expiry that nobody asked for, by how they ended."),
         ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),

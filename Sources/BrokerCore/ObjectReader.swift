@@ -11,7 +11,7 @@ package struct ObjectReader {
     /// The first hundred.
     package private(set) var faults: [BrokerError.Fault] = []
     /// How many faults there are, those beyond the first hundred included.
-    private var faultCount = 0
+    private(set) var faultCount = 0
 
     package init(_ value: JSONValue, at pointer: String = "") {
         self.pointer = pointer

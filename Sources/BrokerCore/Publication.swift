@@ -20,9 +20,19 @@ struct Publication: Sendable {
     var aside: CredentialsRecords.AsideChange = .none
     /// Whether it is known that the record's user is that of what it replaces.
     fileprivate(set) var isOfSameUser = true
-    fileprivate(set) var prepared: CredentialsRecords.Prepared?
+    fileprivate(set) var prepared: (change: CredentialsRecords.Prepared, for: Terms)?
     fileprivate(set) var tries = 0
     fileprivate(set) var conflicts = 0
+    /// The version of a later change that this process knew of when it read last what stands in the store.
+    fileprivate(set) var heeded: Int64 = 0
+
+    /// What a change that is prepared goes by.
+    struct Terms: Equatable {
+        /// Whether another attempt's lease stands in the way.
+        let heedsLease: Bool
+        /// Whether the record is to tell what its refresh token was exchanged for.
+        let tellsExchange: Bool
+    }
 }
 
 /// The work in the background that stores what is in the journal.
@@ -50,16 +60,15 @@ extension CredentialsProvider {
         let id = publication.id
         do throws(StoreError) {
             if !publication.isOfSameUser, try await !compareUser(&publication) { return .conflict(.other) }
-            let change: CredentialsRecords.Prepared
-            if let prepared = publication.prepared {
-                change = prepared
-            } else {
-                change = records.prepare(
-                    publication.record, id, over: publication.base, fencedFor: heedsLease ? publication.holder : nil,
-                    replacing: publication.spent.map { [$0] } ?? [],
-                    try await records.changes(publication.aside, id), publication.events)
-                publication.prepared = change
+            // A store that has gone back may have lost a later change that this process knows of, such as a logout: that one is
+            // stored again first.
+            let known = records.knownVersion(id)
+            if publication.base > 0, known > max(publication.base, publication.heeded) {
+                let met = try await meet(&publication)
+                publication.heeded = known
+                return met
             }
+            let change = try await prepared(&publication, heedsLease: heedsLease)
             do throws(StoreError) {
                 return .stored(try await records.write(change, id, tenantVersion: publication.tenantVersion))
             } catch .conflict {
@@ -74,6 +83,22 @@ extension CredentialsProvider {
             records.report(error, id)
             return .storeAway(BrokerError(error))
         }
+    }
+
+    private func prepared(
+        _ publication: inout Publication, heedsLease: Bool
+    ) async throws(StoreError) -> CredentialsRecords.Prepared {
+        let id = publication.id
+        let terms = Publication.Terms(heedsLease: heedsLease, tellsExchange: records.rollback.isRecent)
+        if let prepared = publication.prepared, prepared.for == terms { return prepared.change }
+        var record = publication.record
+        if terms.tellsExchange { record.exchanged = publication.spent }
+        let change = records.prepare(
+            record, id, over: publication.base, fencedFor: heedsLease ? publication.holder : nil,
+            replacing: publication.spent.map { [$0] } ?? [],
+            try await records.changes(publication.aside, id), publication.events)
+        publication.prepared = (change, terms)
+        return change
     }
 
     /// Holds a grant from a journal against what it was exchanged for. One of another user is stored nowhere: the session's
@@ -107,12 +132,12 @@ extension CredentialsProvider {
     /// What a conflict means.
     private func meet(_ publication: inout Publication) async throws(StoreError) -> Advance {
         let id = publication.id
-        // What is in memory is what the renewal started from, and that is over.
-        records.forget(id)
+        // What is in memory is what the renewal started from, and that is over; unless it is what the store has lost.
+        if records.knownVersion(id) <= publication.base { records.forget(id) }
         let (standing, lease) = try await records.standing(id)
         // An earlier try may have arrived although its answer did not, or an earlier process's.
-        if standing.record == publication.record, publication.tries > 0 || publication.record.held != nil {
-            return .stored(records.adopt(standing, id, due: publication.prepared?.due))
+        if standing.record.isSame(as: publication.record), publication.tries > 0 || publication.record.held != nil {
+            return .stored(records.adopt(standing, id, due: publication.prepared?.change.due))
         }
         guard try await records.tenantExists(id) else { return .conflict(.other) }
         if Self.isRefuted(standing.record, by: publication.record, inExchangeFor: publication.spent) {
@@ -169,6 +194,8 @@ extension CredentialsProvider {
         case cutShort(BrokerError)
     }
 
+    private var storeHasGoneBack: Bool { records.rollback.remainingHold != nil }
+
     /// Carries out an attempt's steps from its first `publish` on.
     /// - Parameter isKept: whether it is in the journal, and so safe: then no caller waits for it.
     func publish(
@@ -180,7 +207,8 @@ extension CredentialsProvider {
         var snapshot: CredentialsSnapshot?
         func next(_ outcome: RenewalAttempt.Outcome) {
             let now = beginning.duration(to: time.monotonic)
-            step = attempt.next(outcome, now: now, asked: now, storeReachableFor: .zero)
+            step = attempt.next(
+                outcome, now: now, asked: now, storeReachableFor: .zero, storeHasGoneBack: storeHasGoneBack)
         }
         while true {
             switch step {
@@ -288,11 +316,12 @@ extension CredentialsProvider {
                 var attempt = RenewalAttempt(
                     rules: RenewalRules(grace: entry.grace, callLimit: callLimit, waits: []), keptOver: entry.base)
                 let beginning = time.monotonic
-                let step = attempt.next(.begun, now: .zero, asked: .zero, storeReachableFor: .zero)
+                let step = attempt.next(
+                    .begun, now: .zero, asked: .zero, storeReachableFor: .zero, storeHasGoneBack: storeHasGoneBack)
                 // It may be long since it was written, and a logout may have come between: only where the store does
                 // not say is it served without asking. One that is away is asked once.
                 if !isStoreAway {
-                    switch await advance(&publication, heedsLease: true) {
+                    switch await advance(&publication, heedsLease: !storeHasGoneBack) {
                     case .stored:
                         await leaveJournal(publication, isStored: true)
                         continue

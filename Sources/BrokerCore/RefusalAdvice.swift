@@ -8,8 +8,10 @@ enum RefusalAdvice {
     static func sentence(of answer: TokenErrorResponse, status: Int, grant: TokenRequest.Grant) -> String? {
         switch answer.error {
         case "invalid_client": client
-        case "unauthorized_client", "unsupported_grant_type":
+        case _ where answer.namesMissingGrant:
             "The client may not use \(name(of: grant)): allow it at the provider's registration of the client."
+                .followed(
+                    by: alsoWrongSecret(answer))
         case "invalid_grant":
             switch grant {
             case .authorizationCode:
@@ -24,22 +26,47 @@ enum RefusalAdvice {
                 + "provider and token_endpoint_auth_method."
         case "access_denied": "The user, or a policy of the provider, does not allow it."
         case "redirect_uri_mismatch", "invalid_redirect_uri": redirectURI
-        default: sentence(ofStatus: status, isReadable: answer.isReadable)
+        default:
+            sentence(
+                ofStatus: status, isReadable: answer.isReadable, isNamed: answer.errorCode != nil || answer.isMalformed)
+        }
+    }
+
+    /// What to do about client credentials that are not granted to a client.
+    static let clientCredentials =
+        "allow that grant at the provider's registration of the client, or say \"client_credentials\": \"off\" where the "
+        + "secret is for refreshes only."
+
+    /// Glewlwyd answers so.
+    static func alsoWrongSecret(_ answer: TokenErrorResponse) -> String? {
+        switch answer.error {
+        case "unauthorized_client":
+            "Check the tenant's client_secret, too: some providers refuse a wrong one in the same way."
+        default: nil
         }
     }
 
     /// For an answer that names no error that says more than its status.
-    /// - Parameter isReadable: whether it can be an authorization server's.
-    private static func sentence(ofStatus status: Int, isReadable: Bool) -> String? {
+    /// - Parameters:
+    ///   - isReadable: whether it can be an authorization server's.
+    ///   - isNamed: whether it names an error.
+    private static func sentence(ofStatus status: Int, isReadable: Bool, isNamed: Bool) -> String? {
         switch status {
+        case 300...399:
+            "The answer leads to another address, as no token endpoint's does: check the tenant's provider, issuer and "
+                + "endpoints."
         case 401: client
         case 403:
-            "The provider forbids the request: allow what is asked for at the provider's registration of the client, and "
-                + "calls from this broker's address where the provider or a firewall in front of it restricts them."
+            "The provider forbids the request: check the tenant's client_secret, allow what is asked for at the provider's "
+                + "registration of the client, and calls from this broker's address where the provider or a firewall in "
+                + "front of it restricts them."
         case 404: "No such endpoint is at that address: check the tenant's provider, issuer and endpoints."
         case 400...499 where !isReadable:
             "The answer is not an authorization server's: a proxy or another server answers there. Check the tenant's "
                 + "issuer and endpoints, and what stands between the broker and the provider."
+        case 400...499 where !isNamed:
+            "The provider named no reason. Some refuse a wrong client_secret in this way: check the tenant's client_id, "
+                + "client_secret and token_endpoint_auth_method."
         default: nil
         }
     }
@@ -79,6 +106,16 @@ enum RefusalAdvice {
         case .clientCredentials: "the client credentials grant"
         case .upgrade: "the grant that moves a session to another client"
         case .deviceCode: "the device code grant"
+        }
+    }
+}
+
+extension TokenErrorResponse {
+    /// Whether it says that the client, or the provider, does not have the grant. Glewlwyd says `authorization_type_invalid`.
+    var namesMissingGrant: Bool {
+        switch error {
+        case "unauthorized_client", "unsupported_grant_type", "authorization_type_invalid": true
+        default: false
         }
     }
 }

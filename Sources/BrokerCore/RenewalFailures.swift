@@ -4,7 +4,7 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Failures of renewals that further callers are told of without asking the provider again, for a short time: in this
+/// Failures of renewals that further callers are told of without the provider's being asked again, for a short time: in this
 /// process by this table, in other replicas through the lease's row.
 final class RenewalFailures: Sendable {
     private struct Entry {
@@ -16,9 +16,9 @@ final class RenewalFailures: Sendable {
         let until: MonotonicInstant
     }
 
-    /// For how long a failed upgrade is not tried again.
-    static let pauseAfterUpgrade: Duration = .seconds(30)
-    /// For how long other replicas take a failure for their own: those that have waited for it look within a second.
+    /// For how long an upgrade is not tried again whose tries have all failed.
+    static let pause: Duration = .seconds(30)
+    /// For how long other replicas take any failure for their own: those that have waited for it look within a second.
     private static let sharing: Duration = .seconds(2)
     private static let limit = 16_384
 
@@ -30,10 +30,11 @@ final class RenewalFailures: Sendable {
         self.isShared = isShared
     }
 
-    /// Keeps the failure of an upgrade.
+    /// Keeps the failure of an upgrade whose tries have all failed.
+    /// - Parameter pause: what is left of the time for which the upgrade is not tried again.
     func remember(
         _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, of tenant: Tenant,
-        now: MonotonicInstant
+        for pause: Duration = pause, now: MonotonicInstant
     ) {
         entries.withLock { entries in
             if entries.count >= Self.limit {
@@ -42,12 +43,13 @@ final class RenewalFailures: Sendable {
                 if entries.count >= Self.limit / 2 { entries = [:] }
             }
             entries[id] = Entry(
-                version: version, configuration: tenant.version, grant: grant, error: error,
-                until: now.advanced(by: Self.pauseAfterUpgrade))
+                version: version, configuration: tenant.version, grant: grant, error: error.withoutAnotherTry,
+                until: now.advanced(by: pause))
         }
     }
 
-    /// The failure that a caller is to be told; nil where the provider is to be asked.
+    /// The failure that a caller is to be told; nil where the provider is to be asked. What looks after a refresh token that
+    /// may be spent (`LeaseRecovery`) does not ask: such a token is tried again while the provider's grace lasts.
     func standing(
         _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant?, of tenant: Tenant,
         _ now: MonotonicInstant
@@ -64,20 +66,27 @@ final class RenewalFailures: Sendable {
     }
 
     /// What other replicas are told of a failure; nil for nothing.
-    func shared(_ error: BrokerError, _ decision: CredentialsDecision, of tenant: Tenant) -> LeaseFailure? {
+    /// - Parameter pauses: whether the upgrade is not tried again for a while. A tenant that is put again is tried at once all
+    ///   the same.
+    func shared(_ error: BrokerError, pauses: Bool, of tenant: Tenant) -> LeaseFailure? {
         guard isShared else { return nil }
-        // An upgrade's is one of the configuration that it is to carry the credentials over to.
+        if !pauses { return LeaseFailure(code: error.code.rawValue, remaining: Self.sharing) }
         return LeaseFailure(
-            code: decision.isUpgrade ? "\(error.code.rawValue)@\(tenant.version)" : error.code.rawValue,
-            remaining: decision.isUpgrade ? Self.pauseAfterUpgrade : Self.sharing)
+            code: "\(error.withoutAnotherTry.code.rawValue)@\(tenant.version)", remaining: Self.pause)
     }
 
-    /// What another replica's failure is to a caller of this one; nil where it is about another configuration.
-    func read(_ failure: LeaseFailure, _ decision: CredentialsDecision, of tenant: Tenant) -> BrokerError? {
+    /// What another replica's failure is to a caller of this one; nil where it is about another configuration. Where all tries
+    /// have failed there, it is kept as this replica's own, so that no caller waits while it is tried in the background.
+    func read(
+        _ failure: LeaseFailure, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, isUpgrade: Bool,
+        of tenant: Tenant, _ now: MonotonicInstant
+    ) -> BrokerError? {
         let parts = failure.code.utf8.split(separator: UInt8(ascii: "@"), maxSplits: 1).compactMap { String($0) }
-        if parts.count == 2, !decision.isUpgrade || Int64(parts[1]) != tenant.version { return nil }
+        if parts.count == 2, !isUpgrade || Int64(parts[1]) != tenant.version { return nil }
         guard let code = parts.first else { return nil }
-        return BrokerError(sharedFailure: LeaseFailure(code: code, remaining: failure.remaining))
+        let error = BrokerError(sharedFailure: LeaseFailure(code: code, remaining: failure.remaining))
+        if parts.count == 2 { remember(error, id, version, grant, of: tenant, for: failure.remaining, now: now) }
+        return error
     }
 }
 
@@ -89,6 +98,9 @@ extension BrokerError {
             code, "Another replica has just tried to renew the credentials, and failed. Its log has the reason.",
             retryAfter: code.status == .serviceUnavailable ? Self.seconds(failure.remaining) : nil)
     }
+
+    /// What callers are told while nothing is asked because of this error.
+    var withoutAnotherTry: BrokerError { BrokerError(.retryableError, detail, errorCode: errorCode) }
 
     /// The same error with another time after which to ask again.
     func retrying(after duration: Duration) -> BrokerError {

@@ -106,7 +106,6 @@ extension RenewalRun {
 
     /// Gives the lease back and tells how a renewal ended that brought nothing.
     func letGo(over version: Int64, _ release: RenewalAttempt.Release) async {
-        let isStopping = Task.isCancelled || provider.stop.isClosed
         let outcome: LeaseRelease.Outcome
         switch release {
         case .settled: outcome = .settled
@@ -118,15 +117,17 @@ extension RenewalRun {
         }
         let trouble = isStopping || isSuperseded ? nil : await trouble(over: version)
         let error = reason()
-        provider.remember(error, id, version, grant, decision, of: tenant)
+        let pauses = pausesFurtherTries
         var leaseRelease = LeaseRelease(outcome)
-        if !isStopping, !isSuperseded, let shared = provider.failures.shared(error, decision, of: tenant) {
-            leaseRelease.failure = shared
+        if pauses { remember(error, over: version) }
+        if !isStopping, !isSuperseded {
+            leaseRelease.failure = provider.failures.shared(error, pauses: pauses, of: tenant)
         }
         let change: [VaultChange] =
             version > 0
             ? [.release(CredentialsRecords.recordID(id), version: version, holder: holder, leaseRelease)] : []
-        await tell(error, isUpgradeGivenUp: decision.isUpgrade && !isStopping, with: change, trouble)
+        await tell(error, pauses: pauses, with: change, trouble)
+        if case .unknown(_?) = outcome { provider.lapses.signal(0) }
         await liftFault()
     }
 }

@@ -19,10 +19,12 @@ extension RenewalRun {
             guard isUpgradeDead, let held = current.record.held, let refreshToken = held.refreshToken,
                 let earlier = client.asRegistered(by: held.obtainedWith)
             else { return nil }
-            return try provider.endpoint.prepare(.refresh(refreshToken), for: earlier, at: server, as: refreshID)
+            return try provider.endpoint.prepare(
+                .refresh(refreshToken), for: earlier, of: tenant.name, at: server, as: refreshID)
         }
         if let request { return request }
-        let request = try provider.endpoint.prepare(try tokenRequest(), for: client, at: server, as: refreshID)
+        let request = try provider.endpoint.prepare(
+            try tokenRequest(), for: client, of: tenant.name, at: server, as: refreshID)
         self.request = request
         return request
     }
@@ -115,7 +117,7 @@ extension RenewalRun {
             }
             // The session lives, and the upgrade was refused all the same: callers are told for a while without asking.
             if grant == .upgrade, granted?.grant == .refreshToken {
-                provider.remember(reason(), id, snapshot.version, grant, decision, of: tenant)
+                remember(reason(), over: snapshot.version)
             }
             return (.success(.new(snapshot, life: life)), false)
         case .overtaken:

@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import OAuth
+internal import Reactor
 internal import Synchronization
 
 /// How a run that brought nothing is told, and what is kept of that.
@@ -46,8 +47,9 @@ extension RenewalRun {
             let remedy =
                 status == 401
                 ? RefusalAdvice.client
-                : "If that is how it says that a session is over, add {\"status\": \(status)} to the tenant's "
-                    + "session_ending_answers; or have the user log in anew."
+                : "First check the tenant's client_secret, as POST /tenants/{tenant}/check does: some providers refuse a wrong "
+                    + "one in the same way. If the client is accepted, and that is how the provider says that a session is "
+                    + "over, add {\"status\": \(status)} to the tenant's session_ending_answers; or have the user log in anew."
             failure = BrokerError(
                 .unexpectedError,
                 "The provider has refused this user's refresh token for an hour with status \(status) and named no "
@@ -57,17 +59,19 @@ extension RenewalRun {
     }
 
     /// Tells listeners of a failure. Where the store does not take it, a listener misses the event; the log has it.
-    /// - Parameter trouble: a change that gives way to another one of the same record.
+    /// - Parameters:
+    ///   - pauses: whether the renewal is not tried again for a while.
+    ///   - trouble: a change that gives way to another one of the same record.
     func tell(
-        _ error: BrokerError, isUpgradeGivenUp: Bool = false, with changes: [VaultChange] = [],
+        _ error: BrokerError, pauses: Bool = false, with changes: [VaultChange] = [],
         _ trouble: VaultChange? = nil
     ) async {
         let now = provider.time.now
         var events: [BrokerEvent] = []
         if let grant, grant.spendsRefreshToken {
             events.append(.refreshFailed(id, grant, error, refreshID, at: now))
-            if isUpgradeGivenUp {
-                let retry = now.advanced(by: RenewalFailures.pauseAfterUpgrade)
+            if pauses {
+                let retry = now.advanced(by: RenewalFailures.pause)
                 events.append(.degraded(id, error, retryAt: retry, refreshID, at: now))
             }
         }
@@ -88,25 +92,58 @@ extension RenewalRun {
 
     /// What the provider is not asked because of: it does not accept the tenant's client. No renewal has begun then.
     func clientFault() -> BrokerError? {
-        guard let grant, let fault = provider.clientFaults.standing(tenant, grant) else { return nil }
+        guard let grant else { return nil }
+        let request = ClientFaults.Request(tenant.configuration.client, grant)
+        guard let fault = provider.clientFaults.standing(request, of: tenant) else { return nil }
         if decision == .refresh(isEarly: true) {
             provider.pauseEarlyRenewal(id, of: current.version, for: CredentialsProvider.pauseAfterEarlyFailure)
         }
         return decision.isUpgrade ? fault.asFailedUpgrade : fault
     }
 
-    /// Where the provider has accepted the tenant's client, it is asked for all users again.
+    /// What an answer means by which the tenant has sessions ended, and which names no cause: a provider may refuse a wrong
+    /// client secret by the same answer, so that the client is tried first.
+    func ending(
+        by refusal: TokenErrorResponse, of call: TokenEndpoint.Call, sentAt sent: MonotonicInstant
+    ) async -> TokenEndpoint.Answer {
+        switch await provider.clientTrials.result(of: call.client, of: tenant, at: call.server, sentAt: sent) {
+        case .verdict(.accepted), .verdict(.unclear): .sessionEnded(refusal)
+        case .verdict(.refused): .clientRefused(TokenEndpoint.refusedClient(refusal), .client)
+        case .later(let wait): TokenEndpoint.rateLimited(for: wait)
+        case .unanswered: .again(TokenEndpoint.retryable(nil, after: nil), retryAfter: nil)
+        }
+    }
+
+    /// Where the provider has accepted the client, it is asked for all users again.
     func liftFault() async {
-        if isClientAccepted, let grant = request?.grant { await provider.clientFaults.lift(tenant, grant) }
+        if let accepted { await provider.clientFaults.lift(accepted, of: tenant) }
     }
 
     /// Why nothing was granted.
     func reason() -> BrokerError {
-        let error =
+        let failure =
             failure
             ?? BrokerError(
                 .networkError, "The provider could not be reached or did not answer in time.", retryAfter: 5)
-        return decision.isUpgrade ? error.asFailedUpgrade : error
+        let error = decision.isUpgrade ? failure.asFailedUpgrade : failure
+        guard pausesFurtherTries, let wait = error.retryAfter else { return error }
+        return error.retrying(after: max(.seconds(wait), RenewalFailures.pause))
+    }
+
+    /// Whether further callers are told of this failure for a while, without another try. That is so of an upgrade, of which
+    /// no failure is final; a refresh is tried again when the next caller asks (TIDAL's Auth design, "Refreshing
+    /// credentials"). A store that was away is asked again as soon as it answers, and a tenant that is gone needs no pause.
+    var pausesFurtherTries: Bool {
+        decision.isUpgrade && !isStopping && !isSuperseded
+            && failure?.code != .storageUnavailable && failure?.code != .notFound
+    }
+
+    var isStopping: Bool { Task.isCancelled || provider.stop.isClosed }
+
+    /// Keeps the failure, so that further callers are told at once.
+    func remember(_ error: BrokerError, over version: Int64) {
+        guard let grant else { return }
+        provider.failures.remember(error, id, version, grant, of: tenant, now: provider.time.monotonic)
     }
 }
 

@@ -58,6 +58,8 @@ final class RenewalRun {
     var ending: Ending?
     /// What the last call, or the store, failed with.
     var failure: BrokerError?
+    /// Whether the last call is one that the schedule tries again, so that all tries have failed where it was the last.
+    var isToTryAgain = false
     /// Whether the last upgrade was refused because the session has ended.
     var isUpgradeDead = false
 
@@ -65,10 +67,10 @@ final class RenewalRun {
     var isSuperseded = false
     /// What the provider's last answer was; nil where it has given none.
     var lastAnswer: LastAnswer?
-    /// Whether the provider may be asked although it has not accepted the tenant's client before.
-    private var isAdmitted = false
-    /// Whether the provider has accepted the tenant's client.
-    var isClientAccepted = false
+    /// The last request that the provider may be sent although it may not have accepted the client before.
+    private var admitted: ClientFaults.Request?
+    /// The last request by which the provider has accepted the client.
+    var accepted: ClientFaults.Request?
 
     enum Claim { case notMade, made, failed }
 
@@ -148,7 +150,9 @@ final class RenewalRun {
         let now = elapsed
         defer { stepBegan = now }
         if let sent = extended.last { attempt.leaseExtended(asked: beginning.duration(to: sent)) }
-        return attempt.next(outcome, now: now, asked: stepBegan, storeReachableFor: reachableFor)
+        return attempt.next(
+            outcome, now: now, asked: stepBegan, storeReachableFor: reachableFor,
+            storeHasGoneBack: provider.records.rollback.remainingHold != nil)
     }
 
     // MARK: Looking
@@ -177,12 +181,7 @@ final class RenewalRun {
             decision = provider.decide(snapshot, tenant, query, id)
             grant = CredentialsProvider.grant(of: decision)
             if grant != nil, snapshot.version > 0 {
-                if let failure = provider.failures.standing(
-                    id, snapshot.version, grant, of: tenant, provider.time.monotonic)
-                {
-                    return .failure(.ended(.failure(failure)))
-                }
-                if let fault = clientFault() { return .failure(.ended(.failure(fault))) }
+                if let obstacle = obstacle() { return .failure(.ended(.failure(obstacle))) }
                 attempt.rules = provider.rules(for: grant, of: tenant)
                 return .success(standing(isDue: true, nil))
             }
@@ -224,8 +223,7 @@ final class RenewalRun {
         }
         // A refresh token is not put away while another replica may be exchanging it; the rest needs no lease.
         if decision == .retire, current.record.held?.refreshToken == nil { lease = nil }
-        if urgency == .caller, let failure = failureToShare() { return .failure(.ended(.failure(failure))) }
-        if let fault = clientFault() { return .failure(.ended(.failure(fault))) }
+        if let obstacle = obstacle() { return .failure(.ended(.failure(obstacle))) }
         attempt.rules = provider.rules(for: grant, of: tenant)
         if let lease, !isGone || lease.isOpen { reachableFor = await provider.records.reachableFor() }
         return .success(standing(isDue: true, lease.map(provider.holders.standing)))
@@ -241,15 +239,17 @@ final class RenewalRun {
         return RenewalAttempt.Standing(version: current.version, isDue: isDue, lease: lease, rest: rest)
     }
 
-    /// What an attempt, of this process or of another replica, failed with a moment ago.
-    private func failureToShare() -> BrokerError? {
-        if let failure = provider.failures.standing(id, current.version, grant, of: tenant, provider.time.monotonic) {
-            return failure
+    /// Why the provider is not asked: another replica's attempt has failed a moment ago, or the provider does not accept the
+    /// client. Nil where it may be asked.
+    private func obstacle() -> BrokerError? {
+        if let grant, let lease = standingLease, let failure = lease.failure, !provider.holders.isOwn(lease.holder),
+            let error = provider.failures.read(
+                failure, id, current.version, grant, isUpgrade: decision.isUpgrade, of: tenant,
+                provider.time.monotonic), urgency == .caller
+        {
+            return error
         }
-        guard let lease = standingLease, let failure = lease.failure, !provider.holders.isOwn(lease.holder) else {
-            return nil
-        }
-        return provider.failures.read(failure, decision, of: tenant)
+        return clientFault()
     }
 
     /// Waits for another replica, which ends its renewal by telling so, or whose lease runs out.
@@ -335,13 +335,13 @@ final class RenewalRun {
             failure = error
             return .denied
         }
-        if !isAdmitted {
+        if admitted != call.shown {
             // Others may have waited for a place together with this one.
-            if let error = await provider.clientFaults.admit(tenant, call.grant) {
+            if let error = await provider.clientFaults.admit(call.shown, of: tenant) {
                 failure = error
                 return .denied
             }
-            isAdmitted = true
+            admitted = call.shown
         }
         if attempt.isUncertain, call.grant.spendsRefreshToken {
             provider.log.warning(
@@ -350,7 +350,12 @@ final class RenewalRun {
             provider.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
         }
         let (answer, trace, isAnswered) = try await keepingLease { () async throws(BrokerError) in
-            await self.provider.endpoint.send(call, limit: limit)
+            let start = self.provider.time.monotonic
+            var outcome = await self.provider.endpoint.send(call, limit: limit)
+            if case .sessionEnded(let refusal) = outcome.answer, refusal.error == nil {
+                outcome.answer = await self.ending(by: refusal, of: call, sentAt: start)
+            }
+            return outcome
         }
         if isAnswered { lastAnswer = .other }
         return await outcome(of: answer, to: call, trace: call.grant.spendsRefreshToken ? trace : .none)
@@ -361,14 +366,15 @@ final class RenewalRun {
     ) async -> RenewalAttempt.Outcome {
         let isUpgrade = decision.isUpgrade && call.grant == grant
         failure = answer.error ?? failure
-        isUpgradeDead = false
+        (isUpgradeDead, isToTryAgain) = (false, false)
         var retry = RenewalAttempt.Retry.scheduled
         switch answer {
         case .granted(let response)
         where call.grant.spendsRefreshToken && current.record.held?.isOfOtherUser(than: response) == true:
             provider.log.error(
                 "subject_changed", LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
-            (ending, isClientAccepted) = (.otherUser, true)
+            provider.metrics.subjectChanged(provider: call.server.preset.name)
+            (ending, accepted) = (.otherUser, call.shown)
             return .sessionEnded
         case .granted(let response):
             if call.grant.spendsRefreshToken, current.record.held?.learnsSubject(from: response) == true {
@@ -376,21 +382,22 @@ final class RenewalRun {
                     "subject_adopted", LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
             }
             granted = (response, call.grant)
-            isClientAccepted = true
+            accepted = call.shown
             return .granted
         case .sessionEnded(let refusal):
             isUpgradeDead = isUpgrade
-            isClientAccepted = true
+            accepted = call.shown
             if isUpgrade { return .notAsked(.scheduled) }
             return await endsSession(refusal) ? .sessionEnded : .denied
         case .refused, .refusedWithoutCause, .clientRefused:
             // No failure of an upgrade is final.
             if isUpgrade { break }
             if case .refusedWithoutCause(_, let status) = answer { lastAnswer = .unexplained(status: status) }
-            if case .clientRefused(let error) = answer {
+            if case .clientRefused(let error, let scope) = answer {
                 if await isOutdated(refusedWith: error.errorCode) { return .denied }
                 failure = error.retrying(after: ClientFaults.pause)
-                await provider.clientFaults.note(error, tenant, call.grant)
+                provider.metrics.clientRefused(provider: call.server.preset.name)
+                await provider.clientFaults.note(error, scope, of: call.shown, tenant)
             }
             return trace == .none ? .denied : trace == .spent ? .unknown(.never) : .unanswered(.never)
         case .rateLimited(_, let wait):
@@ -399,7 +406,9 @@ final class RenewalRun {
                 return .denied
             }
             retry = self.retry(after: wait, call)
-        case .again(_, let wait): retry = wait.map { self.retry(after: $0, call) } ?? .scheduled
+        case .again(_, let wait):
+            retry = wait.map { self.retry(after: $0, call) } ?? .scheduled
+            isToTryAgain = retry != .never
         }
         return switch trace {
         case .none: .notAsked(retry)
@@ -432,7 +441,7 @@ final class RenewalRun {
                 }
             }
         } catch {
-            failure = error
+            (failure, isToTryAgain) = (error, false)
             return .denied
         }
     }

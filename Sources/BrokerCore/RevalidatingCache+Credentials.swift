@@ -27,7 +27,8 @@ extension CredentialsSnapshot {
     fileprivate var footprint: Int {
         let fields = MemoryLayout.size(ofValue: record) + MemoryLayout.size(ofValue: bytes) + 4 * 8
         var sum = Footprint.allocation(16 + fields)
-        sum += Footprint.bytes(record.ended?.count ?? 0) + Footprint.secret(bytes)
+        sum += Footprint.bytes(record.ended?.count ?? 0) + Footprint.bytes(record.exchanged?.count ?? 0)
+        sum += Footprint.secret(bytes)
         if let held = record.held {
             if !isPlain { sum += Footprint.secret(held.accessToken) }
             sum += Footprint.secret(held.refreshToken)

@@ -9,13 +9,13 @@ internal import Synchronization
 /// Notices that the shared store has gone back, and has everything stored again that this process knows and the store does
 /// not.
 ///
-/// It asks the store once a second, and four times a second while that does not answer: a pooler can lead to another server
-/// without a new connection, and after a failover nobody may call.
+/// It asks the store once a second, twice a second just after it has gone back, and four times a second while it does not
+/// answer: a pooler can lead to another server without a new connection, and after a failover nobody may call.
 final class StoreRecovery: Sendable {
     private static let interval: Duration = .seconds(1)
     private static let pauseAfterFailure: Duration = .milliseconds(250)
-    /// What is left of the hold for the last look.
-    private static let lastLook: Duration = .milliseconds(500)
+    /// How often the store is asked during the hold, and what is left of the hold for the last look.
+    private static let holdInterval: Duration = .milliseconds(500)
 
     private let vault: Vault
     private let records: CredentialsRecords
@@ -53,7 +53,7 @@ final class StoreRecovery: Sendable {
         }
     }
 
-    /// Begins, where others write to the store; until `stop`.
+    /// Begins, where others write to the store; until `finish`.
     func start() {
         guard memory.isEnabled else { return }
         let worker = Task {
@@ -68,14 +68,17 @@ final class StoreRecovery: Sendable {
         self.worker.withLock { $0 = worker }
     }
 
-    /// Begins nothing more.
-    func stop() {
-        worker.withLock { $0 }?.cancel()
-    }
-
-    /// Suspends until the work is over. Only after `stop`.
-    func idle() async {
-        await worker.withLock { $0 }?.value
+    /// Ends the work. What is known and was not stored again yet has been tried once by then.
+    func finish() async {
+        guard let worker = worker.withLock({ $0 }) else { return }
+        worker.cancel()
+        await worker.value
+        guard rollback.takeSweep() else { return }
+        do throws(StoreError) {
+            _ = try await records.mendAll()
+        } catch {
+            log.storeFailed(error)
+        }
     }
 
     private static func untilCancelled() async {
@@ -90,7 +93,7 @@ final class StoreRecovery: Sendable {
     ///   when asked that it has gone back.
     func look() async -> Duration? {
         do throws(StoreError) {
-            let tells = try await vault.lineage() != nil
+            let tells = try await lineage() != nil
             for id in rollback.takeRechecks() { _ = try await records.standing(id) }
             if rollback.takeSweep() { try await recover() }
             return tells ? Self.interval : nil
@@ -103,13 +106,30 @@ final class StoreRecovery: Sendable {
         }
     }
 
+    /// - Throws: `.unavailable` also where the store has the hold go by without a word.
+    private func lineage() async throws(StoreError) -> StoreLineage? {
+        let vault = vault
+        if rollback.remainingHold == nil { return try await vault.lineage() }
+        return try await records.within(StoreRollback.answerLimit) {
+            do throws(StoreError) {
+                return .success(try await vault.lineage())
+            } catch {
+                return .failure(error)
+            }
+        }
+    }
+
     private func recover() async throws(StoreError) {
         do throws(StoreError) {
             try await compareLineage()
             var lost = try await records.mendAll()
-            if let rest = rollback.remainingHold {
+            if rollback.remainingHold != nil {
                 // Another replica may put back what it has, which comes before what this one has.
-                if rest > Self.lastLook { try? await time.sleep(for: rest - Self.lastLook) }
+                while let rest = rollback.remainingHold, rest > Self.holdInterval {
+                    try? await time.sleep(for: min(Self.holdInterval, rest - Self.holdInterval))
+                    if Task.isCancelled { throw .unavailable }
+                    _ = try await lineage()
+                }
                 lost = try await records.mendAll()
             }
             tell(lost)

@@ -20,9 +20,8 @@ final class StoreReports: Sendable {
         var hasWriteFailed = false
         /// Whether the log has a line of this outage.
         var isTold = false
-        var lastLine: MonotonicInstant?
-        /// How many calls have failed since the last line.
-        var untold = 0
+        /// Of the calls that fail. A store that fails and answers by turns has no more lines than one that is away.
+        var lines = LineBound()
     }
 
     static let pause: Duration = .seconds(10)
@@ -46,13 +45,10 @@ final class StoreReports: Sendable {
         let count = state.withLock { state -> Int? in
             if state.begin == nil { (state.begin, state.isTold) = (now, false) }
             if access == .write { state.hasWriteFailed = true }
-            state.untold += 1
             isAway.store(true, ordering: .releasing)
-            // A store that fails and answers by turns has no more lines than one that is away.
-            if let last = state.lastLine, last.advanced(by: Self.pause) > now { return nil }
-            defer { state.untold = 0 }
-            (state.lastLine, state.isTold) = (now, true)
-            return state.untold
+            guard let count = state.lines.met(at: now, pause: Self.pause) else { return nil }
+            state.isTold = true
+            return count
         }
         if let count { log.error("store_failed", [.store(.unavailable), .count(count)]) }
     }
@@ -65,8 +61,7 @@ final class StoreReports: Sendable {
             (state.begin, state.hasWriteFailed) = (nil, false)
             isAway.store(false, ordering: .releasing)
             guard state.isTold else { return nil }
-            defer { state.untold = 0 }
-            return [.duration(begin.duration(to: now)), .count(state.untold)]
+            return [.duration(begin.duration(to: now)), .count(state.lines.told())]
         }
         if let fields { log.warning("store_answers_again", fields) }
     }

@@ -7,7 +7,7 @@ internal import Synchronization
 ///
 /// For a moment then no refresh token of the store's is presented: it may be one that is spent, whose successor another
 /// replica has in memory. Each replica notices within a second and a half, and has the rest of the time to store what it
-/// has.
+/// has. A store that is away meanwhile takes nothing from any replica: the time begins anew with each failure.
 final class StoreRollback: Sendable {
     /// What came of it.
     struct Counts: Sendable, Equatable {
@@ -22,7 +22,8 @@ final class StoreRollback: Sendable {
     private struct State {
         /// When it was noticed.
         var noticed: MonotonicInstant?
-        var holdEnd = MonotonicInstant(nanoseconds: .min)
+        /// Since when the store has answered, from then on.
+        var holdStart = MonotonicInstant(nanoseconds: .min / 2)
         /// What was written before has a lower version.
         var boundary: Int64 = 0
         /// What a replica has put back has this version or a higher one.
@@ -37,6 +38,8 @@ final class StoreRollback: Sendable {
     /// How long the refresh token of a record is not presented that is known not to be the newest: the replica that was
     /// granted the newest one may be starting again, with its journal.
     static let longHold: Duration = .seconds(10)
+    /// A store that has not answered within that time counts as away.
+    static let answerLimit: Duration = .seconds(1)
     /// For how long after its going back a store shows records that nobody has come by.
     private static let spread: Duration = .seconds(120)
     /// More are found by the sweep.
@@ -64,8 +67,11 @@ final class StoreRollback: Sendable {
         let noticed = now.advanced(by: .zero - (earlier ?? .zero))
         let boundary = time.now.advanced(by: .zero - (earlier ?? .zero)).milliseconds * 1000
         state.withLock { state in
-            // Every connection may tell of it.
-            if let last = state.noticed, earlier == nil, noticed < last.advanced(by: .seconds(1)) { return }
+            // Every connection may tell of it; and the store may have gone back once more.
+            if let last = state.noticed, earlier == nil, noticed < last.advanced(by: .seconds(1)) {
+                state.mustSweep = true
+                return
+            }
             if let last = state.noticed, earlier != nil, noticed <= last { return }
             if state.noticed.map({ $0.advanced(by: Self.hold) <= now }) ?? true { state.counts = Counts() }
             // Another replica may have noticed it first, and its clock may be behind this one's.
@@ -74,21 +80,29 @@ final class StoreRollback: Sendable {
             }
             state.noticed = noticed
             state.boundary = max(state.boundary, boundary)
-            state.holdEnd = max(state.holdEnd, noticed.advanced(by: Self.hold))
+            state.holdStart = max(state.holdStart, noticed)
             state.mustSweep = true
-            holdEnd.store(state.holdEnd.nanoseconds, ordering: .releasing)
+            holdEnd.store(state.holdStart.advanced(by: Self.hold).nanoseconds, ordering: .releasing)
         }
         wakeUps.signal(0)
+    }
+
+    /// The store has not answered: the hold begins anew, unless it was over when the store was last asked.
+    func storeFailed() {
+        let now = time.monotonic
+        let end = MonotonicInstant(nanoseconds: holdEnd.load(ordering: .acquiring))
+        if end.advanced(by: Self.answerLimit) <= now { return }
+        state.withLock { state in
+            state.holdStart = max(state.holdStart, now)
+            state.mustSweep = true
+            holdEnd.store(state.holdStart.advanced(by: Self.hold).nanoseconds, ordering: .releasing)
+        }
     }
 
     /// A record was found to be older than one that was seen. Where it is known that the store has gone back, it is what shows
     /// for some time.
     func noteByVersion() {
-        let now = time.monotonic
-        let isKnown = state.withLock { state in
-            state.noticed.map { $0.advanced(by: Self.spread) > now } ?? false
-        }
-        if !isKnown { note() }
+        if !isUnsettled { note() }
     }
 
     /// There may be something in an earlier process's journal that the store does not have.
@@ -104,8 +118,8 @@ final class StoreRollback: Sendable {
     /// The same of a record that is known not to be the newest.
     var remainingLongHold: Duration? {
         let now = time.monotonic
-        let end = state.withLock { $0.noticed }?.advanced(by: Self.longHold)
-        return end.flatMap { $0 > now ? now.duration(to: $0) : nil }
+        let end = state.withLock { $0.holdStart }.advanced(by: Self.longHold)
+        return end > now ? now.duration(to: end) : nil
     }
 
     /// Whether a record of that version may be one that was replaced by a commit which the store has lost.
@@ -115,6 +129,12 @@ final class StoreRollback: Sendable {
             guard let noticed = state.noticed, noticed.advanced(by: span) > now else { return false }
             return version < state.boundary
         }
+    }
+
+    /// Whether the store may still show records that no replica has looked at since it has gone back.
+    var isUnsettled: Bool {
+        let now = time.monotonic
+        return state.withLock { $0.noticed.map { $0.advanced(by: Self.spread) > now } ?? false }
     }
 
     /// Whether the store has gone back within the span, as far as is known.

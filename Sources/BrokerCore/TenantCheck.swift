@@ -1,4 +1,3 @@
-internal import Cryptography
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
@@ -50,19 +49,19 @@ package struct TenantCheck: Sendable {
     private let servers: ProviderServers
     private let endpoint: TokenEndpoint
     private let transport: any ProviderTransport
-    private let publicBaseURL: String
+    private let trials: ClientTrials
     /// The longest that one call takes: what a renewal's call may take, so that what is well here is well there.
     private let callLimit: Duration
     private let time: any Time
 
     init(
-        servers: ProviderServers, endpoint: TokenEndpoint, transport: any ProviderTransport, publicBaseURL: String,
+        servers: ProviderServers, endpoint: TokenEndpoint, trials: ClientTrials, transport: any ProviderTransport,
         callLimit: Duration, time: any Time
     ) {
         self.servers = servers
         self.endpoint = endpoint
         self.transport = transport
-        self.publicBaseURL = publicBaseURL
+        self.trials = trials
         self.callLimit = callLimit
         self.time = time
     }
@@ -181,7 +180,10 @@ package struct TenantCheck: Sendable {
                     .tls, notTLS, isConnected, "The certificates are valid for the hosts, and TLS is recent enough."),
             pins.isEmpty || secure.isEmpty
                 ? Outcome(.pins, true, "Not checked. No certificate is pinned.")
-                : outcome(.pins, notPinned, hasTLS, "One of the \(pins.count) pinned keys is in each chain."),
+                : outcome(
+                    .pins, notPinned, hasTLS,
+                    pins.count == 1
+                        ? "The pinned key is in each chain." : "One of the \(pins.count) pinned keys is in each chain."),
         ]
     }
 
@@ -251,6 +253,7 @@ package struct TenantCheck: Sendable {
         return switch count {
         case nil: Outcome(.jwks, false, "The answer at \(address) has no keys: it must be a JWK set (RFC 7517).")
         case 0?: Outcome(.jwks, true, "The JWK set at \(address) is empty: the provider signs nothing.")
+        case 1?: Outcome(.jwks, true, "One key is at \(address).")
         case let count?: Outcome(.jwks, true, "\(count) keys are at \(address).")
         }
     }
@@ -266,18 +269,20 @@ package struct TenantCheck: Sendable {
             return Outcome(.clientAuthentication, false, "Not tried: the token endpoint is not known.")
         }
         do throws(BrokerError) {
+            var missingGrant: String?
             if tenant.terms.canObtainClientCredentials, grantTypes?.contains("client_credentials") ?? true {
                 switch try await attempt(.clientCredentials, for: tenant, at: server) {
                 case .unanswered(let words): return Outcome(.clientAuthentication, false, words)
                 case .answered(let answer, let slowness):
                     if let outcome = Self.outcome(ofCredentials: answer) { return outcome.adding(slowness) }
+                    missingGrant = "It may not have client credentials: \(RefusalAdvice.clientCredentials)"
                 }
             }
-            let request = TokenRequest.authorizationCode(
-                code: try Self.random(), redirectURI: redirectURI(of: tenant), codeVerifier: try Self.random())
-            return switch try await attempt(request, for: tenant, at: server) {
-            case .unanswered(let words): Outcome(.clientAuthentication, false, words)
-            case .answered(let answer, let slowness): Self.outcome(ofCode: answer).adding(slowness)
+            switch try await attempt(try trials.madeUpCode(of: tenant), for: tenant, at: server) {
+            case .unanswered(let words): return Outcome(.clientAuthentication, false, words)
+            case .answered(let answer, let slowness):
+                let outcome = Self.outcome(ofCode: answer)
+                return outcome.adding(outcome.isWell ? missingGrant : nil).adding(slowness)
             }
         } catch {
             return Outcome(.clientAuthentication, false, error.detail)
@@ -297,7 +302,7 @@ package struct TenantCheck: Sendable {
     ) async throws(BrokerError) -> Attempt {
         let start = time.monotonic
         let trial = try await endpoint.tryClient(
-            by: request, for: tenant.configuration.client, at: server, within: callLimit)
+            by: request, for: tenant.configuration.client, of: tenant.name, at: server, within: callLimit)
         switch trial {
         case .unanswered(let error):
             return .unanswered(words: unanswered("The token endpoint", error, since: start))
@@ -313,8 +318,10 @@ package struct TenantCheck: Sendable {
     /// Why there is no answer.
     /// - Parameter start: when the call began.
     private func unanswered(_ receiver: String, _ error: TransportError, since start: MonotonicInstant) -> String {
-        guard case .timedOut(_, requestSent: true) = error else {
-            return "\(receiver) could not be reached. \(Self.words(error))"
+        switch error {
+        case .timedOut(_, requestSent: true): break
+        case .malformedResponse, .responseTooLarge: return "\(receiver) cannot be used. \(Self.words(error))"
+        default: return "\(receiver) could not be reached. \(Self.words(error))"
         }
         return
             "\(receiver) did not answer within \(Self.seconds(start.duration(to: time.monotonic))), and a call may take "
@@ -327,28 +334,13 @@ package struct TenantCheck: Sendable {
         return tenths % 10 == 0 ? "\(tenths / 10) s" : "\(tenths / 10).\(tenths % 10) s"
     }
 
-    private func redirectURI(of tenant: Tenant) -> String {
-        let callback = publicBaseURL + "/login/callback"
-        return tenant.configuration.callbackURI == .perTenant ? "\(callback)/\(tenant.name)" : callback
-    }
-
-    private static func random() throws(BrokerError) -> SecretBytes {
-        do {
-            return SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
-        } catch {
-            throw BrokerError(.internalError, "The system's random source failed.")
-        }
-    }
-
-    private static let missingGrants = ["unauthorized_client", "unsupported_grant_type"]
-
     /// Nil where the client has no client credentials, which says nothing against it.
     private static func outcome(ofCredentials answer: TokenEndpoint.Answered) -> Outcome? {
         switch answer {
         case .granted:
             return Outcome(.clientAuthentication, true, "The provider granted client credentials, which were dropped.")
-        case .refused(_, let answer) where answer.error.map(missingGrants.contains) ?? false: return nil
-        case .refused(let status, let answer):
+        case .refused(_, let answer, _) where answer.namesMissingGrant: return nil
+        case .refused(let status, let answer, _):
             return refused(
                 "The provider refused client credentials", status, answer,
                 RefusalAdvice.sentence(of: answer, status: status, grant: .clientCredentials))
@@ -359,11 +351,12 @@ package struct TenantCheck: Sendable {
 
     private static func outcome(ofCode answer: TokenEndpoint.Answered) -> Outcome {
         switch answer {
-        case .refused(_, let answer) where answer.isInvalidGrant:
+        case .refused(let status, let answer, _) where ClientVerdict(ofMadeUpCode: answer, status: status) == .accepted:
+            let name = answer.errorCode.map { " (\($0))" } ?? ""
             return Outcome(
                 .clientAuthentication, true,
-                "A made-up code was sent: the provider refused the code (invalid_grant), and not the client.")
-        case .refused(let status, let answer):
+                "A made-up code was sent: the provider refused the code\(name), and not the client.")
+        case .refused(let status, let answer, _):
             return refused(
                 "A made-up code was sent, and the provider refused more than the code", status, answer,
                 RefusalAdvice.sentence(of: answer, status: status, grant: .authorizationCode))

@@ -39,6 +39,7 @@ extension TenantConfiguration {
         if certificatePinning == true, effectivePins.isEmpty {
             reader.note("certificate_pinning", "needs pinned_certificates with this provider")
         }
+        let faultsBefore = reader.faultCount
         issuer = Self.providerURI(&reader, "issuer", rules, isBase: true)
         endpoints =
             reader.object("endpoints") { reader in
@@ -50,6 +51,7 @@ extension TenantConfiguration {
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
                 return endpoints
             } ?? Endpoints()
+        let hasUnusableAddresses = reader.faultCount > faultsBefore
         previousIssuers = Self.providerURIs(&reader, "previous_issuers", rules, isBase: true)
         previousTokenEndpoints = Self.providerURIs(&reader, "previous_token_endpoints", rules)
         if issuer != nil, refusesUnusedIssuer, usesPresetAddresses {
@@ -59,8 +61,10 @@ extension TenantConfiguration {
                 "is not where the provider \(preset.name) is looked for: with an issuer say \"provider\": \"oidc\", or "
                     + "name endpoints.authorization and endpoints.token, too")
         }
-        if configuredServer == nil, issuer == nil {
-            reader.note("issuer", "or endpoints.authorization and endpoints.token are required with this provider")
+        if configuredServer == nil, issuer == nil, !hasUnusableAddresses {
+            reader.note(
+                "issuer", "is required with this provider, unless endpoints.authorization and endpoints.token are given"
+            )
         }
         clientAuthentication = reader.choice(
             "token_endpoint_auth_method", ProviderPreset.ClientAuthentication.self)

@@ -17,7 +17,7 @@ package struct TokenEndpoint: Sendable {
         /// The same, and the answer was of status 4xx and named no cause.
         case refusedWithoutCause(BrokerError, status: Int)
         /// The provider does not accept the client, and so none of its users' requests.
-        case clientRefused(BrokerError)
+        case clientRefused(BrokerError, ClientFaults.Scope)
         case again(BrokerError, retryAfter: Duration?)
         /// The provider counts the client's requests, and asks it to wait.
         case rateLimited(BrokerError, retryAfter: Duration)
@@ -29,7 +29,7 @@ package struct TokenEndpoint: Sendable {
             case .granted: nil
             case .sessionEnded(let answer):
                 BrokerError(.unexpectedError, "The provider refused the request.", errorCode: answer.errorCode)
-            case .refused(let error), .refusedWithoutCause(let error, _), .clientRefused(let error),
+            case .refused(let error), .refusedWithoutCause(let error, _), .clientRefused(let error, _),
                 .again(let error, _), .rateLimited(let error, _):
                 error
             }
@@ -42,8 +42,23 @@ package struct TokenEndpoint: Sendable {
         let grant: TokenRequest.Grant
         let server: AuthorizationServer
         let id: RefreshID
+        /// Whose call it is.
+        let tenant: TenantName
+        let client: ClientConfiguration
+        /// Which client it shows to the provider, and for what.
+        let shown: ClientFaults.Request
         /// What the provider's pauses are kept by.
         let pause: ProviderPauses.Key
+
+        /// What its log lines tell.
+        fileprivate var fields: [LogField] { TokenEndpoint.fields(of: tenant, at: server, as: id) }
+    }
+
+    /// What the log lines of a request to the token endpoint tell.
+    private static func fields(
+        of tenant: TenantName, at server: AuthorizationServer, as id: RefreshID
+    ) -> [LogField] {
+        [.tenant(tenant), .refresh(id), .provider(server.preset), .endpoint(server.tokenEndpoint)]
     }
 
     private let transport: any ProviderTransport
@@ -70,19 +85,22 @@ package struct TokenEndpoint: Sendable {
     /// Makes a token request ready to be sent.
     /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
     func prepare(
-        _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
+        _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
+        at server: AuthorizationServer, as id: RefreshID
     ) throws(BrokerError) -> Call {
         let (form, authorization) = request.form(for: client, at: server)
         return Call(
             message: try Self.message(to: server.tokenEndpoint, form, authorization, server), grant: request.grant,
-            server: server, id: id, pause: ProviderPauses.Key(client, at: server))
+            server: server, id: id, tenant: tenant, client: client, shown: ClientFaults.Request(client, request.grant),
+            pause: ProviderPauses.Key(client, at: server))
     }
 
     /// Asks for a token by a code: one call, and up to five more where the design has them.
     func redeem(
-        _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
+        _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
+        at server: AuthorizationServer, as id: RefreshID
     ) async throws(BrokerError) -> TokenResponse {
-        let call = try prepare(request, for: client, at: server, as: id)
+        let call = try prepare(request, for: client, of: tenant, at: server, as: id)
         var retry = 0
         while true {
             let answer = await send(call).answer
@@ -107,7 +125,7 @@ package struct TokenEndpoint: Sendable {
     /// Asks for the codes of a device login (RFC 8628 §3.1): one call, and up to five more where the provider fails or
     /// cannot be reached.
     func authorizeDevice(
-        for client: ClientConfiguration, at server: AuthorizationServer
+        for client: ClientConfiguration, of tenant: TenantName, at server: AuthorizationServer
     ) async throws(BrokerError) -> DeviceAuthorizationResponse {
         guard let address = server.deviceAuthorizationEndpoint else {
             throw BrokerError(
@@ -116,7 +134,9 @@ package struct TokenEndpoint: Sendable {
         }
         let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
         let message = try Self.message(to: address, form, authorization, server)
-        let id = RefreshID()
+        let fields: [LogField] = [
+            .tenant(tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(address),
+        ]
         var retry = 0
         while true {
             let failure: BrokerError
@@ -127,10 +147,10 @@ package struct TokenEndpoint: Sendable {
                     DeviceAuthorizationResponse(body: response.body)
                 }
                 if let granted { return granted }
-                log.warning("device_authorization_unusable", [.refresh(id), .provider(server.preset)])
+                log.warning("device_authorization_unusable", fields + [.status(response.status)])
                 throw BrokerError(.tokenResponseError, "The provider answered without usable codes.")
             case .success(let response):
-                let refusal = await refusal(response, to: message, as: id, at: server)
+                let refusal = await refusal(response, to: message, fields)
                 log.warning("device_authorization_refused", refusal.fields)
                 retryAfter = refusal.retryAfter
                 guard refusal.status >= 500 || refusal.status == 429 else {
@@ -142,7 +162,7 @@ package struct TokenEndpoint: Sendable {
                 }
                 failure = refusal.retryable
             case .failure(let error):
-                log.warning("device_authorization_failed", [.refresh(id), .provider(server.preset), .transport(error)])
+                log.warning("device_authorization_failed", fields + [.transport(error)])
                 // A code that nobody was told of is no harm, so that asking twice is none either.
                 let (reason, isFinal) = Self.meaning(of: error, grant: .deviceCode)
                 if isFinal { throw reason }
@@ -165,7 +185,7 @@ package struct TokenEndpoint: Sendable {
     /// What an answer to it says.
     enum Answered {
         case granted
-        case refused(status: Int, TokenErrorResponse)
+        case refused(status: Int, TokenErrorResponse, retryAfter: Duration?)
         /// An answer of 2xx without a token.
         case unusable
     }
@@ -173,44 +193,47 @@ package struct TokenEndpoint: Sendable {
     /// Tries the client by one call. What it is granted is dropped.
     /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
     func tryClient(
-        by request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer,
-        within limit: Duration
+        by request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
+        at server: AuthorizationServer, within limit: Duration
     ) async throws(BrokerError) -> ClientTrial {
-        let id = RefreshID()
-        var message = try prepare(request, for: client, at: server, as: id).message
+        let call = try prepare(request, for: client, of: tenant, at: server, as: RefreshID())
+        var message = call.message
         message.timeLimit = limit
         let asked = time.now
         switch await send(message, endpoint: .token, server: server) {
         case .failure(let error): return .unanswered(error)
         case .success(let response) where (200..<300).contains(response.status.code):
             return .answered(
-                await readGrant(response, askedAt: asked, as: id, at: server) == nil ? .unusable : .granted)
+                await readGrant(response, askedAt: asked, call.fields) == nil ? .unusable : .granted)
         case .success(let response):
-            let refusal = await refusal(response, to: message, as: id, at: server)
-            return .answered(.refused(status: refusal.status, refusal.answer))
+            let refusal = await refusal(response, to: message, call.fields)
+            return .answered(
+                .refused(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter))
         }
     }
 
     /// Polls for the token of a device login (RFC 8628 §3.4), one call.
     func poll(
-        _ deviceCode: SecretBytes, for client: ClientConfiguration, at server: AuthorizationServer, as id: RefreshID
+        _ deviceCode: SecretBytes, for client: ClientConfiguration, of tenant: TenantName,
+        at server: AuthorizationServer, as id: RefreshID
     ) async -> (outcome: DevicePolling.Outcome, response: TokenResponse?) {
         let (form, authorization) = TokenRequest.deviceCode(deviceCode).form(for: client, at: server)
         guard let message = try? Self.message(to: server.tokenEndpoint, form, authorization, server) else {
             return (.unreachable, nil)
         }
         let asked = time.now
+        let fields = Self.fields(of: tenant, at: server, as: id)
         switch await send(message, endpoint: .token, server: server) {
         case .failure(let error):
-            log.warning("device_poll_failed", [.refresh(id), .provider(server.preset), .transport(error)])
+            log.warning("device_poll_failed", fields + [.transport(error)])
             return (.unreachable, nil)
         case .success(let response):
             if (200..<300).contains(response.status.code),
-                let granted = await readGrant(response, askedAt: asked, as: id, at: server)
+                let granted = await readGrant(response, askedAt: asked, fields)
             {
                 return (.granted, granted)
             }
-            let refusal = await refusal(response, to: message, as: id, at: server)
+            let refusal = await refusal(response, to: message, fields)
             log.debug("device_poll_answered", refusal.fields)
             return (.answered(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter), nil)
         }
@@ -245,7 +268,7 @@ package struct TokenEndpoint: Sendable {
     /// One call: what it brought, what it may have left at the provider, and whether the provider's answer was read.
     /// - Parameter limit: how long the call may take; nil for the transport's own limit.
     func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, trace: Trace, isAnswered: Bool) {
-        let (server, grant, id) = (call.server, call.grant, call.id)
+        let (server, grant) = (call.server, call.grant)
         var message = call.message
         message.timeLimit = limit
         let response: ClientResponse
@@ -254,26 +277,24 @@ package struct TokenEndpoint: Sendable {
         switch await send(message, endpoint: .token, server: server) {
         case .success(let answer): response = answer
         case .failure(let error):
-            log.warning(
-                "token_request_failed", [.refresh(id), .provider(server.preset), .transport(error)])
+            log.warning("token_request_failed", call.fields + [.transport(error)])
             let (reason, isFinal) = Self.meaning(of: error, grant: grant)
             let trace: Trace =
                 error.requestMayBeUnderWay ? .underWay : error.requestMayHaveBeenProcessed ? .spent : .none
             return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), trace, false)
         }
         if (200..<300).contains(response.status.code) {
-            if let granted = await readGrant(response, askedAt: asked, as: id, at: server) {
+            if let granted = await readGrant(response, askedAt: asked, call.fields) {
                 return (.granted(granted), .none, true)
             }
-            log.warning(
-                "token_response_unusable", [.refresh(id), .provider(server.preset), .status(response.status)])
+            log.warning("token_response_unusable", call.fields + [.status(response.status)])
             // A refresh token is spent all the same, and good for another try while the provider's grace lasts.
             return (
                 grant.spendsRefreshToken ? .again(Self.unusable, retryAfter: nil) : .refused(Self.unusable), .spent,
                 true
             )
         }
-        let refusal = await refusal(response, to: message, as: id, at: server)
+        let refusal = await refusal(response, to: message, call.fields)
         log.warning("token_request_refused", refusal.fields)
         return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none, true)
     }
@@ -285,35 +306,29 @@ package struct TokenEndpoint: Sendable {
         if grant == .upgrade, (400...499).contains(refusal.status), refusal.answer.isInvalidGrant {
             return .sessionEnded(refusal.answer)
         }
-        let failure = TokenFailure(
-            grant: grant, status: refusal.status, answer: refusal.answer,
-            sessionEndingAnswers: server.sessionEndingAnswers, configurationErrors: server.preset.configurationErrors)
-        switch failure {
+        switch Self.failure(refusal, grant, server) {
         case .endsSession: return .sessionEnded(refusal.answer)
         case .retryable: return .again(refusal.retryable, retryAfter: refusal.retryAfter)
         case .rateLimited:
             if grant == .authorizationCode { return .again(refusal.retryable, retryAfter: refusal.retryAfter) }
-            return .rateLimited(
-                refusal.retryable, retryAfter: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
+            return Self.rateLimited(for: refusal.retryAfter, refusal.answer.errorCode)
+        // What a refresh would be refused with as well.
+        case .illegalConfiguration
+        where refusal.answer.isInvalidClient
+            && Self.failure(refusal, .refreshToken, server) == .illegalConfiguration:
+            return .clientRefused(Self.refusedClient(refusal.answer), .client)
         case .illegalConfiguration where grant == .clientCredentials:
-            let isWithoutGrant = ["unauthorized_client", "unsupported_grant_type"].contains(refusal.answer.error)
             return .clientRefused(
                 BrokerError(
                     .illegalConfiguration,
-                    isWithoutGrant
+                    refusal.answer.namesMissingGrant
                         ? "The client may not use the client credentials grant at the provider, for which it has its "
-                            + "client_secret here: allow that grant at the provider's registration of the client, or "
-                            + "say \"client_credentials\": \"off\" where the secret is for refreshes only."
+                            + "client_secret here: \(RefusalAdvice.clientCredentials)".followed(
+                                by: RefusalAdvice.alsoWrongSecret(refusal.answer))
                         : "The provider does not grant this client credentials. Check the tenant's client_id, "
                             + "client_secret and scopes.",
-                    errorCode: refusal.answer.shownSubStatus ?? refusal.answer.errorCode))
-        case .illegalConfiguration:
-            return .clientRefused(
-                BrokerError(
-                    .illegalConfiguration,
-                    "The provider does not accept the tenant's client. Check its client_id, client_secret and "
-                        + "token_endpoint_auth_method. Users stay logged in meanwhile.",
-                    errorCode: refusal.answer.errorCode))
+                    errorCode: refusal.answer.shownSubStatus ?? refusal.answer.errorCode), .grant(grant))
+        case .illegalConfiguration: return .clientRefused(Self.refusedClient(refusal.answer), .grant(grant))
         case .unexpected:
             let error = BrokerError(
                 .unexpectedError,
@@ -330,6 +345,29 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
+    private static func failure(
+        _ refusal: Refusal, _ grant: TokenRequest.Grant, _ server: AuthorizationServer
+    ) -> TokenFailure {
+        TokenFailure(
+            grant: grant, status: refusal.status, answer: refusal.answer,
+            sessionEndingAnswers: server.sessionEndingAnswers, configurationErrors: server.preset.configurationErrors)
+    }
+
+    /// - Parameter duration: how long the provider asks to be left alone; nil where it does not say.
+    static func rateLimited(for duration: Duration?, _ errorCode: String? = nil) -> Answer {
+        .rateLimited(
+            retryable(errorCode, after: duration), retryAfter: duration ?? .seconds(Self.defaultRetryAfterSeconds))
+    }
+
+    /// What callers are told of a refusal that is about the client.
+    static func refusedClient(_ answer: TokenErrorResponse) -> BrokerError {
+        BrokerError(
+            .illegalConfiguration,
+            "The provider does not accept the tenant's client. Check its client_id, client_secret and "
+                + "token_endpoint_auth_method. Users stay logged in meanwhile.",
+            errorCode: answer.errorCode)
+    }
+
     /// An answer without a token, read.
     private struct Refusal {
         let status: Int
@@ -344,19 +382,19 @@ package struct TokenEndpoint: Sendable {
 
     /// The grant in an answer; nil where there is none.
     private func readGrant(
-        _ response: ClientResponse, askedAt asked: Timestamp, as id: RefreshID, at server: AuthorizationServer
+        _ response: ClientResponse, askedAt asked: Timestamp, _ fields: [LogField]
     ) async -> TokenResponse? {
         let granted = await InputReading.run(bytes: response.body.count) {
             TokenResponse(body: response.body, askedAt: asked)
         }
         if granted?.hasUnreadableLifetime == true {
-            log.warning("token_lifetime_unreadable", [.refresh(id), .provider(server.preset)])
+            log.warning("token_lifetime_unreadable", fields)
         }
         return granted
     }
 
     private func refusal(
-        _ response: ClientResponse, to request: ClientRequest, as id: RefreshID, at server: AuthorizationServer
+        _ response: ClientResponse, to request: ClientRequest, _ fields: [LogField]
     ) async -> Refusal {
         let answer = await InputReading.run(bytes: response.body.count) {
             TokenErrorResponse(
@@ -368,8 +406,7 @@ package struct TokenEndpoint: Sendable {
             retryAfter: response.fields["Retry-After"].flatMap {
                 RetryAfter.parse($0, status: response.status.code, now: time.now)
             },
-            fields: [.refresh(id), .provider(server.preset), .status(response.status)]
-                + [LogField.providerError(answer)].compactMap { $0 })
+            fields: fields + [.status(response.status)] + [LogField.providerError(answer)].compactMap { $0 })
     }
 
     /// How long to wait before a request is tried again: for as long as the schedule says, and until the end of a pause

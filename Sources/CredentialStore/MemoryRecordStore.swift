@@ -66,7 +66,10 @@ package final class MemoryRecordStore: RecordStore {
     package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
         contents.withLock { contents in
             let expired = contents.records.values.filter { record in record.expires.map { $0 < now } ?? false }
-            for record in expired.prefix(limit) { contents.remove(record.id) }
+            for record in expired.prefix(limit) {
+                contents.remove(record.id)
+                contents.leases.note(record.id, record: nil)
+            }
             return min(expired.count, limit)
         }
     }
@@ -146,7 +149,7 @@ package final class MemoryRecordStore: RecordStore {
         /// Ordered by sequence.
         private(set) var log: [PlacedLogEntry] = []
         private(set) var bounds = LogBounds()
-        private(set) var leases: LeaseTimes
+        fileprivate(set) var leases: LeaseTimes
         var listings = RecordListings()
 
         private let timeOfDay: (@Sendable () -> Timestamp)?
@@ -194,8 +197,8 @@ package final class MemoryRecordStore: RecordStore {
             log.removeFirst(count)
         }
 
+        /// Keeps the lease's times: a commit that writes the record anew goes on with them.
         mutating func remove(_ id: RecordID) {
-            leases.note(id, record: nil)
             listings.note(id, exists: false)
             guard let lookup = records.removeValue(forKey: id)?.lookup else { return }
             holders[LookupKey(kind: id.kind, digest: lookup)] = nil

@@ -15,6 +15,7 @@ extension CredentialRecord {
             json.memberIfPresent("session_ended", session?.time.milliseconds)
             json.memberIfPresent("session_end", session?.cause.rawValue)
             if let renewed { json.member("renewed", renewed.milliseconds) }
+            json.memberIfPresent("exchanged", exchanged.map(Base64URL.encode))
         }
     }
 
@@ -30,10 +31,7 @@ extension CredentialRecord {
             self.held = held
         }
         if let member = json["ended"] {
-            guard let digest = (member.string?.text).flatMap(Base64URL.decode), digest.count == SHA256.digestCount
-            else {
-                return nil
-            }
+            guard let digest = Self.digest(member) else { return nil }
             ended = digest
         } else {
             ended = json["quarantined"]?["credentials"].flatMap(HeldCredentials.init(json:))?.refreshTokenDigest
@@ -43,6 +41,15 @@ extension CredentialRecord {
             guard let milliseconds = member.integer else { return nil }
             renewed = Timestamp(milliseconds: milliseconds)
         }
+        if let member = json["exchanged"] {
+            guard let digest = Self.digest(member) else { return nil }
+            exchanged = digest
+        }
+    }
+
+    private static func digest(_ member: JSONValue) -> [UInt8]? {
+        let digest = (member.string?.text).flatMap(Base64URL.decode)
+        return digest?.count == SHA256.digestCount ? digest : nil
     }
 }
 

@@ -9,6 +9,9 @@ package struct CredentialRecord: Sendable, Equatable {
     package var session: EndedSession?
     /// When a renewal granted `held`; nil when a login granted it or an earlier build wrote the record.
     package var renewed: Timestamp?
+    /// SHA-256 of the refresh token that was exchanged for what is held. Told where the store has gone back of late: a
+    /// replica knows by it whether a login or a logout that the store has lost comes after. Nil otherwise.
+    package var exchanged: [UInt8]?
 
     package init(
         held: HeldCredentials?, ended: [UInt8]? = nil, session: EndedSession? = nil, renewed: Timestamp? = nil
@@ -17,5 +20,12 @@ package struct CredentialRecord: Sendable, Equatable {
         self.ended = ended
         self.session = session
         self.renewed = renewed
+    }
+
+    /// Whether both say the same, one with and one without `exchanged`.
+    package func isSame(as other: CredentialRecord) -> Bool {
+        var other = other
+        other.exchanged = exchanged
+        return self == other
     }
 }

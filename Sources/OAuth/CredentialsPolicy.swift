@@ -125,10 +125,8 @@ package struct CredentialsPolicy: Sendable {
         let servesWithoutRenewal = isSatisfied || isValid(held, for: relaxedQuery, now: now) && !query.refusedByAPI
         switch held.level {
         case .user:
-            // A refresh cannot be forced without a refresh token. A token that an API refused must go all the same.
-            if held.refreshToken == nil, query.policy == .localForceRefresh, query.requestsRenewal(of: version),
-                !query.refusedByAPI
-            {
+            // A refresh cannot be forced without a refresh token.
+            if held.refreshToken == nil, query.policy == .localForceRefresh, query.requestsRenewal(of: version) {
                 return .missing
             }
             // A refresh token may be sent only to the provider that granted it. It stays stored until that provider is

@@ -93,4 +93,7 @@ extension HeldCredentials {
 extension TokenErrorResponse {
     /// Whether the server refused the grant itself and not the client (RFC 6749 §5.2).
     package var isInvalidGrant: Bool { error == "invalid_grant" }
+
+    /// Whether the server does not know the client or takes another for it (RFC 6749 §5.2), whatever the client has asked for.
+    package var isInvalidClient: Bool { error == "invalid_client" }
 }

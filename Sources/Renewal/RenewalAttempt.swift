@@ -233,8 +233,10 @@ package struct RenewalAttempt: Sendable, Hashable {
     ///   - now: by the driver's monotonic clock.
     ///   - asked: when the last step began, by that clock.
     ///   - storeReachableFor: for how long this process has reached the store without a failure.
+    ///   - storeHasGoneBack: whether the store has gone back so recently that no process presents a token. The leases that it
+    ///     shows are those of attempts that ended before, or that will not ask: they keep no grant from being stored.
     package mutating func next(
-        _ outcome: Outcome, now: Duration, asked: Duration, storeReachableFor: Duration
+        _ outcome: Outcome, now: Duration, asked: Duration, storeReachableFor: Duration, storeHasGoneBack: Bool
     ) -> Step {
         switch (phase, outcome) {
         case (.beginning, .begun), (.waiting, .waited):
@@ -262,7 +264,7 @@ package struct RenewalAttempt: Sendable, Hashable {
 
         case (.asking, .granted):
             phase = .publishing
-            return .publish(over: version, heedsLease: true)
+            return .publish(over: version, heedsLease: !storeHasGoneBack)
         case (.asking, .sessionEnded):
             phase = .publishingEnd
             return .publishEnd(over: version)
@@ -292,7 +294,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         case (.publishing, .stored):
             return finish(.stored)
         case (.publishing, .conflict(let conflict)):
-            return meet(conflict)
+            return meet(conflict, storeHasGoneBack)
         case (.publishing, .storeAway):
             if isKept { return waitToPublish() }
             phase = .keeping
@@ -300,7 +302,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         case (.keeping, .begun):
             // What a predecessor left comes before everything else.
             phase = .publishing
-            return .publish(over: version, heedsLease: true)
+            return .publish(over: version, heedsLease: !storeHasGoneBack)
         case (.keeping, .kept):
             isKept = true
             return waitToPublish()
@@ -308,7 +310,7 @@ package struct RenewalAttempt: Sendable, Hashable {
             return waitToPublish()
         case (.waitingToPublish, .waited):
             phase = .publishing
-            return .publish(over: version, heedsLease: true)
+            return .publish(over: version, heedsLease: !storeHasGoneBack)
 
         case (.publishingEnd, .stored):
             return finish(.ended)
@@ -433,13 +435,13 @@ package struct RenewalAttempt: Sendable, Hashable {
         return .wait(Self.retryInterval)
     }
 
-    private mutating func meet(_ conflict: Conflict) -> Step {
+    private mutating func meet(_ conflict: Conflict, _ storeHasGoneBack: Bool) -> Step {
         switch conflict {
         case .same: return finish(.stored)
         case .other: return finish(.overtaken)
         case .spent(let standing, let lease):
             version = standing
-            if let lease, lease.stands, lease.sinceFirstUse.map(rules.isWithinGrace) ?? true {
+            if !storeHasGoneBack, let lease, lease.stands, lease.sinceFirstUse.map(rules.isWithinGrace) ?? true {
                 // It presents the token that this attempt has exchanged, and what it is granted is the newer one.
                 phase = .waitingToPublish
                 return .wait(min(lease.remaining, Self.retryInterval))

@@ -97,7 +97,6 @@ extension `Credentials policy` {
         case .missing:
             if held == nil { return query.policy == .local || query.policy == .localForceRefresh }
             return held?.level == .user && held?.refreshToken == nil && query.policy == .localForceRefresh
-                && !query.refusedByAPI
         // Only credentials from a renewal can be expired on arrival.
         case .expiredOnArrival: return false
         case .levelNotAvailable: return (isElsewhere ? next : held?.level ?? next) < query.lowestLevel

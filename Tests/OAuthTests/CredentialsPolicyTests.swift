@@ -183,11 +183,12 @@ import Testing
             #expect(decide(user(left: left, refreshToken: nil), secret: true, force) == .missing)
             #expect(decide(client(left: left), secret: false, force) == .retire)
         }
-        // A version that has been replaced since, and a token that an API refused, are decided as without force.
+        // A version that has been replaced since is decided as without force.
         let since = CredentialsQuery(policy: .localForceRefresh, renewedPast: 6)
         #expect(decide(user(refreshToken: nil), secret: true, since) == .serve)
+        // Nor does an API's refusal make a refresh token.
         let refused = CredentialsQuery(policy: .localForceRefresh, refusedByAPI: true)
-        #expect(decide(user(refreshToken: nil), secret: true, refused) == .retire)
+        #expect(decide(user(refreshToken: nil), secret: true, refused) == .missing)
     }
 
     // MARK: Refusals by the API
@@ -212,7 +213,8 @@ import Testing
     {
         let query = CredentialsQuery(policy: policy, refusedByAPI: true, renewedPast: complaint.renewedPast)
         #expect(decide(user(), version: 7, query) == (complaint.isOpen ? .refresh(isEarly: false) : .serve))
-        #expect(decide(user(refreshToken: nil), version: 7, query) == (complaint.isOpen ? .retire : .serve))
+        let over: CredentialsDecision = policy == .localForceRefresh ? .missing : .retire
+        #expect(decide(user(refreshToken: nil), version: 7, query) == (complaint.isOpen ? over : .serve))
         #expect(
             decide(client(), version: 7, secret: true, query)
                 == (complaint.isOpen ? .obtainClientCredentials(isUpgrade: false) : .serve))

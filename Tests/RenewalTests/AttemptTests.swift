@@ -11,6 +11,7 @@ import Testing
     private struct Run {
         var attempt: RenewalAttempt
         var now: Duration = .zero
+        var hasGoneBack = false
 
         init(waits: Bool = true) { attempt = RenewalAttempt(rules: rules, waits: waits) }
 
@@ -18,7 +19,8 @@ import Testing
         mutating func next(_ outcome: RenewalAttempt.Outcome, after span: Duration = .zero) -> RenewalAttempt.Step {
             let asked = now
             now += span
-            return attempt.next(outcome, now: now, asked: asked, storeReachableFor: .seconds(100))
+            return attempt.next(
+                outcome, now: now, asked: asked, storeReachableFor: .seconds(100), storeHasGoneBack: hasGoneBack)
         }
 
         /// Takes a lease and asks the provider.
@@ -110,8 +112,27 @@ import Testing
         let lease = StandingLease(holder: "other", remaining: .seconds(-1), sinceFirstUse: .seconds(age))
         let step = run.attempt.next(
             .stands(RenewalAttempt.Standing(version: 1, isDue: true, lease: lease)), now: .zero, asked: .zero,
-            storeReachableFor: .zero)
+            storeReachableFor: .zero, storeHasGoneBack: false)
         #expect(step == (waits ? .wait(.seconds(8.5) - .seconds(age)) : .finish(.busy)))
+    }
+
+    /// Just after a store has gone back, no process presents a token under the leases that it shows.
+    @Test(arguments: [true, false]) func `heeds another's lease unless the store has just gone back`(isBack: Bool) {
+        var run = Run()
+        _ = run.ask()
+        #expect(run.next(.granted) == .publish(over: 1, heedsLease: true))
+        run.hasGoneBack = isBack
+        let lease = StandingLease(holder: "other", remaining: .milliseconds(400), sinceFirstUse: .zero)
+        let step = run.next(.conflict(.spent(version: 1, lease: lease)))
+        #expect(step == (isBack ? .publish(over: 1, heedsLease: false) : .wait(.milliseconds(400))))
+        if isBack { return }
+        run.hasGoneBack = true
+        #expect(run.next(.waited) == .publish(over: 1, heedsLease: false))
+        // Where the store is away, what it says when it is back is another thing.
+        #expect(run.next(.storeAway) == .keep)
+        run.hasGoneBack = false
+        _ = run.next(.notKept)
+        #expect(run.next(.waited) == .publish(over: 1, heedsLease: true))
     }
 
     @Test(arguments: [(-29.0, 1.0), (-31.0, 0.0)])

@@ -52,6 +52,15 @@ import Testing
         #expect(exploration.isComplete && exploration.finding == nil, Self.report(exploration))
     }
 
+    @Test(arguments: [0, 3, 6])
+    func `lose none where the store goes back and two more faults come`(grace: Int) {
+        let exploration = Self.explore { setting in
+            (setting.grace, setting.successor) = (grace, .another)
+            setting.allowed = Set(Setting.Fault.allCases).subtracting([.clockStep])
+        }
+        #expect(exploration.isComplete && exploration.finding == nil, Self.report(exploration))
+    }
+
     @Test(arguments: [3, 9], Setting.Act.allCases)
     func `lose none, undo no logout and serve no version twice or backwards by two faults`(
         grace: Int, act: Setting.Act
@@ -60,8 +69,7 @@ import Testing
             let exploration = Self.explore { setting in
                 (setting.grace, setting.successor, setting.hasJournal) = (grace, .another, hasJournal)
                 (setting.act, setting.isServed, setting.faults) = (act, true, 2)
-                // For a logout that a store has lost, see the rules that are still followed.
-                setting.allowed = Set(Setting.Fault.allCases).subtracting(act == .logout ? [.storeGoesBack] : [])
+                setting.allowed = Set(Setting.Fault.allCases)
             }
             #expect(exploration.isComplete && exploration.finding == nil, Self.report(exploration))
         }
@@ -80,6 +88,10 @@ import Testing
         (.journalVersions, [.cut, .storeAway], "one version is served with two tokens"),
         (.journalHidesChange, [.cut], "a token is served by a replica that knows of the logout"),
         (.noGrantMemory, [.storeGoesBack], Self.presentsOther),
+        (.hidesExchange, [.storeGoesBack], "a logout is undone"),
+        (.forgetsOwnChange, [.storeGoesBack], "a logout is undone"),
+        (.heedsLostLease, [.storeGoesBack, .statementAnswerLost, .pause], Self.presentsOther),
+        (.holdsWhileAway, [.storeGoesBack, .storeAway, .pause], Self.presentsOther),
     ]
     private static let presentsOther =
         "a token is presented later than the grace, and a process that lives has its successor"
@@ -98,6 +110,7 @@ import Testing
             case .saysLoggedOut: (setting.act, setting.isServed) = (.login, true)
             case .journalHidesChange: (setting.act, setting.isServed) = (.logout, true)
             case .ownClock, .journalVersions: setting.isServed = true
+            case .hidesExchange, .forgetsOwnChange: setting.act = .logout
             default: break
             }
         }
@@ -107,32 +120,13 @@ import Testing
         let present = Self.explore { setting in
             (setting.allowed, setting.faults) = (Set(faults), faults.count)
             (setting.grace, setting.successor) = (3, .another)
-            (setting.act, setting.isServed) = (rule == .saysLoggedOut ? .login : .none, true)
-        }
-        #expect(present.isComplete && present.finding == nil, Self.report(present))
-    }
-
-    /// What is known to be wanting in the rules that replicas follow.
-    @Test(
-        arguments: [
-            (.hidesExchange, .logout, [.storeGoesBack], "a logout is undone"),
-            (.forgetsOwnChange, .logout, [.storeGoesBack], "a logout is undone"),
-            (.heedsLostLease, .none, [.storeGoesBack, .statementAnswerLost, .pause], Self.presentsOther),
-            (.holdsWhileAway, .none, [.storeGoesBack, .storeAway, .pause], Self.presentsOther),
-        ] as [(Setting.OldRule, Setting.Act, [Setting.Fault], String)])
-    func `may lose something by a rule that is still followed where the store goes back`(
-        rule: Setting.OldRule, act: Setting.Act, faults: [Setting.Fault], violation: String
-    ) throws {
-        func explore(_ rules: Set<Setting.OldRule>) -> Explorer {
-            Self.explore { setting in
-                (setting.oldRules, setting.allowed, setting.faults) = (rules, Set(faults), faults.count)
-                setting.act = act
+            setting.isServed = true
+            switch rule {
+            case .saysLoggedOut: setting.act = .login
+            case .journalHidesChange, .hidesExchange, .forgetsOwnChange: setting.act = .logout
+            default: break
             }
         }
-        let exploration = explore([rule])
-        #expect(try #require(exploration.finding).violation == violation, Self.report(exploration))
-        guard faults.count == 1 else { return }
-        let mended = explore([])
-        #expect(mended.isComplete && mended.finding == nil, Self.report(mended))
+        #expect(present.isComplete && present.finding == nil, Self.report(present))
     }
 }

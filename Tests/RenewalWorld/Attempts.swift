@@ -93,9 +93,10 @@ final class Attempts {
     }
 
     func step(
-        _ attempt: UInt16, _ outcome: Outcome, now: UInt8, asked: UInt8, reachable: UInt8
+        _ attempt: UInt16, _ outcome: Outcome, now: UInt8, asked: UInt8, reachable: UInt8, hasGoneBack: Bool
     ) -> (attempt: UInt16, step: Step) {
         var key = UInt64(attempt) | UInt64(now) << 16 | UInt64(asked) << 24 | UInt64(reachable) << 32
+        key |= hasGoneBack ? 1 << 35 : 0
         key |= UInt64(outcome.kind.rawValue) << 36 | UInt64(outcome.version) << 41 | (outcome.isDue ? 1 << 45 : 0)
         if let lease = outcome.lease {
             key |= 1 << 46 | UInt64(lease.flags) << 47
@@ -105,7 +106,7 @@ final class Attempts {
         var value = values[Int(attempt)]
         let step = value.next(
             outcome.value, now: .seconds(Int(now)), asked: .seconds(Int(asked)),
-            storeReachableFor: .seconds(Int(reachable)))
+            storeReachableFor: .seconds(Int(reachable)), storeHasGoneBack: hasGoneBack)
         var later = shortened(value, outcome, step)
         // A clock begins anew with each wait.
         if case .wait = step { later = later.counted(from: .seconds(Int(now))) }
@@ -126,7 +127,8 @@ final class Attempts {
         var plain = RenewalAttempt(rules: rules, waits: true)
         let standing = RenewalAttempt.Standing(version: version, isDue: true, lease: nil)
         for outcome in [.begun, .stands(standing), .claimed, last] as [RenewalAttempt.Outcome] {
-            _ = plain.next(outcome, now: .zero, asked: .zero, storeReachableFor: .zero)
+            _ = plain.next(
+                outcome, now: .zero, asked: .zero, storeReachableFor: .zero, storeHasGoneBack: false)
         }
         return plain
     }

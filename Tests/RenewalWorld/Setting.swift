@@ -46,12 +46,6 @@ package struct Setting: Sendable {
         case holdsWhileAway
         /// Nothing that a store which went back had lost was stored again, and no token waited for that.
         case noGrantMemory
-
-        /// What replicas still do. Each takes a store that goes back, and either a logout of the seconds that it loses or two
-        /// further faults, to cost something.
-        package static let stillFollowed: Set = [
-            OldRule.hidesExchange, .forgetsOwnChange, .heedsLostLease, .holdsWhileAway,
-        ]
     }
 
     package var replicas = 2
@@ -68,7 +62,7 @@ package struct Setting: Sendable {
     package var act = Act.none
     /// Whether it is heeded what each replica would answer that is asked at any time.
     package var isServed = false
-    package var oldRules = OldRule.stillFollowed
+    package var oldRules: Set<OldRule> = []
     /// For how many seconds one replica has to be able to renew, without any fault, within the grace and after the token's
     /// first use, so that the session has to be kept; nil for as long as the rules need.
     package var window: Int?

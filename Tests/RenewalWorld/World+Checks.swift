@@ -77,12 +77,17 @@ extension World {
     /// * the store had the successor and has lost it, and no process that lives and no journal has it, or all that have it
     ///   were away for longer than a turn;
     /// * the store has lost the claim, so that nothing tells when the token was used first;
+    /// * the successor was stored between the presenter's claim and its call, by a process that could not do so sooner for one
+    ///   of these reasons;
     /// * none of the replicas was able to renew, with no fault of any kind, for as long as it takes, within the grace after
     ///   the claim and after the token's first use.
     mutating func noteLoss(_ presenter: Int, _ c: Context) {
         // The user has ended it.
         if has(Mark.loggedOut) { return }
         var isHeld = false
+        // The presenter has claimed an earlier version.
+        let isStoredSince = row.token > 0 && row.version != c.attempts.version(replicas[presenter].attempt)
+        let isNeverStoredBefore = isStoredSince && !has(Mark.lostStored)
         for index in 0..<c.count where index != presenter {
             let replica = replicas[index]
             // Where the successor stands in the store, others may have read it there since the presenter's claim.
@@ -92,7 +97,8 @@ extension World {
             isHeld = true
             // Nothing tells of a claim that the store has lost: what was granted under it is stored in the time in which no
             // token is presented, unless a further fault prevents that.
-            if !isKnown, has(Mark.lostClaim), faults > 1 { continue }
+            let isLate = isNeverStoredBefore && replica.heeded == 0
+            if !isKnown || isLate, has(Mark.lostClaim), faults > 1 { continue }
             if replica.blocked > Setting.turn { continue }
             // It came back when the right to present the token had been given on, or was just looking whether it had.
             if replica.returned != 0, replica.returned <= max(replicas[presenter].claimed, replica.lost) + 1 {
@@ -102,7 +108,7 @@ extension World {
             return
         }
         if has(Mark.lostStored) {
-            if !isHeld, !has(Mark.lostKnowledge) { violation = .lost }
+            if !isHeld, !isStoredSince, !has(Mark.lostKnowledge) { violation = .lost }
         } else if has(Mark.hadTime), !has(Mark.lostClaim) {
             violation = .lost
         }

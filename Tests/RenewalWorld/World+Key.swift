@@ -81,7 +81,8 @@ extension World {
             word(
                 r.duration, r.clock, r.asked, byte(r.grant), byte(r.journal), r.journalOver, r.known,
                 byte(r.knownToken)),
-            word(r.knownBefore, r.hold, r.served, byte(r.servedToken), r.calm, r.claimed, 0, 0) | named << 40
+            word(r.knownBefore, r.hold, r.served, byte(r.servedToken), r.calm, r.claimed, 0, 0) | named << 40 | UInt64(
+                r.heeded) << 63
         )
     }
 

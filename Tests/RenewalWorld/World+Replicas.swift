@@ -63,6 +63,7 @@ extension World {
     // MARK: Attempts
 
     mutating func begin(_ index: Int, _ c: Context) {
+        replicas[index].heeded = 0
         replicas[index].number = freeNumber(index)
         replicas[index].attempt = isDue ? c.attempts.waiting : c.attempts.leaving
         step(index, Outcome(.begun), c)
@@ -84,8 +85,10 @@ extension World {
             let replica = replicas[index]
             let (attempt, step) = c.attempts.step(
                 replica.attempt, outcome, now: replica.clock, asked: replica.asked,
-                reachable: min(replica.failed, UInt8(Setting.turn)))
+                reachable: min(replica.failed, UInt8(Setting.turn)),
+                hasGoneBack: replica.hold > 0 && !c.old.contains(.heedsLostLease))
             replicas[index].attempt = attempt
+            if outcome.kind == .spent, step.kind == .wait { replicas[index].heeded = 1 }
             enter(index, step)
             switch step.kind {
             case .read:

@@ -89,9 +89,7 @@ extension World {
         let replica = replicas[index]
         guard replica.grant != Token.none else { return Outcome(.other) }
         if !c.old.contains(.forgetsOwnChange), mustMend(index, c) { mend(index, c) }
-        // Just after the store has gone back, no holder of a lease presents a token.
-        let heedsLease = replica.flag & 1 == 1 && (replica.hold == 0 || c.old.contains(.heedsLostLease))
-        if row.version == replica.version, !heedsLease || mayReplace(holder(index)) {
+        if row.version == replica.version, replica.flag & 1 == 0 || mayReplace(holder(index)) {
             if row.token == Token.loggedOut { violation = .undoesLogout }
             write(replica.grant, by: index, before: 1, c)
             row.isExchanged = has(Mark.wentBack) ? 1 : 0

@@ -50,6 +50,8 @@ struct World {
 
     struct Replica: Equatable {
         var attempt: UInt16 = 0
+        /// 1 where another's lease has kept its attempt, or its last one, from storing what that was granted.
+        var heeded: UInt16 = 0
         var flags = Flag.up
         /// For how long it is down, paused or cannot reach the store, and one more; 0 where it can.
         var blocked: UInt8 = 0

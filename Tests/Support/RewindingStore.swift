@@ -7,6 +7,8 @@ package final class RewindingStore: ForwardingStore {
         var current: MemoryRecordStore
         var noted: MemoryRecordStore
         var lineage: StoreLineage
+        var isAway = false
+        var beforeCommit: (@Sendable () async -> Void)?
     }
 
     package let revalidateAfter: Duration? = .seconds(5)
@@ -19,9 +21,38 @@ package final class RewindingStore: ForwardingStore {
 
     package var inner: any RecordStore { state.withLock { $0.current } }
 
-    package func admit() throws(StoreError) {}
+    package func admit() throws(StoreError) {
+        if state.withLock({ $0.isAway }) { throw .unavailable }
+    }
 
-    package func lineage() async throws(StoreError) -> StoreLineage? { state.withLock { $0.lineage } }
+    package func lineage() async throws(StoreError) -> StoreLineage? {
+        try admit()
+        return state.withLock { $0.lineage }
+    }
+
+    package func commit(_ changes: [RecordChange]) async throws(StoreError) {
+        let replaces = changes.contains { change in
+            if case .replace(let record, _, _) = change { record.id.kind == .credentials } else { false }
+        }
+        let body =
+            !replaces
+            ? nil
+            : state.withLock { state in
+                defer { state.beforeCommit = nil }
+                return state.beforeCommit
+            }
+        await body?()
+        try admit()
+        try await inner.commit(changes)
+    }
+
+    /// Has `body` run when the next commit that replaces credentials has arrived, before that is carried out.
+    package func beforeNextReplacement(_ body: @escaping @Sendable () async -> Void) {
+        state.withLock { $0.beforeCommit = body }
+    }
+
+    /// Does not answer from now on, or does again.
+    package func setAway(_ isAway: Bool) { state.withLock { $0.isAway = isAway } }
 
     /// To here it goes back.
     package func note() { state.withLock { $0.noted = $0.current.copy() } }

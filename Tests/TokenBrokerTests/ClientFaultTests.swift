@@ -93,6 +93,109 @@ internal import TokenBroker
         #expect(try await Self.notices(broker).isEmpty)
     }
 
+    // MARK: Many at once
+
+    /// As many calls as there are places at a provider are under way before the first answer is there; no further one is made.
+    @Test func `is sent no more of a burst than is under way when its first answer comes`() async throws {
+        let users = (1...20).map { "user\($0)" }
+        let broker = try await Self.make(users: users)
+        let places = ProviderBudget.Limits().places
+        let gate = Gate()
+        broker.transport.always(.after(gate, Self.refusal))
+        // The others have no user, and ask for client credentials.
+        let keys = users + (1...10).map { "nobody\($0)" }
+        let statuses = await withTaskGroup(of: Int.self) { group in
+            for key in keys { group.addTask { await Self.get(broker, key).status } }
+            await gate.arrivals(places)
+            gate.open()
+            return await group.reduce(into: []) { $0.append($1) }
+        }
+        #expect(statuses == Array(repeating: 424, count: 30))
+        #expect(broker.transport.seen.count == places && places == 16)
+        #expect(broker.log.filter { $0.contains("client_refused") }.count == 1)
+        #expect(try await Self.notices(broker).count == 1)
+        for key in keys { #expect(await Self.get(broker, key).status == 424) }
+        #expect(broker.transport.seen.count == places)
+    }
+
+    // MARK: Refreshes and client credentials
+
+    @Test(arguments: [true, false])
+    func `is one fault of refreshes and of client credentials`(isRefreshFirst: Bool) async throws {
+        let broker = try await Self.make(users: ["user1"])
+        let keys = isRefreshFirst ? ["user1", "nobody"] : ["nobody", "user1"]
+        for _ in 0..<2 {
+            for key in keys {
+                let answer = await Self.get(broker, key)
+                #expect((answer.status, answer.code, answer.retryAfter) == (424, "illegal_configuration", 30))
+                #expect(answer.json["error_code"] == .string("invalid_client"))
+            }
+        }
+        #expect(broker.transport.seen.count == 1)
+        #expect(try await Self.notices(broker).count == 1)
+        broker.time.advance(by: .seconds(30))
+        broker.transport.always(.json(200, BrokerHarness.token("new")))
+        for key in keys { #expect(await Self.get(broker, key).token == "new") }
+        #expect(broker.log.filter { $0.contains("client_accepted") }.count == 1)
+    }
+
+    @Test(
+        arguments: [
+            ("unauthorized_client", true), ("unauthorized_client", false), ("unsupported_grant_type", true),
+            ("unsupported_grant_type", false), ("invalid_scope", false),
+        ] as [(String, Bool)])
+    func `is told apart from a grant that the client may not use`(error: String, isRefresh: Bool) async throws {
+        let broker = try await Self.make(users: ["user1"])
+        broker.transport.always(
+            .decide { seen in
+                (seen.form["grant_type"] == "refresh_token") == isRefresh
+                    ? .json(400, #"{"error": "\#(error)"}"#) : .json(200, BrokerHarness.token("new"))
+            })
+        #expect(await Self.get(broker, isRefresh ? "user1" : "nobody").status == 424)
+        #expect(await Self.get(broker, isRefresh ? "nobody" : "user1").token == "new")
+        #expect(await Self.get(broker, isRefresh ? "user1" : "nobody").status == 424)
+        #expect(broker.transport.seen.count == 2)
+    }
+
+    @Test func `is no fault of refreshes where the provider ends sessions by it`() async throws {
+        let broker = try await Self.make(#"{"client_id": "c1", "client_secret": "s1"}"#, users: ["user1"])
+        #expect(await Self.get(broker, "nobody").status == 424)
+        broker.transport.always(.json(200, BrokerHarness.token("new")))
+        #expect(await Self.get(broker, "user1").token == "new")
+        #expect(await Self.get(broker, "nobody").status == 424)
+        #expect(try await Self.notices(broker).isEmpty)
+    }
+
+    @Test func `is one fault over all replicas, whatever they ask for`() async throws {
+        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+        await one.makeTenant("t1", Self.tenant)
+        await one.set("a", refresh: "r", lifetime: .zero, storageKey: "user1")
+        for broker in [one, two] { broker.transport.always(Self.refusal) }
+        #expect(await Self.get(one, "nobody").status == 424)
+        #expect(await Self.get(two, "user1").status == 424)
+        #expect(try await Self.notices(one).count == 1)
+        one.time.advance(by: .seconds(30))
+        for (broker, key) in [(one, "nobody"), (two, "user1"), (two, "nobody2"), (one, "user1")] {
+            #expect(await Self.get(broker, key).status == 424)
+        }
+        #expect(one.transport.seen.count + two.transport.seen.count == 3)
+    }
+
+    @Test func `is counted each time that its provider says so, from nought on`() async throws {
+        let broker = try await Self.make()
+        func counts() async -> [String] {
+            await broker.call(.get, "/metrics").text.split(separator: "\n").map(String.init)
+                .filter { $0.hasPrefix("token_broker_client_refused_total{") }
+        }
+        #expect(await counts().contains(#"token_broker_client_refused_total{provider="oidc"} 0"#))
+        #expect(await counts().count == ProviderPreset.all.count)
+        for _ in 0..<3 { #expect(await Self.get(broker, "user1").status == 424) }
+        #expect(await counts().contains(#"token_broker_client_refused_total{provider="oidc"} 1"#))
+        broker.time.advance(by: .seconds(30))
+        #expect(await Self.get(broker, "user2").status == 424)
+        #expect(await counts().contains(#"token_broker_client_refused_total{provider="oidc"} 2"#))
+    }
+
     // MARK: Trying again
 
     @Test func `is asked for by one user each half minute`() async throws {

@@ -22,13 +22,21 @@ internal import TokenBroker
         #expect(try await broker.causes() == ["set"])
     }
 
-    @Test func `of a token that an API refused goes to the next level`() async throws {
+    @Test func `of a token that an API refused ends no session that has no refresh token`() async throws {
         let broker = try await BrokerHarness()
-        await broker.makeTenant()
-        await broker.set("a1")
-        let answer = await broker.get("policy=local_force_refresh&api_error_sub_status=11003")
-        #expect(answer.token == nil)
-        #expect(await broker.get("policy=local").code == "missing_token_container")
+        await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1"}"#)
+        let tag = await broker.set("a1")
+        for fields: Fields in [[:], ["If-None-Match": tag]] {
+            let answer = await broker.get("policy=local_force_refresh&api_error_sub_status=11003", fields: fields)
+            #expect((answer.status, answer.code) == (404, "missing_token_container"))
+        }
+        #expect(await broker.get("policy=local").tag == tag)
+        #expect(try await broker.causes() == ["set"])
+        #expect(try await broker.aside() == nil)
+        #expect(broker.transport.seen.isEmpty)
+        // Who forces nothing is told of the refusal in another way: by the next level.
+        broker.transport.enqueue(.json(200, BrokerHarness.token("client-1")))
+        #expect(await broker.get("api_error_sub_status=11003").level == "client")
     }
 
     @Test func `of the client's token obtains another one`() async throws {

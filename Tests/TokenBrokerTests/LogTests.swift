@@ -51,6 +51,33 @@ internal import TokenBroker
         #expect(told(.server(sqlstate: "57P03")) == [1])
     }
 
+    @Test(
+        arguments: [
+            (.json(400, #"{"error": "invalid_scope"}"#), "token_request_refused"),
+            (.failure(.untrusted(.expired)), "token_request_failed"),
+            (.json(200, "{}"), "token_response_unusable"),
+        ] as [(ScriptedTransport.Step, String)])
+    func `a token request that brings nothing is told with its tenant and its address, less the query`(
+        step: ScriptedTransport.Step, event: String
+    ) async throws {
+        let endpoints = #""authorization": "https://id.example/a", "token": "https://id.example/t?key=hidden""#
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1", #"{"provider": "oidc", "client_id": "c1", "client_secret": "s1", "endpoints": {\#(endpoints)}}"#)
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
+        broker.transport.always(step)
+        // By a refresh, and by a login.
+        #expect(await broker.get().status >= 400)
+        let login = await broker.beginLogin()
+        _ = await broker.call(.get, "/login/callback?code=c&state=\(login.state)", key: nil)
+        let lines = broker.log.filter { $0.contains(event) }
+        #expect(lines.count >= 2)
+        for line in lines {
+            #expect(line.contains(#""tenant":"t1""#) && line.contains(#""address":"https://id.example/t""#), "\(line)")
+            #expect(!line.contains("hidden"))
+        }
+    }
+
     @Test(arguments: LogLevel.allCases)
     func `lines below the threshold are not written`(threshold: LogLevel) {
         let lines = Lines()

@@ -38,7 +38,8 @@ internal import TokenBroker
 
     private static let rows: [Row] = [
         refused(401, "invalid_client", "client_secret", "token_endpoint_auth_method"),
-        refused(400, "invalid_client", "client_secret"), refused(400, "unauthorized_client", "authorization code"),
+        refused(400, "invalid_client", "client_secret"),
+        refused(400, "unauthorized_client", "authorization code", "client_secret"),
         refused(400, "invalid_grant", "redirect URI"), refused(400, "invalid_scope", "scopes"),
         refused(400, "unsupported_grant_type", "authorization code"), refused(400, "invalid_request", "provider"),
         refused(400, "redirect_uri_mismatch", "redirect URI", "register"),
@@ -60,7 +61,7 @@ internal import TokenBroker
             error: "unexpected_error", errorCode: nil, names: ["400"], isWithoutAdvice: true),
         Row(
             testDescription: "400 with nothing", step: .json(400, ""), error: "unexpected_error", errorCode: nil,
-            names: ["400"], isWithoutAdvice: true),
+            names: ["400", "client_secret"]),
         Row(
             testDescription: "redirect_uri_mismatch from the login service", response: "error=redirect_uri_mismatch",
             error: "authorization_error", errorCode: "redirect_uri_mismatch", names: ["redirect URI", "register"]),

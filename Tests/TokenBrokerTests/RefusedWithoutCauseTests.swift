@@ -41,6 +41,7 @@ internal import TokenBroker
         let answer = await broker.get()
         #expect((answer.status, answer.code, Self.namesRemedy(answer)) == (502, "unexpected_error", true))
         #expect(answer.json["detail"]?.text?.contains(#"{"status": 400}"#) == true)
+        #expect(answer.json["detail"]?.text?.contains("client_secret") == true)
         #expect(await Self.state(broker) == "degraded")
         // A session that an answer may end one day, and is to be restored, is not ended by us.
         #expect(await broker.status().isLoggedIn == true)

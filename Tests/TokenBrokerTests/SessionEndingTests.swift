@@ -288,6 +288,8 @@ internal import TokenBroker
     ) async throws {
         let broker = try await Self.expired(#"{"client_id": "c1", "session_ending_answers": \#(patterns)}"#)
         broker.transport.enqueue(.json(status, body))
+        // Where no cause is named, the client is tried by a made-up code.
+        broker.transport.always(.json(403, #"{"error": "invalid_code"}"#))
         let answer = await broker.get()
         #expect(answer.status == (ends ? 200 : 502))
         #expect(await broker.status().isLoggedIn == !ends)

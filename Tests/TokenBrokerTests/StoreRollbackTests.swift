@@ -148,6 +148,48 @@ internal import TokenBroker
         #expect(took < StoreRollback.longHold - .seconds(3), "\(took)")
     }
 
+    @Test func `has no replica serve an older version than it has heard of, while another one stores that again`()
+        async throws
+    {
+        let setting = try await Setting(skipsSleeps: false)
+        let granted = await setting.refresh(setting.one)
+        setting.goBack()
+        async let read = setting.two.get()
+        await setting.time.sleepers(atLeast: 1)
+        let looking = Task { await setting.one.broker.core.storeRecovery.look() }
+        let answer = await read
+        #expect(answer.token == "a2" && answer.version > granted.version)
+        #expect(setting.two.transport.seen.isEmpty)
+        looking.cancel()
+        _ = await looking.value
+    }
+
+    @Test func `serves what is left when no replica has stored the newer version again by the end of the hold`()
+        async throws
+    {
+        let setting = try await Setting(skipsSleeps: false)
+        _ = await setting.refresh(setting.one)
+        setting.goBack(telling: [setting.ways[1]])
+        async let read = setting.two.get()
+        let start = setting.time.monotonic
+        let clock = Task { [time = setting.time] in
+            while !Task.isCancelled {
+                await time.sleepers(atLeast: 1)
+                time.advance(by: .milliseconds(250))
+            }
+        }
+        let answer = await read
+        let took = start.duration(to: setting.time.monotonic)
+        clock.cancel()
+        // The clock may wait for a sleeper.
+        async let last: Void = { try? await setting.time.sleep(for: .milliseconds(1)) }()
+        await clock.value
+        setting.time.advance(by: .seconds(1))
+        await last
+        #expect(answer.token == "a1")
+        #expect(took >= .seconds(2) && took <= StoreRollback.hold + .milliseconds(250), "\(took)")
+    }
+
     @Test func `loses no logout, at whichever replica it was and whoever read of it`() async throws {
         for reader in [0, 1] {
             let setting = try await Setting()
@@ -160,6 +202,21 @@ internal import TokenBroker
             #expect(setting.one.transport.seen.isEmpty && setting.two.transport.seen.isEmpty)
             #expect(try await setting.one.causes() == ["set", "logout"])
         }
+    }
+
+    @Test func `is read once more by a replica that comes second to store a logout again`() async throws {
+        let setting = try await Setting()
+        #expect(await setting.one.logOut().status == 204)
+        #expect(await setting.two.status().isLoggedIn == false)
+        setting.goBack()
+        setting.store.beforeNextReplacement { _ = await setting.two.broker.core.storeRecovery.look() }
+        // It does not believe any more what is in its memory.
+        setting.time.advance(by: .seconds(1))
+        setting.ways[0].follow()
+        #expect(await setting.one.get("policy=local_valid").level == "basic")
+        #expect(await setting.one.status().isLoggedIn == false)
+        let causes = try await setting.one.causes()
+        #expect(causes == ["set", "logout"], "\(causes)")
     }
 
     @Test func `has a logout stored again over a session that another replica has put back`() async throws {
@@ -247,6 +304,185 @@ internal import TokenBroker
         without.goBack()
         _ = await without.refresh(without.one, from: 2)
         #expect(without.presented(without.one) == "r1")
+    }
+
+    // MARK: Renewals that are under way
+
+    /// Has a replica exchange "r1" for "r2", and the answer wait for the gate.
+    private static func begin(_ setting: Setting, _ gate: Gate) -> Task<BrokerHarness.Answer, Never> {
+        setting.one.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        return Task { await setting.one.get(Self.force) }
+    }
+
+    @Test(arguments: [false, true], [false, true])
+    func `has a logout or a login stored again over what a renewal brought that was under way at another replica`(
+        isLogin: Bool, isLate: Bool
+    ) async throws {
+        let setting = try await Setting()
+        let gate = Gate()
+        let renewed = Self.begin(setting, gate)
+        await gate.arrivals()
+        // The word of it is lost with the database.
+        setting.ways[0].setDelivery(.fails)
+        if isLogin {
+            await setting.two.set("b1", refresh: "s1")
+        } else {
+            #expect(await setting.two.logOut().status == 204)
+        }
+        setting.ways[0].setDelivery(.passes)
+        setting.goBack()
+        // Before the other one has looked, and as late as it may hear of it.
+        if isLate { setting.time.advance(by: StoreRollback.hold) }
+        gate.open()
+        #expect(await renewed.value.status == 200)
+        _ = await setting.two.broker.core.storeRecovery.look()
+        for broker in setting.brokers {
+            #expect(await broker.get("policy=local_valid").token == (isLogin ? "b1" : nil))
+            #expect(await broker.status().isLoggedIn == isLogin)
+        }
+        #expect(
+            try await setting.one.causes()
+                == (isLogin ? ["set", "refresh", "recovery"] : ["set", "refresh", "logout"]))
+    }
+
+    @Test func `has a login stored again over a session that a renewal has found ended at another replica`()
+        async throws
+    {
+        let setting = try await Setting()
+        let gate = Gate()
+        setting.one.transport.enqueue(.after(gate, .json(400, #"{"error":"invalid_grant"}"#)))
+        let renewed = Task { await setting.one.get(Self.force) }
+        await gate.arrivals()
+        setting.ways[0].setDelivery(.fails)
+        await setting.two.set("b1", refresh: "s1")
+        setting.ways[0].setDelivery(.passes)
+        setting.goBack()
+        gate.open()
+        _ = await renewed.value
+        _ = await setting.two.broker.core.storeRecovery.look()
+        for broker in setting.brokers { #expect(await broker.get("policy=local_valid").token == "b1") }
+        #expect(try await setting.one.causes() == ["set", "revoked", "recovery"])
+    }
+
+    @Test(arguments: [true, false])
+    func `has a logout stored again before what this replica was granted is stored`(isRead: Bool) async throws {
+        let setting = try await Setting()
+        let gate = Gate()
+        let renewed = Self.begin(setting, gate)
+        await gate.arrivals()
+        #expect(await setting.brokers[isRead ? 1 : 0].logOut().status == 204)
+        // It knows of a logout that it has read as well as of its own.
+        if isRead { #expect(await setting.one.status().isLoggedIn == false) }
+        setting.goBack(telling: [setting.ways[0]])
+        gate.open()
+        _ = await renewed.value
+        #expect(await setting.one.status().isLoggedIn == false)
+        #expect(try await setting.one.causes() == ["set", "logout"])
+    }
+
+    @Test func `has what was granted stored at once although its row shows another's lease`() async throws {
+        let setting = try await Setting()
+        let gate = Gate()
+        let renewed = Self.begin(setting, gate)
+        await gate.arrivals()
+        setting.goBack()
+        // Another replica has claimed the record, and found that it is not to ask yet; and it could not say so.
+        let id = try #require(
+            StorageKey("default").map { CredentialsID(tenant: TenantName("t1")!, storageKey: $0) })
+        let standing = try await setting.two.broker.core.credentials.records.reread(id)
+        try await setting.ways[1].commit([
+            .claim(
+                CredentialsRecords.recordID(id), version: standing.version,
+                LeaseClaim(holder: "other.1", replacing: nil, for: .seconds(5), marksUse: true))
+        ])
+        let start = setting.time.monotonic
+        gate.open()
+        #expect(await renewed.value.token == "a2")
+        #expect(start.duration(to: setting.time.monotonic) == .zero)
+        #expect(
+            try await setting.two.broker.core.credentials.records.reread(id).record.held?.accessToken
+                == SecretBytes(utf8: "a2"))
+    }
+
+    // MARK: The hold
+
+    @Test(
+        arguments: [(0, 3000), (2999, 3000), (3000, 3000), (3999, 3000), (4000, nil), (60_000, nil)] as [(Int, Int?)])
+    func `lets no token be presented until it has answered for all of the hold`(failure: Int, rest: Int?) {
+        let time = ManualTime()
+        let rollback = StoreRollback(span: .seconds(900), time: time)
+        rollback.storeFailed()
+        #expect(rollback.remainingHold == nil)
+        rollback.note()
+        #expect(rollback.remainingHold == StoreRollback.hold)
+        time.advance(by: .milliseconds(failure))
+        rollback.storeFailed()
+        #expect(rollback.remainingHold == rest.map { .milliseconds($0) })
+        guard rest != nil else { return }
+        #expect(rollback.remainingLongHold == StoreRollback.longHold)
+        #expect(rollback.takeSweep())
+        time.advance(by: .milliseconds(2999))
+        #expect(rollback.remainingHold == .milliseconds(1))
+        time.advance(by: .milliseconds(1))
+        #expect(rollback.remainingHold == nil)
+    }
+
+    @Test func `is stored to again after it was away during the hold, before any replica presents a token`()
+        async throws
+    {
+        let setting = try await Setting(skipsSleeps: false)
+        setting.ways[1].setDelivery(.fails)
+        #expect(await setting.refresh(setting.one).token == "a2")
+        setting.goBack()
+        setting.store.setAway(true)
+        // Neither replica reaches it, for longer than the hold.
+        let looks = setting.brokers.map(\.broker.core.storeRecovery)
+        for _ in 0..<8 {
+            for look in looks { #expect(await look.look() == .milliseconds(250)) }
+            setting.time.advance(by: .milliseconds(500))
+        }
+        setting.store.setAway(false)
+        setting.ways[1].setDelivery(.passes)
+        // The one that knows less is the first to come.
+        async let renewed = setting.two.get(Self.force)
+        await setting.time.sleepers(atLeast: 1)
+        setting.time.advance(by: .seconds(1))
+        #expect(setting.two.transport.seen.isEmpty)
+        async let looked = setting.one.broker.core.storeRecovery.look()
+        let clock = Task { [time = setting.time] in
+            while !Task.isCancelled {
+                await time.sleepers(atLeast: 1)
+                time.advance(by: .milliseconds(250))
+            }
+        }
+        let answer = await renewed
+        _ = await looked
+        clock.cancel()
+        await clock.value
+        #expect(answer.token == "a2")
+        #expect(setting.two.transport.seen.isEmpty)
+    }
+
+    @Test func `is looked at once more when another one tells of it within a second`() {
+        let rollback = StoreRollback(span: .seconds(900), time: ManualTime())
+        rollback.note()
+        #expect(rollback.takeSweep() && !rollback.takeSweep())
+        rollback.note()
+        #expect(rollback.takeSweep())
+    }
+
+    @Test func `has what it lacks stored again by a replica that is about to end`() async throws {
+        let setting = try await Setting(skipsSleeps: false)
+        #expect(await setting.refresh(setting.one).token == "a2")
+        let recovery = setting.one.broker.core.storeRecovery
+        setting.store.setAway(true)
+        recovery.start()
+        setting.goBack()
+        // It waits to try again.
+        await setting.time.sleepers(atLeast: 1)
+        setting.store.setAway(false)
+        await recovery.finish()
+        #expect(try await setting.one.causes() == ["set", "recovery"])
     }
 
     // MARK: The journal

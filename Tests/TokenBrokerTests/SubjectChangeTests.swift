@@ -117,6 +117,18 @@ internal import TokenBroker
         #expect(broker.log.contains { $0.contains(#""event":"subject_changed""#) })
     }
 
+    @Test func `is counted, from nought on`() async throws {
+        let broker = try await Self.loggedIn()
+        func count() async -> String? {
+            await broker.call(.get, "/metrics").text.split(separator: "\n").map(String.init)
+                .first { $0.hasPrefix(#"token_broker_subject_changed_total{provider="tidal"}"#) }
+        }
+        #expect(await count()?.hasSuffix(" 0") == true)
+        broker.transport.enqueue(Self.answer("a2", refresh: "r2", userID: "bob"))
+        #expect(await broker.get().status == 502)
+        #expect(await count()?.hasSuffix(" 1") == true)
+    }
+
     @Test func `falls to the client's token for later callers`() async throws {
         let broker = try await Self.loggedIn(#"{"client_id": "c1", "client_secret": "s1"}"#)
         broker.transport.enqueue(Self.answer("a2", userID: "bob"), Self.answer("client-1"))

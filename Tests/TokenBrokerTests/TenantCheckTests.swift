@@ -123,6 +123,19 @@ internal import TokenBroker
         #expect(checks.detail("jwks").contains(words))
     }
 
+    @Test func `counts one key in words`() async throws {
+        let (checks, _) = try await Self.check(
+            at: Self.provider { $0.url.hasSuffix("/k") ? .json(200, #"{"keys": [{"kty": "EC"}]}"#) : nil })
+        #expect(checks.detail("jwks") == "One key is at https://op.example/k.")
+    }
+
+    @Test func `tells an answer that cannot be used apart from none`() async throws {
+        let (checks, _) = try await Self.check(
+            at: Self.provider { $0.url.hasSuffix("/k") ? .failure(.responseTooLarge) : nil })
+        #expect(checks.failed == ["jwks"])
+        #expect(checks.detail("jwks") == "https://op.example/k cannot be used. The answer is too long.")
+    }
+
     @Test func `takes an empty set of keys for what it is`() async throws {
         let (checks, _) = try await Self.check(
             at: Self.provider { $0.url.hasSuffix("/k") ? .json(200, #"{"keys": []}"#) : nil })
@@ -166,6 +179,20 @@ internal import TokenBroker
             testDescription: "neither grant", credentials: refusal(400, "unauthorized_client"),
             code: refusal(400, "unauthorized_client"), isWell: false,
             grants: ["client_credentials", "authorization_code"], words: "authorization code"),
+        .init(
+            testDescription: "Glewlwyd, right secret", credentials: refusal(400, "authorization_type_invalid"),
+            code: refusal(403, "invalid_code"), isWell: true, grants: ["client_credentials", "authorization_code"],
+            words: #""client_credentials": "off""#),
+        .init(
+            testDescription: "Glewlwyd, wrong secret", credentials: refusal(400, "authorization_type_invalid"),
+            code: refusal(403, "unauthorized_client"), isWell: false,
+            grants: ["client_credentials", "authorization_code"], words: "client_secret"),
+        .init(
+            testDescription: "no reason", credentials: .json(400, ""), isWell: false, grants: ["client_credentials"],
+            words: "client_secret"),
+        .init(
+            testDescription: "a redirect", credentials: .json(302, ""), isWell: false, grants: ["client_credentials"],
+            words: "endpoints"),
         .init(
             testDescription: "cannot be told", credentials: refusal(400, "unsupported_grant_type"),
             code: refusal(400, "invalid_request"), isWell: false, grants: ["client_credentials", "authorization_code"],

@@ -303,6 +303,14 @@ private func list(_ text: String, count: Int) -> String {
             ])
     }
 
+    @Test func `addresses that are wrong are not missing as well`() async throws {
+        let broker = try await BrokerHarness()
+        let answer = await broker.call(
+            .put, "/tenants/t1",
+            body: #"{"provider": "oidc", "client_id": "c1", "endpoints": {"authorization": "no", "token": "no"}}"#)
+        #expect(answer.pointers == ["/endpoints/authorization", "/endpoints/token"])
+    }
+
     @Test func `faults beyond a hundred are counted and not listed`() async throws {
         let broker = try await BrokerHarness()
         let names = (0..<5000).map { #""x\#($0)": 1"# }

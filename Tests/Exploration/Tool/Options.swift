@@ -15,7 +15,7 @@ struct Options {
                     [--old RULE,...] [--call-limit S] [--window S] [--most STATES] [--keep-going]
 
         Faults: \(Setting.Fault.allCases.map(\.rawValue).joined(separator: ", "))
-        Rules (none for none; if not given, those that replicas still follow): \(Setting.OldRule.allCases.map(\.rawValue).joined(separator: ", "))
+        Earlier rules (none if not given): \(Setting.OldRule.allCases.map(\.rawValue).joined(separator: ", "))
         """
 
     init(_ arguments: ArraySlice<String>) throws(Fault) {
@@ -44,7 +44,7 @@ struct Options {
             case "--act": acts = try Self.each(words) { Setting.Act(rawValue: $0) }
             case "--served": served = try Self.each(words, Self.yes)
             case "--old":
-                base.oldRules = Set(try Self.each(words.filter { $0 != "none" }) { Setting.OldRule(rawValue: $0) })
+                base.oldRules = Set(try Self.each(words) { Setting.OldRule(rawValue: $0) })
             case "--call-limit": base.callLimit = try Self.one(words) { Int($0) }
             case "--window": base.window = try Self.one(words) { Int($0) }
             case "--most": most = try Self.one(words) { Int($0) }
@@ -91,7 +91,7 @@ struct Options {
         name += ", \(setting.successor) successor, \(setting.hasJournal ? "journals" : "no journals")"
         if setting.act != .none { name += ", \(setting.act)" }
         if setting.isServed { name += ", served" }
-        if setting.oldRules != Setting.OldRule.stillFollowed {
+        if !setting.oldRules.isEmpty {
             name += ", " + setting.oldRules.map(\.rawValue).sorted().joined(separator: ", ")
         }
         if setting.allowed.count < Setting.Fault.allCases.count {

@@ -5,7 +5,8 @@ internal import Reactor
 /// One process's way to the database, which delays and loses what goes over it, and the news that come back.
 ///
 /// It fails as the PostgreSQL store does: a call ends after five seconds at the latest; what was sent may take effect
-/// although its sender has given up; and news come in their order, or it is told that some may be missing.
+/// although its sender has given up; and news come in their order, or it is told that some may be missing. A database that
+/// goes back ends all connections with what is under way on them, and each new one is asked for its lineage first.
 ///
 /// Unchecked: everything of a world runs on one thread.
 final class DatabaseLink: RecordStore, @unchecked Sendable {
@@ -38,6 +39,8 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
     private var lastArrival: Int64 = 0
     /// Sent while nothing arrives; delivered when it does again, where the connection is still there.
     private var stuck: [StoreNews] = []
+    /// The history of commits that its connections lead to.
+    private var timeline: Int64
     /// Of which connection news are.
     private var connection = 0
     private var isClosed = false
@@ -47,6 +50,7 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         self.process = process
         executor = world.executor
         database = world.database
+        timeline = world.database.timeline
     }
 
     var isUp: Bool { !isCutTo && !isCutFrom && !database.isPaused && !database.isDown }
@@ -101,6 +105,8 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         let start = executor.now
         let end = start + Self.statementTimeout.nanoseconds
         let fate = fate(isCommit)
+        compareLineage()
+        let timeline = timeline
         switch fate {
         case .passes, .refused: break
         case .requestLost, .answerLost, .late:
@@ -118,7 +124,7 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
             let (process, executor) = (process, executor)
             executor.at(end, process) {
                 // Where it can be seen that the commit took place, the store sees it.
-                if exchange.isDone, isCommit, self.isUp, let value = () as? Value {
+                if exchange.isDone, isCommit, self.isUp, timeline == self.database.timeline, let value = () as? Value {
                     exchange.end(.success(value))
                 } else {
                     exchange.end(.failure(.unavailable))
@@ -143,6 +149,10 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
             // What waits for a paused database has been given up when that goes on, and takes effect all the same.
             if database.isPaused { giveUp() }
             database.whenRunning { [self] in
+                if timeline != database.timeline {
+                    // Its connection is gone.
+                    return executor.after(way, process) { exchange.end(.failure(.unavailable)) }
+                }
                 Task { [self] in
                     let result: Result<Value, StoreError>
                     do throws(StoreError) {
@@ -165,6 +175,13 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
                 }
             }
         }
+    }
+
+    /// Tells whether a new connection leads to another history of commits.
+    private func compareLineage() {
+        guard isUp, timeline != database.timeline else { return }
+        timeline = database.timeline
+        hear?(.wentBack)
     }
 
     private func fate(_ isCommit: Bool) -> Fate {
@@ -211,6 +228,7 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
             connection += 1
             isListening = true
             stuck = []
+            compareLineage()
             deliver(.following)
             lookWhetherAlive(connection)
         }
@@ -358,6 +376,12 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         let executor = executor
         return try await call("a question for the time") { _ throws(StoreError) in
             SimulatedTime.time(at: executor.now)
+        }
+    }
+
+    func lineage() async throws(StoreError) -> StoreLineage? {
+        try await call("a question for the lineage", isAbandoned: true) { database throws(StoreError) in
+            StoreLineage(system: 1, timeline: database.timeline, position: 0)
         }
     }
 

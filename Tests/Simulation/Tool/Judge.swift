@@ -51,6 +51,8 @@ final class Judge: @unchecked Sendable {
     private static let patience: Duration = .seconds(30)
     /// What a holder needs to store a successor: its statement may just hang for five seconds.
     private static let neededToStore: Duration = .seconds(7)
+    /// Where the database has gone back: a replica notices within a second and a half.
+    private static let neededToStoreAgain: Duration = .seconds(2)
     /// What a call may take to arrive (`RenewalRules.usualTransit`).
     private static let transit: Duration = .seconds(1)
 
@@ -187,7 +189,10 @@ final class Judge: @unchecked Sendable {
         let later = world.provider.sessions[session].tokens.indices.filter {
             descends($0, from: token, in: session)
         }
-        let holders = later.flatMap { world.provider.sessions[session].tokens[$0].holders }.filter { !$0.isDead }
+        // Of a database that went back, only the last ones are any good.
+        let wentBack = world.timesBack.contains { $0.to >= firstUse }
+        let good = later.filter { !wentBack || world.provider.sessions[session].tokens[$0].firstUse == nil }
+        let holders = good.flatMap { world.provider.sessions[session].tokens[$0].holders }.filter { !$0.isDead }
         let life = Self.text(time - firstUse)
         // No rule calls a request back that is on its way.
         if time - sent > Self.transit.nanoseconds, presented.firstDelivery.map({ sent < $0 }) ?? true,
@@ -209,7 +214,10 @@ final class Judge: @unchecked Sendable {
                             + "and its successor was stored")
                 }
                 for holder in holders {
-                    if let proof = cutOff(holder.name, index(of: holder), since: firstUse) {
+                    let replica = index(of: holder)
+                    if let proof = cutOff(holder.name, replica, since: firstUse)
+                        ?? awayAfterGoingBack(holder.name, replica, user, since: firstUse)
+                    {
                         excuse(user, proof)
                         return
                     }
@@ -218,9 +226,11 @@ final class Judge: @unchecked Sendable {
                         "a session was lost: \(process.name) presented a spent refresh token after \(life), "
                             + "and \(holder.name), which lives, had been given its successor")
                 }
-                let successors = later.map { SimulatedProvider.refreshToken(session, $0) }
+                let successors = good.map { SimulatedProvider.refreshToken(session, $0) }
                 for replica in world.replicas where await replica.journalHolds(successors, of: id) {
-                    if let proof = cutOff("the journal of replica \(replica.index + 1)", replica.index, since: firstUse)
+                    let name = "the journal of replica \(replica.index + 1)"
+                    if let proof = cutOff(name, replica.index, since: firstUse)
+                        ?? awayAfterGoingBack(name, replica.index, user, since: firstUse)
                     {
                         excuse(user, proof)
                         return
@@ -250,6 +260,22 @@ final class Judge: @unchecked Sendable {
         return
             "\(name) had a successor, and reached the database for no more than \(Self.text(span.to - span.from)) in the "
             + "\(Self.text(now - firstUse)) since the refresh token was used"
+    }
+
+    /// Whether what has the successor did not reach the database for long enough to store it again after that had gone back.
+    /// - Returns: the proof; nil where it did, and where the database has not gone back since.
+    private func awayAfterGoingBack(
+        _ name: String, _ replica: Int?, _ user: User, since firstUse: Int64
+    ) -> String? {
+        let now = world.executor.now
+        guard let back = world.timesBack.last(where: { $0.to >= firstUse }) else { return nil }
+        let span =
+            replica.map { world.replicas[$0].longestReach(for: user.index, from: back.to, to: now) }
+            ?? (from: back.to, to: back.to)
+        guard span.to - span.from < Self.neededToStoreAgain.nanoseconds else { return nil }
+        return
+            "\(name) had a successor, and reached the database for no more than \(Self.text(span.to - span.from)) in the "
+            + "\(Self.text(now - back.to)) since that had gone back"
     }
 
     private func descends(_ token: Int, from ancestor: Int, in session: Int) -> Bool {

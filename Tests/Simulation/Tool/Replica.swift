@@ -193,13 +193,21 @@ final class Replica: @unchecked Sendable {
 
     /// The longest span within the two times in which nothing kept it from renewing a user's token.
     func longestAbility(for user: Int, from: Int64, to: Int64) -> (from: Int64, to: Int64) {
-        let hung = disturbances.filter { $0.user == nil || $0.user == user }.map { (from: $0.from, to: $0.to) }
-        return ability.longest(from: from, to: to, without: hung)
+        ability.longest(from: from, to: to, without: hung(user))
+    }
+
+    private func hung(_ user: Int) -> [(from: Int64, to: Int64)] {
+        disturbances.filter { $0.user == nil || $0.user == user }.map { (from: $0.from, to: $0.to) }
     }
 
     /// The longest span within the two times in which it reached the database.
     func longestReach(from: Int64, to: Int64) -> (from: Int64, to: Int64) {
         reach.longest(from: from, to: to, without: [])
+    }
+
+    /// The same, without the time in which statements about a user hung.
+    func longestReach(for user: Int, from: Int64, to: Int64) -> (from: Int64, to: Int64) {
+        reach.longest(from: from, to: to, without: hung(user))
     }
 
     /// Spans of time in which something held.

@@ -10,6 +10,8 @@ final class SimulatedDatabase: @unchecked Sendable {
     private let executor: Executor
     private let judge: Judge
     private(set) var records: MemoryRecordStore
+    /// Rises whenever it goes back.
+    private(set) var timeline: Int64 = 1
     private var links: [DatabaseLink] = []
     private(set) var isPaused = false
     /// Whether it refuses connections.
@@ -80,7 +82,10 @@ final class SimulatedDatabase: @unchecked Sendable {
     func commit(
         _ changes: [RecordChange], asked: [RecordChange], by sender: DatabaseLink
     ) async throws(StoreError) {
+        let records = records
         try await records.commit(changes)
+        // The database went back meanwhile, and the connection is gone.
+        guard records === self.records else { throw .unavailable }
         history?.append((executor.now, .commit(changes)))
         judge.committed(asked, by: sender.process)
     }
@@ -130,6 +135,7 @@ final class SimulatedDatabase: @unchecked Sendable {
         clock.replayed = nil
         self.records = records
         self.history = Array(kept)
+        timeline += 1
         for link in links { link.loseConnections() }
         return history.count - kept.count
     }

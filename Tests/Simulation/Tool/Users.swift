@@ -128,6 +128,7 @@ final class User: @unchecked Sendable {
             obtainedWith: tenant.configuration.client.fingerprint, grantedBy: GrantingProvider(server))
         // As a login does it: its record shows a repeated try that an earlier one has arrived, in place of which the
         // credentials may have been renewed since.
+        let timesBack = world.timesBack.count
         let login = RecordID(.login, id.tenant, key: "s\(session)")
         guard (try? await vault.commit([.insert(OpenRecord(id: login, version: 1, content: SecretBytes([])))])) != nil
         else { return false }
@@ -138,7 +139,8 @@ final class User: @unchecked Sendable {
             hasArrived = true
             return nil
         }
-        return snapshot != nil || hasArrived
+        // A login that was under way in the commits that the database has lost is begun anew.
+        return snapshot != nil || hasArrived && world.timesBack.count == timesBack
     }
 
     private func logOut(_ broker: CredentialsBroker) async -> Bool {

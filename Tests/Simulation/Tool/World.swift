@@ -69,7 +69,7 @@ final class World: @unchecked Sendable {
         let lifetime = chance.pick([Int64(20), 75, 120, 600, 3600])
         tenants = (1...2).compactMap { TenantName("t\($0)") }
         let journals = (0..<count).map { _ in chance.happens(0.7) }
-        let goesBack = options.faults?.contains(Faults.Episode.goBack.rawValue) ?? false
+        let goesBack = options.faults?.contains(Faults.Episode.goBack.rawValue) ?? true
         setting =
             "\(count) replicas, grace \(grace.milliseconds / 1000) s, \(successor.rawValue) successor, tokens of \(lifetime) s, "
             + "journals \(journals.map { $0 ? "yes" : "no" }.joined(separator: "/"))"
@@ -246,8 +246,11 @@ final class World: @unchecked Sendable {
                     configuration.reuseGrace = grace
                     configuration.endpoints.authorization = "https://provider.example/authorize"
                     configuration.endpoints.token = "https://provider.example/token"
-                    // An operator whose call fails tries again another time.
-                    _ = try? await broker.tenants.put(name, configuration)
+                    // An operator whose call fails tries again.
+                    for _ in 0..<3 {
+                        if (try? await broker.tenants.put(name, configuration)) != nil { break }
+                        guard (try? await broker.time.sleep(for: .seconds(1))) != nil else { return }
+                    }
                 }
             }
         }

@@ -1,0 +1,213 @@
+internal import Cryptography
+internal import ExternalText
+internal import HTTPCodec
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// What an answer of the token endpoint says of the client that asked.
+enum ClientVerdict: Sendable {
+    /// The provider has authenticated the client.
+    case accepted
+    /// The provider does not authenticate the client.
+    case refused
+    /// The answer can mean either.
+    case unclear
+
+    /// Of a refusal of a made-up code: a provider authenticates the client before it looks at the code (RFC 6749 §4.1.3).
+    init(ofMadeUpCode answer: TokenErrorResponse, status: Int) {
+        let isUnauthorized = status == 401
+        guard RefusalPattern.isAllowed(status: status) else {
+            self = .unclear
+            return
+        }
+        switch answer.error {
+        case nil: self = isUnauthorized && answer.isReadable ? .refused : .unclear
+        // RFC 6749 §5.2 has it sent with 400 to a client that is accepted and may not use the grant. Glewlwyd sends it with
+        // 403 to a client with a wrong secret.
+        case "unauthorized_client"?: self = status == 400 ? .unclear : .refused
+        // These are about neither the client nor the code, or some providers send them for both.
+        case "unsupported_grant_type"?, "authorization_type_invalid"?, "invalid_request"?, "invalid_scope"?,
+            "invalid_target"?, "access_denied"?, "redirect_uri_mismatch"?, "invalid_redirect_uri"?, "unauthorized"?,
+            "forbidden"?:
+            self = .unclear
+        case let error? where error.contains("client"): self = .refused
+        case let error? where isUnauthorized && !error.contains("code") && !error.contains("grant"): self = .unclear
+        case _?: self = .accepted
+        }
+    }
+
+    /// Of a refusal of client credentials.
+    init(ofClientCredentials answer: TokenErrorResponse, status: Int) {
+        let isUnnamed = answer.error == nil && answer.isReadable
+        let isRefused =
+            RefusalPattern.isAllowed(status: status) && (answer.isInvalidClient || isUnnamed && status == 401)
+        self = isRefused ? .refused : .unclear
+    }
+}
+
+/// Finds out whether a provider accepts a client, by calls that need no user and change nothing at the provider.
+///
+/// Some providers refuse a dead refresh token and a wrong client secret by the same answer, which names no cause (Glewlwyd
+/// sends 400 and an empty body for both). To a made-up code they answer differently.
+final class ClientTrials: Sendable {
+    enum Result: Sendable {
+        case verdict(ClientVerdict)
+        /// The provider asks to be called later.
+        case later(Duration?)
+        /// There was no answer.
+        case unanswered
+    }
+
+    /// One client of one version of a tenant.
+    private struct Key: Hashable {
+        let tenant: TenantName
+        let version: Int64
+        let clientID: WireText
+        let secretDigest: [UInt8]?
+    }
+
+    /// A trial that somebody waits for.
+    private struct Standing {
+        let question: SharedQuestion<Result>
+        var askers = 0
+    }
+
+    /// Whether a trial has shown that the client is refused, while those wait who share it.
+    private final class Finding: Sendable {
+        let isRefused = Mutex(false)
+    }
+
+    private let endpoint: TokenEndpoint
+    private let publicBaseURL: String
+    private let callLimit: Duration
+    private let log: Log
+    private let time: any Time
+    private let standing = Mutex<[Key: Standing]>([:])
+    /// When trials have shown last that a client is refused.
+    private let refusals = Mutex<[Key: MonotonicInstant]>([:])
+    private static let limit = 1024
+
+    /// - Parameter callLimit: the longest that one call takes.
+    init(endpoint: TokenEndpoint, publicBaseURL: String, callLimit: Duration, time: any Time, log: Log) {
+        self.endpoint = endpoint
+        self.publicBaseURL = publicBaseURL
+        self.callLimit = callLimit
+        self.time = time
+        self.log = log
+    }
+
+    /// Whether the provider accepts the client now. A trial that has begun before this call says nothing of a refusal that
+    /// came after it: this call waits for that one's end, and then for the next one, which all share who came meanwhile. So one
+    /// trial of a client is under way at a time, of two calls at most.
+    /// - Parameter sent: when the call was sent that was refused. Where a trial has shown since then that the client is
+    ///   refused, that is the result.
+    func result(
+        of client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer, sentAt sent: MonotonicInstant
+    ) async -> Result {
+        let fingerprint = client.fingerprint
+        let key = Key(
+            tenant: tenant.name, version: tenant.version, clientID: fingerprint.clientID,
+            secretDigest: fingerprint.clientSecretDigest)
+        if let refused = refusals.withLock({ $0[key] }), refused >= sent { return .verdict(.refused) }
+        let question = standing.withLock { standing in
+            var entry = standing[key] ?? Standing(question: newQuestion(key, client, of: tenant, at: server))
+            entry.askers += 1
+            standing[key] = entry
+            return entry.question
+        }
+        defer {
+            standing.withLock { standing in
+                standing[key]?.askers -= 1
+                if standing[key]?.askers == 0 { standing[key] = nil }
+            }
+        }
+        return await question.answer() ?? .unanswered
+    }
+
+    private func newQuestion(
+        _ key: Key, _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
+    ) -> SharedQuestion<Result> {
+        let finding = Finding()
+        return SharedQuestion {
+            // Those who wait for a second trial are told of the fault that the first one has found.
+            if finding.isRefused.withLock({ $0 }) { return .verdict(.refused) }
+            let result = await self.attempt(client, of: tenant, at: server)
+            if case .verdict(.refused) = result {
+                finding.isRefused.withLock { $0 = true }
+                let now = self.time.monotonic
+                self.refusals.withLock { refusals in
+                    // No call is under way for so long.
+                    if refusals.count >= Self.limit {
+                        refusals = refusals.filter { $0.value.advanced(by: self.callLimit * 2) > now }
+                    }
+                    refusals[key] = now
+                }
+            }
+            return result
+        }
+    }
+
+    /// A made-up code of the tenant's login.
+    func madeUpCode(of tenant: Tenant) throws(BrokerError) -> TokenRequest {
+        let callback = publicBaseURL + "/login/callback"
+        let redirectURI = tenant.configuration.callbackURI == .perTenant ? "\(callback)/\(tenant.name)" : callback
+        return .authorizationCode(
+            code: try Self.random(), redirectURI: redirectURI, codeVerifier: try Self.random())
+    }
+
+    /// By a made-up code, and where that leaves it open and the client may have client credentials, by those.
+    private func attempt(
+        _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
+    ) async -> Result {
+        var result = Result.verdict(.unclear)
+        do throws(BrokerError) {
+            result = try await attempt(try madeUpCode(of: tenant), client, of: tenant, at: server)
+            if case .verdict(.unclear) = result, tenant.terms.canObtainClientCredentials {
+                result = try await attempt(.clientCredentials, client, of: tenant, at: server)
+            }
+        } catch {
+            // The configuration does not allow the call, and so it did not allow the one that was refused.
+            result = .unanswered
+        }
+        log.info("client_tried", [.tenant(tenant.name), .provider(server.preset), .outcome(result.name)])
+        return result
+    }
+
+    private func attempt(
+        _ request: TokenRequest, _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
+    ) async throws(BrokerError) -> Result {
+        let isCode = request.grant == .authorizationCode
+        switch try await endpoint.tryClient(by: request, for: client, of: tenant.name, at: server, within: callLimit) {
+        case .unanswered: return .unanswered
+        case .answered(.granted): return .verdict(isCode ? .unclear : .accepted)
+        case .answered(.unusable): return .verdict(.unclear)
+        case .answered(.refused(status: Status.tooManyRequests.code, _, let retryAfter)): return .later(retryAfter)
+        case .answered(.refused(let status, let answer, _)):
+            return .verdict(
+                isCode
+                    ? ClientVerdict(ofMadeUpCode: answer, status: status)
+                    : ClientVerdict(ofClientCredentials: answer, status: status))
+        }
+    }
+
+    private static func random() throws(BrokerError) -> SecretBytes {
+        do {
+            return SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
+        } catch {
+            throw BrokerError(.internalError, "The system's random source failed.")
+        }
+    }
+}
+
+extension ClientTrials.Result {
+    fileprivate var name: StaticString {
+        switch self {
+        case .verdict(.accepted): "accepted"
+        case .verdict(.refused): "refused"
+        case .verdict(.unclear): "unclear"
+        case .later: "later"
+        case .unanswered: "unanswered"
+        }
+    }
+}
