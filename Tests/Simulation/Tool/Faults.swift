@@ -40,7 +40,7 @@ final class Faults: @unchecked Sendable {
         self.world = world
         self.chance = chance
         kinds = Episode.allCases.filter { episode in
-            options.faults?.contains(episode.rawValue) ?? true
+            options.faults.map { $0.contains(episode.rawValue) } ?? (episode != .goBack)
         }
         interval = self.chance.pick([.seconds(2), .seconds(4), .seconds(8), .seconds(15)])
         func allows(_ message: Message) -> Bool { options.faults?.contains(message.rawValue) ?? true }

@@ -10,7 +10,7 @@ struct Options {
     var replicas: Int?
     /// Nil draws it.
     var grace: Duration?
-    /// The faults that may happen; nil for all.
+    /// The faults that may happen; nil for all but those that must be named.
     var faults: Set<String>?
     /// Broken promises that end no world, in a search for others.
     var overlooks: Set<Judge.Kind> = []
@@ -35,7 +35,7 @@ struct Options {
           --processes N    how many worlds are run at once with --refreshes (1)
           --replicas N     1 to 9 (by the seed)
           --grace S        for how many seconds the provider takes a spent refresh token (by the seed: 0, 10 or 60)
-          --faults LIST    what may go wrong, by commas, or "none" (all):
+          --faults LIST    what may go wrong, by commas, or "none" (all but go-back):
                            \(names(Faults.Episode.self))
                            \(names(Faults.Message.self))
           --users N        how many log in (30)
