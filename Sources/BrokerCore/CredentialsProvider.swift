@@ -126,7 +126,8 @@ package final class CredentialsProvider: Sendable {
         var obstacle: BrokerError?
         // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
         for _ in 0..<16 {
-            let reading = try await records.reading(id) { known in
+            let waits = query.policy != .localForceRefresh && !query.refusedByAPI
+            let reading = try await records.reading(id, waitingForKnown: waits) { known in
                 policy.serves(
                     outdated: known.record.held, version: known.version, terms: tenant.terms, query: query,
                     now: time.now)

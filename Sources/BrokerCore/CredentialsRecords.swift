@@ -86,15 +86,17 @@ final class CredentialsRecords: Sendable {
     /// - Parameter suffices: asked where the store does not answer, of what is in memory and too old to be believed. It may
     ///   have been replaced or ended at another replica: nothing is to be concluded from it, and nothing done about it.
     /// - Throws: `storage_unavailable` where the store does not answer and what is in memory does not suffice.
+    /// - Parameter waits: whether a store that has just gone back is given the time to get a newer version that is known. A
+    ///   caller that forces a refresh waits in its renewal instead, and takes that version for the renewal.
     func reading(
-        _ id: CredentialsID, whileAway suffices: (CredentialsSnapshot) -> Bool
+        _ id: CredentialsID, waitingForKnown waits: Bool = false, whileAway suffices: (CredentialsSnapshot) -> Bool
     ) async throws(BrokerError) -> Reading {
         if unpublishedCount.load(ordering: .acquiring) > 0, let snapshot = unpublished(id) {
             return Reading(snapshot: snapshot, isCurrent: true)
         }
         if let snapshot = cache.fresh(id, now: time.monotonic) { return Reading(snapshot: snapshot, isCurrent: true) }
         do throws(StoreError) {
-            return Reading(snapshot: try await rereadAsNewAsKnown(id), isCurrent: true)
+            return Reading(snapshot: try await waits ? rereadAsNewAsKnown(id) : reread(id), isCurrent: true)
         } catch {
             if error == .unavailable, let known = cache.any(id), suffices(known) {
                 return Reading(snapshot: known, isCurrent: false)

@@ -41,18 +41,6 @@ internal import TokenBroker
         #expect(broker.transport.seen.last?.form["refresh_token"] == "r1")
     }
 
-    @Test func `has a token that lives given without further calls`() async throws {
-        let broker = try await BrokerHarness()
-        await broker.makeTenant()
-        await broker.set("a1", refresh: "r1", lifetime: .seconds(59))
-        broker.transport.always(.failure(.connectFailed))
-        for _ in 0..<3 { #expect(await broker.get().token == "a1") }
-        #expect(broker.transport.seen.count == 6)
-        broker.time.advance(by: .seconds(29))
-        #expect(await broker.get().token == "a1")
-        #expect(broker.transport.seen.count == 6)
-    }
-
     @Test(arguments: [
         (ScriptedTransport.Step.json(403, ""), "unexpected_error"),
         (.failure(.untrusted(.chain)), "provider_untrusted"),

@@ -50,7 +50,9 @@ internal import TokenBroker
         #expect(
             await broker.progress(refused.id).text
                 == #"{"status":"failed","error":"unexpected_error","#
-                + #""detail":"The provider refused the token request with status 400."}"#)
+                + #""detail":"The provider refused the token request with status 400. The provider named no "#
+                + #"reason. Some refuse a wrong client_secret in this way: check the tenant's client_id, client_secret and "#
+                + #"token_endpoint_auth_method."}"#)
     }
 
     @Test(arguments: [(599_999, "pending"), (600_000, "expired"), (4_199_999, "expired")])
