@@ -449,6 +449,8 @@ internal import TokenBroker
         setting.time.advance(by: .seconds(1))
         #expect(setting.two.transport.seen.isEmpty)
         async let looked = setting.one.broker.core.storeRecovery.look()
+        // No time passes while it stores what it has.
+        while try await !setting.one.causes().contains("recovery") { await Task.yield() }
         let clock = Task { [time = setting.time] in
             while !Task.isCancelled {
                 await time.sleepers(atLeast: 1)
