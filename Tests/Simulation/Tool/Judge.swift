@@ -203,6 +203,16 @@ final class Judge: @unchecked Sendable {
                 "\(session).\(token) was presented at \(Self.text(sent)), before a successor had reached any process, and "
                     + "took \(Self.text(time - sent)) to arrive")
         }
+        // Nothing tells of a claim that the database has lost, but the process that made it, once it has the answer.
+        let isForgotten = world.timesBack.contains {
+            $0.from <= firstUse && firstUse - Self.transit.nanoseconds <= $0.to && $0.to <= sent
+        }
+        if isForgotten, presented.firstDelivery.map({ sent < $0 }) ?? true {
+            return excuse(
+                user,
+                "the database went back over the claim of \(session).\(token), which was presented once more at "
+                    + "\(Self.text(sent)), before a successor had reached any process")
+        }
         world.executor.run(as: world.executor.world) {
             Task { [self] in
                 let id = user.id
