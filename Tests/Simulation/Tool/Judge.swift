@@ -169,9 +169,25 @@ final class Judge: @unchecked Sendable {
 
     private func servedNoUser(_ user: User, _ replica: Replica, since start: Int64) {
         guard case .loggedIn(let session, let since) = user.standing, !world.provider.sessions[session].isEnded,
-            start > since + Self.staleness.nanoseconds
+            start > since + Self.staleness.nanoseconds, !isLoginForgotten(session, since)
         else { return }
         violated(.takenForLoggedOut, user.index, "\(replica.process.name) took a user for logged out who is not")
+    }
+
+    /// Whether the database has gone back over a login, and what knows of that has died or may not have been able to store it
+    /// again.
+    private func isLoginForgotten(_ session: Int, _ since: Int64) -> Bool {
+        guard
+            let back = world.timesBack.last(where: {
+                $0.from <= since && since - Self.transit.nanoseconds <= $0.to
+            })
+        else { return false }
+        let isKnown = world.provider.sessions[session].tokens.contains { $0.holders.contains { !$0.isDead } }
+        return !isKnown
+            || world.replicas.contains { replica in
+                let span = replica.longestReach(from: back.to, to: world.executor.now)
+                return span.to - span.from < Self.neededToStoreAgain.nanoseconds
+            }
     }
 
     // MARK: The provider
