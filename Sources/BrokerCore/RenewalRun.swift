@@ -288,7 +288,7 @@ final class RenewalRun {
                         if spends, case .ask = step, self.provider.records.rollback.remainingHold != nil {
                             self.isSuperseded = true
                             self.failure = BrokerError(.retryableError, "The store has gone back.")
-                            step = self.next(.denied)
+                            step = self.next(.withheld)
                         }
                     case .ask(let latest, let limit):
                         if self.elapsed > latest {

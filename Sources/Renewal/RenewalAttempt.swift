@@ -87,6 +87,9 @@ package struct RenewalAttempt: Sendable, Hashable {
         case unanswered(Retry)
         /// The provider gave nothing and has not spent the refresh token, and may be asked again.
         case notAsked(Retry)
+        /// Nothing was sent: the store has gone back, and no process presents a token just now. It may have lost a claim
+        /// under which another process has presented the same token.
+        case withheld
         /// The process is about to end: others make the calls that are left.
         case stopped
         /// The moment had passed; nothing was sent.
@@ -269,6 +272,9 @@ package struct RenewalAttempt: Sendable, Hashable {
             phase = .publishingEnd
             return .publishEnd(over: version)
         case (.asking, .denied):
+            return release(.failed)
+        case (.asking, .withheld):
+            isUncertain = true
             return release(.failed)
         case (.asking, .unknown(let retry)):
             isUncertain = true

@@ -116,6 +116,12 @@ import Testing
         #expect(step == (waits ? .wait(.seconds(8.5) - .seconds(age)) : .finish(.busy)))
     }
 
+    @Test func `leaves it to others to ask where the store has gone back after its claim`() {
+        var run = Run()
+        _ = run.ask()
+        #expect(run.next(.withheld) == .release(version: 1, .unknown))
+    }
+
     /// Just after a store has gone back, no process presents a token under the leases that it shows.
     @Test(arguments: [true, false]) func `heeds another's lease unless the store has just gone back`(isBack: Bool) {
         var run = Run()

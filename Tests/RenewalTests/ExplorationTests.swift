@@ -92,6 +92,7 @@ import Testing
         (.forgetsOwnChange, [.storeGoesBack], "a logout is undone"),
         (.heedsLostLease, [.storeGoesBack, .statementAnswerLost, .pause], Self.presentsOther),
         (.holdsWhileAway, [.storeGoesBack, .storeAway, .pause], Self.presentsOther),
+        (.settlesWithheld, [.storeGoesBack, .pause, .crash], "the session is lost"),
     ]
     private static let presentsOther =
         "a token is presented later than the grace, and a process that lives has its successor"
@@ -103,7 +104,7 @@ import Testing
             (setting.allowed, setting.faults) = (Set(faults), faults.count)
             (setting.grace, setting.successor) = (3, .another)
             switch rule {
-            case .unreadableAnswerEnds: setting.grace = 9
+            case .unreadableAnswerEnds, .settlesWithheld: setting.grace = 9
             case .longLease: (setting.grace, setting.callLimit, setting.window) = (6, 8, 5)
             case .fullCallLimit: (setting.grace, setting.callLimit) = (6, 8)
             case .takesExtended: setting.grace = 0
@@ -123,6 +124,7 @@ import Testing
             setting.isServed = true
             switch rule {
             case .saysLoggedOut: setting.act = .login
+            case .settlesWithheld: setting.grace = 9
             case .journalHidesChange, .hidesExchange, .forgetsOwnChange: setting.act = .logout
             default: break
             }

@@ -25,7 +25,7 @@ struct Step {
 struct Outcome {
     enum Kind: UInt8 {
         case begun, stands, storeAway, waited, claimed, refused, granted, sessionEnded, denied, unknown, tooLate, stored
-        case same, other, spent, kept, notKept
+        case same, other, spent, kept, notKept, withheld
     }
 
     var kind: Kind
@@ -187,6 +187,7 @@ extension Outcome {
         case .spent: .conflict(.spent(version: Int64(version), lease: lease))
         case .kept: .kept
         case .notKept: .notKept
+        case .withheld: .withheld
         }
     }
 }

@@ -42,6 +42,8 @@ package struct Setting: Sendable {
         case forgetsOwnChange
         /// What was granted was not stored over another's lease in a store that has just gone back.
         case heedsLostLease
+        /// A claim that was the first to meet a store which had gone back was given back as if no token had been presented.
+        case settlesWithheld
         /// The time in which others store again what a store has lost went on while it was away.
         case holdsWhileAway
         /// Nothing that a store which went back had lost was stored again, and no token waited for that.

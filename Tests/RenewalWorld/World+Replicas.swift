@@ -104,7 +104,7 @@ extension World {
             case .finish: return finish(index, step, c)
             case .ask where replica.hold > 0:
                 // The claim may have been the first to meet a store that has gone back.
-                outcome = Outcome(.denied)
+                outcome = Outcome(c.old.contains(.settlesWithheld) ? .denied : .withheld)
             case .none, .claim, .ask, .publish, .publishEnd, .release, .handOver:
                 replicas[index].call = Call.request
                 return

@@ -46,8 +46,10 @@ extension World {
                 || c.old.contains(.ownClock)
             guard row.holder == claim.over, isOver else { return Outcome(.refused) }
         }
-        if row.holder >> 4 != claim.holder >> 4 {
+        if row.holder >> 4 != claim.holder >> 4 || row.flags & 1 != 0 {
             if index < 3 { replicas[index].claimed = 1 }
+        }
+        if row.holder >> 4 != claim.holder >> 4 {
             let before = Int(row.holder >> 4)
             if before < 3, replicas[before].attempt != 0 || replicas[before].journal != Token.none {
                 replicas[before].lost = 1

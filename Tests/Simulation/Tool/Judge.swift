@@ -150,7 +150,10 @@ final class Judge: @unchecked Sendable {
         if version > 0 {
             let before = observer.versions[replica.index] ?? 0
             if version < before { violated(.wentBack, user.index, "version \(version) was served after \(before)") }
-            observer.versions[replica.index] = max(before, version)
+            // One that the database has lost ends with the processes that know of it.
+            let record = RecordID(.credentials, user.id.tenant, key: user.id.storageKey.description)
+            let isLost = !world.timesBack.isEmpty && versions[record]?[version] == nil
+            observer.versions[replica.index] = isLost ? before : max(before, version)
         }
         guard let token else { return servedNoUser(user, replica, since: start) }
         let numbers = SimulatedProvider.numbers(token)
@@ -169,25 +172,37 @@ final class Judge: @unchecked Sendable {
 
     private func servedNoUser(_ user: User, _ replica: Replica, since start: Int64) {
         guard case .loggedIn(let session, let since) = user.standing, !world.provider.sessions[session].isEnded,
-            start > since + Self.staleness.nanoseconds, !isLoginForgotten(session, since)
+            start > since + Self.staleness.nanoseconds
         else { return }
-        violated(.takenForLoggedOut, user.index, "\(replica.process.name) took a user for logged out who is not")
-    }
-
-    /// Whether the database has gone back over a login, and what knows of that has died or may not have been able to store it
-    /// again.
-    private func isLoginForgotten(_ session: Int, _ since: Int64) -> Bool {
+        let text = "\(replica.process.name) took a user for logged out who is not"
         guard
             let back = world.timesBack.last(where: {
                 $0.from <= since && since - Self.transit.nanoseconds <= $0.to
             })
-        else { return false }
-        let isKnown = world.provider.sessions[session].tokens.contains { $0.holders.contains { !$0.isDead } }
-        return !isKnown
-            || world.replicas.contains { replica in
-                let span = replica.longestReach(from: back.to, to: world.executor.now)
-                return span.to - span.from < Self.neededToStoreAgain.nanoseconds
+        else { return violated(.takenForLoggedOut, user.index, text) }
+        // The database has lost the login. What knows of it stores it again, once it can.
+        let haveAllReached = world.replicas.allSatisfy { replica in
+            let span = replica.longestReach(from: back.to, to: world.executor.now)
+            return span.to - span.from >= Self.neededToStoreAgain.nanoseconds
+        }
+        guard haveAllReached else { return }
+        let tokens = world.provider.sessions[session].tokens
+        if tokens.contains(where: { $0.holders.contains { !$0.isDead } }) {
+            return violated(.takenForLoggedOut, user.index, text)
+        }
+        user.standing = .lost(since: world.executor.now)
+        world.executor.run(as: world.executor.world) {
+            Task { [self] in
+                let refreshTokens = tokens.indices.map { SimulatedProvider.refreshToken(session, $0) }
+                for replica in world.replicas where await replica.journalHolds(refreshTokens, of: user.id) {
+                    return violated(.takenForLoggedOut, user.index, text + ", and a journal has the session")
+                }
+                excuse(
+                    user,
+                    "the database went back from \(Self.text(back.to)) to \(Self.text(back.from)), before the login to "
+                        + "session \(session), and nobody lives who knew of that")
             }
+        }
     }
 
     // MARK: The provider
