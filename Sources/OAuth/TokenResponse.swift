@@ -107,7 +107,7 @@ package struct TokenErrorResponse: Sendable, Equatable {
     package let isReadable: Bool
 
     /// Never fails: a body that says nothing is an error without a name.
-    /// - Parameter sent: what the request told the provider that nobody else may see.
+    /// - Parameter sent: the secrets of the request, which only the provider may see.
     package init(body: [UInt8], answering sent: SentSecrets) {
         let json = try? JSONValue(parsing: body)
         isReadable = body.isEmpty || json?.object != nil

@@ -45,12 +45,12 @@ extension HeldCredentials {
         // The subject is the name that a provider never gives to another person (OpenID Connect Core §2).
         if let own = identity.subject, let theirs = other.subject { return own != theirs }
         if let own = identity.userID, let theirs = other.userID { return own != theirs }
-        // Where it is not known of what kind a name is, it is compared with every name of the other side if a `user_id`
-        // is among them. A subject alone may be a further name of the same person, and of two names of unknown kinds
-        // the one may be a `user_id` and the other a subject: a difference logs nobody out.
-        guard identity.isUnknown != other.isUnknown else { return false }
-        if !other.isUnknown, other.userID == nil { return false }
-        if !identity.isUnknown, identity.userID == nil { return false }
+        // A name of an unknown kind is compared with every name of the other side if a `user_id` is among them. A subject
+        // alone may be a further name of the same person. Of two names of unknown kinds, one may be a `user_id` and the
+        // other a subject, so that a difference between them must not end the session.
+        guard identity.isUnknown != other.isUnknown,
+            (identity.isUnknown ? other : identity).userID != nil
+        else { return false }
         let own = Set([userID, identity.userID, identity.subject].compactMap(\.self))
         let theirs = Set([otherUserID, other.userID, other.subject].compactMap(\.self))
         return !own.isEmpty && !theirs.isEmpty && own.isDisjoint(with: theirs)
