@@ -46,12 +46,12 @@ extension HeldCredentials {
         // A provider never assigns a subject to another user (OpenID Connect Core §2).
         if let own = identity.subject, let theirs = other.subject { return own != theirs }
         if let own = identity.userID, let theirs = other.userID { return own != theirs }
-        // An identifier of unknown kind is compared with all identifiers of the other side, if these include a `user_id`.
-        // A subject alone may be a second identifier of the same user. Two identifiers of unknown kind may be a `user_id`
-        // and a subject of one user, so a difference between them must not log the user out.
-        guard identity.isUnknown != other.isUnknown else { return false }
-        if !other.isUnknown, other.userID == nil { return false }
-        if !identity.isUnknown, identity.userID == nil { return false }
+        // An identifier of unknown kind is compared with all identifiers of the other side if these include a `user_id`. A
+        // subject alone may be a second identifier of the same user. Of two identifiers of unknown kind, one may be a
+        // `user_id` and the other a subject of one user, so a difference between them must not log the user out.
+        guard identity.isUnknown != other.isUnknown,
+            (identity.isUnknown ? other : identity).userID != nil
+        else { return false }
         let own = Set([userID, identity.userID, identity.subject].compactMap(\.self))
         let theirs = Set([otherUserID, other.userID, other.subject].compactMap(\.self))
         return !own.isEmpty && !theirs.isEmpty && own.isDisjoint(with: theirs)
