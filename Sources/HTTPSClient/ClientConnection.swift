@@ -113,13 +113,16 @@ final class ClientConnection {
     func receive(until deadline: MonotonicInstant) async throws(Fault) -> Bool {
         received = 0
         while true {
-            // Checked here as well, because a peer that sends bytes without data keeps the socket readable.
-            if MonotonicInstant.now >= deadline { throw .timedOut }
             if Task.isCancelled { throw .cancelled }
             switch try readOnce() {
             case .received: return true
             case .finished: return false
-            case .nothing: try await wait(.readable, until: deadline)
+            case .nothing:
+                // Checked after the read: when the process was paused until after the deadline, the response may have
+                // arrived in time, and it may hold the only copy of a refresh token. Checked here as well as in `wait`,
+                // because a peer that sends bytes without data keeps the socket readable.
+                if MonotonicInstant.now >= deadline { throw .timedOut }
+                try await wait(.readable, until: deadline)
             }
         }
     }

@@ -237,10 +237,13 @@ package struct ScheduledAction: Hashable, Sendable {
             let hasWork = unsafe hasMore || state.pointee.isTurnRequested
             unsafe state.pointee.isTurnRequested = false
             let timeout = hasWork ? 0 : millisecondsToEarliestDeadline(end)
-            let count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), timeout)
-            if count < 0 {
+            var count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), timeout)
+            while count < 0 {
                 let number = errno
                 precondition(number == EINTR, "epoll_wait failed: \(SystemError("epoll_wait", number: number))")
+                // SIGSTOP interrupts the call as well. Descriptors may have become ready and deadlines may have passed
+                // while the process was stopped, and descriptors come first.
+                count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), 0)
             }
             let start = MonotonicInstant.now
             unsafe state.pointee.turnTime = start

@@ -6,7 +6,8 @@ import DevelopmentProvider
 /// could be answered within the grace period: there is none, or the database or the provider was away for all of it but
 /// two seconds. And nothing could where the replica that was given the answer was killed at that moment, and the same
 /// holds of a second try. Nor could anything be done where the provider came to a call when its caller had given it up and
-/// made another one, later than the grace period after that one.
+/// made another one, later than the grace period after that one; or when its caller had been killed, whose successor made
+/// the other one.
 struct Loss {
     let user: Int
     let family: Int
@@ -57,7 +58,7 @@ struct Loss {
             presentation.generation == generation && presentation.request.number < fatal.request.number
                 && [.rotated, .graceReplay].contains(presentation.request.refresh?.outcome)
         }
-        if let late = Self.lateness(fatal, revocation.at, presentations, grace: grace) {
+        if let late = Self.lateness(fatal, revocation.at, presentations, disturbances, grace: grace) {
             self = loss(
                 false, "the provider came to generation \(generation) \(late) ms late, after another call with it")
             return
@@ -77,19 +78,25 @@ struct Loss {
             "\(after), every answer was lost, and \(max(0, free)) ms of the grace period were left for another try")
     }
 
-    /// How long the provider took for a call that its caller had given up, where by then another call with the same token
-    /// had been answered, longer ago than the grace period; nil for every other call.
+    /// How long the provider took for a call that its caller had given up or been killed in, where by then another call
+    /// with the same token had been answered, longer ago than the grace period; nil for every other call.
     private static func lateness(
         _ fatal: ChaosVerdict.Presentation, _ moment: Moment, _ presentations: [ChaosVerdict.Presentation],
-        grace: Moment
+        _ disturbances: [Disturbance], grace: Moment
     ) -> Moment? {
-        let duration = moment - fatal.request.receivedAt
-        guard duration >= callLimit else { return nil }
+        let received = fatal.request.receivedAt
         let isAfterAnother = presentations.contains { other in
-            other.generation == fatal.generation && other.request.refresh?.outcome == .rotated
-                && other.request.receivedAt > fatal.request.receivedAt && other.request.receivedAt + grace <= moment
+            guard other.generation == fatal.generation, other.request.refresh?.outcome == .rotated,
+                other.request.receivedAt > received, other.request.receivedAt + grace <= moment
+            else { return false }
+            // The answer to the first call would have been lost as well.
+            return moment - received >= callLimit
+                || disturbances.contains { disturbance in
+                    [.kill, .holder].contains(disturbance.kind)
+                        && (received...other.request.receivedAt).contains(disturbance.begun)
+                }
         }
-        return isAfterAnother ? duration : nil
+        return isAfterAnother ? moment - received : nil
     }
 
     /// Whether the answer reached a replica that went on.

@@ -309,6 +309,21 @@ import Testing
         #expect(Self.losses(reuse, grace: 0) == [isAvoidable])
     }
 
+    /// The first call comes at 1000 and the second one at 1400; the provider comes to the first one at 1500.
+    @Test(
+        arguments: [(999, true), (1000, false), (1400, false), (1401, true)] as [(Moment, Bool)])
+    func `a call whose caller was killed before another one was made`(killed: Moment, isAvoidable: Bool) async {
+        let reuse = Reuse(grace: 0)
+        reuse.provider.script(Fault(.token, delay: .milliseconds(500)))
+        async let late: Void = reuse.use(at: 1000)
+        await reuse.clock.waitForSleepers(1)
+        await reuse.use(at: 1400)
+        reuse.clock.advance(by: .milliseconds(100))
+        await late
+        #expect(Self.losses(reuse, grace: 0, [Self.fault(.kill, killed, killed + 10)]) == [isAvoidable])
+        #expect(Self.losses(reuse, grace: 0, [Self.fault(.stop, killed, killed + 10)]) == [true])
+    }
+
     @Test(arguments: [(1000, 9000, true), (1000, 9001, false), (0, 20_000, false)] as [(Moment, Moment, Bool)])
     func `a grace period that passes while the database is away`(from: Moment, to: Moment, isAvoidable: Bool) async {
         let reuse = Reuse()

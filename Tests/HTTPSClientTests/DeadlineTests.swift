@@ -1,7 +1,9 @@
 import BrokerTesting
+import Glibc
 import HTTPCodec
 import HTTPSClient
 import Reactor
+import Synchronization
 import Testing
 
 @Suite(.serialized) struct `Deadlines and cancellation` {
@@ -82,6 +84,36 @@ import Testing
             let report = try await server.report(afterEnds: 1)
             #expect(report.connections == 1)
         }
+    }
+
+    @Test func `a response that has arrived is read, also when the loop is held up until the limit has passed`()
+        async throws
+    {
+        let server = try await TLSTestServer(tls: nil, [.read, .await, .send(answer("{}")), .note("sent"), .hold])
+        let loop = try EventLoop(name: "test-client")
+        var configuration = HTTPSClientConfiguration()
+        configuration.targets = .everything
+        configuration.firstByteTimeout = .milliseconds(500)
+        let client = try HTTPSClient(
+            configuration: configuration, loop: loop,
+            resolver: NameResolver { _ in [.v4([127, 0, 0, 1])] })
+        async let response = client.post("http://localhost:\(server.port)/token")
+        _ = try await server.report(afterRequests: 1)
+        let isHeldUp = Atomic(false)
+        let mayGoOn = Atomic(false)
+        loop.execute {
+            isHeldUp.store(true, ordering: .releasing)
+            while !mayGoOn.load(ordering: .acquiring) { usleep(1000) }
+        }
+        while !isHeldUp.load(ordering: .acquiring) { await Task.yield() }
+        try server.proceed()
+        _ = try await server.report(afterRequests: 2)
+        let limit = MonotonicInstant.after(configuration.firstByteTimeout)
+        while MonotonicInstant.now < limit { try await Task.sleep(for: .milliseconds(10)) }
+        mayGoOn.store(true, ordering: .releasing)
+        #expect(try await response.status == .ok)
+        await client.close()
+        loop.shutDown()
     }
 
     @Test(arguments: [
