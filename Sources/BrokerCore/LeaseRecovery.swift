@@ -174,7 +174,8 @@ final class LeaseRecovery: Sendable {
             state.withLock { state in
                 // Whoever is forgotten is tried once more than needed.
                 if state.failures.count >= 10_000 { state.failures = [:] }
-                let count = (state.failures[id]?.count ?? 0) + 1
+                // A store that is away says nothing about these credentials, and the provider's grace may be running.
+                let count = error.code == .storageUnavailable ? 1 : (state.failures[id]?.count ?? 0) + 1
                 // 1, 2, 4, ... 64 seconds.
                 state.failures[id] = Failure(count: count, until: now.advanced(by: .seconds(1 << min(count - 1, 6))))
             }

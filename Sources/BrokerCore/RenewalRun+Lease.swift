@@ -13,6 +13,8 @@ extension RenewalRun {
         on version: Int64, over replaced: String?, overdue: Duration, isOpen: Bool
     ) async -> RenewalAttempt.Outcome {
         let (records, isFirst) = (provider.records, claim != .made)
+        // The refresh token may be spent where a call, or another holder, came before.
+        let limit = isFirst && replaced == nil ? nil : Self.statementLimit
         var events: [BrokerEvent] = []
         if isFirst, let grant, grant.spendsRefreshToken {
             events = BrokerEvent.steps(
@@ -24,8 +26,7 @@ extension RenewalRun {
             if version > 0 {
                 var claim = leaseClaim(
                     isOpen: isOpen,
-                    notAfter: isFirst
-                        ? records.claimDeadline : provider.time.now.advanced(by: Self.statementLimit))
+                    notAfter: limit.map { provider.time.now.advanced(by: $0) } ?? records.claimDeadline)
                 // Between two calls that both did not reach the provider nothing was used.
                 claim.restartsUse = attempt.calls > 0 && !attempt.isUncertain
                 if isFirst || replaced != nil {
@@ -35,7 +36,7 @@ extension RenewalRun {
                 }
                 changes.append(.claim(CredentialsRecords.recordID(id), version: version, claim))
             }
-            try await tell(events, with: changes, within: isFirst ? nil : Self.statementLimit)
+            try await tell(events, with: changes, within: limit)
             claim = .made
             return .claimed
         } catch .conflict {

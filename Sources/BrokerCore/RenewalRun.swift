@@ -188,7 +188,7 @@ final class RenewalRun {
         }
         isAssumed = false
         do throws(StoreError) {
-            (current, standingLease) = try await records.standing(id)
+            (current, standingLease) = try await readStanding()
             if provider.needsRow(current, provider.decide(current, tenant, query, id)) {
                 current = try await records.write(
                     CredentialRecord(held: nil), id, over: current, tenantVersion: tenant.version
@@ -202,6 +202,32 @@ final class RenewalRun {
             return .failure(.storeAway(BrokerError(error)))
         }
         return await stand()
+    }
+
+    /// How often a read is made that hangs: as long as one statement may hang in all.
+    private static let reads = 5
+
+    /// Reads what is stored and the lease on it. While the provider's grace runs, one statement that hangs must not take
+    /// the rest of it, and another statement may use another connection.
+    private func readStanding() async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
+        let (records, id) = (provider.records, id)
+        guard urgency == .background || waitedSince != nil else { return try await records.standing(id) }
+        for _ in 1..<Self.reads {
+            let start = provider.time.monotonic
+            do throws(StoreError) {
+                return try await records.within(Self.statementLimit) {
+                    do throws(StoreError) {
+                        return .success(try await records.standing(id))
+                    } catch {
+                        return .failure(error)
+                    }
+                }
+            } catch {
+                let hung = start.duration(to: provider.time.monotonic) >= Self.statementLimit
+                guard error == .unavailable, hung, !Task.isCancelled else { throw error }
+            }
+        }
+        return try await records.standing(id)
     }
 
     /// What was read, as the attempt sees it.

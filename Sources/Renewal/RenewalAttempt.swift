@@ -413,9 +413,9 @@ package struct RenewalAttempt: Sendable, Hashable {
             let left = rules.grace - rules.transit - age
             if left >= .zero {
                 wait = min(wait, left)
-                // The provider may answer another process where it does not answer this one. A call that follows at once is
-                // of another kind.
-                if age >= rules.grace / 3, rules.waits[calls - 1] > .zero {
+                // The provider may answer another process where it does not answer this one, and no other process may call
+                // during the pause. A call that follows at once is of another kind.
+                if age >= rules.grace / 3 || age + wait >= rules.grace / 2, rules.waits[calls - 1] > .zero {
                     // The rest of the grace is shared out among more calls than one.
                     phase = .handingOver(wait: min(left, max(Self.handOverWait, min(wait, Self.third(of: left)))))
                     return .handOver(version: version, isOpen: mayOtherHaveGrant)

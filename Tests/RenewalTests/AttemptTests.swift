@@ -62,6 +62,22 @@ import Testing
         #expect(latest == .seconds(2) + Self.rules.leaseSpan)
     }
 
+    /// No other process may call during the pause, of two seconds after the third call.
+    @Test(arguments: [(2.9, false), (3.0, true)])
+    func `hands its lease over when its next call would come in the second half of the grace`(
+        seconds: Double, handsOver: Bool
+    ) {
+        var run = Run()
+        _ = run.ask()
+        for wait in [0.5, 1] {
+            #expect(run.next(.unanswered(.scheduled)) == .pause(.seconds(wait)))
+            run.next(.waited, after: .seconds(wait))
+            run.next(.claimed)
+        }
+        let step = run.next(.unanswered(.scheduled), after: .seconds(seconds - 1.5))
+        #expect(step == (handsOver ? .handOver(version: 1, isOpen: false) : .pause(.seconds(2))))
+    }
+
     @Test(arguments: [(3.3, false), (3.4, true)])
     func `hands its lease over when no answer has come for a third of the grace`(seconds: Double, handsOver: Bool) {
         var run = Run()

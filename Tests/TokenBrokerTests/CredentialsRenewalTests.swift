@@ -171,7 +171,12 @@ internal import TokenBroker
             (16, designWaits.dropLast() + [.seconds(1), .seconds(1), .milliseconds(500)]),
             (17, designWaits.dropLast() + [.seconds(1), .seconds(1), .milliseconds(833)]),
             (22, designWaits.dropLast() + [.seconds(1), .seconds(1), .seconds(1), .seconds(1), .milliseconds(500)]),
-            (23, designWaits),
+            // The last wait of 8 s ends in the second half of a grace below 32 s, and others are to have their turn before.
+            (
+                23,
+                designWaits.dropLast() + [.seconds(1), .seconds(1), .seconds(1), .seconds(1), .milliseconds(833)]
+            ),
+            (32, designWaits),
         ] as [(Int, [Duration])])
     func `the last retry comes within the provider's grace, where there is one`(
         grace: Int, waits: [Duration]

@@ -18,7 +18,8 @@ enum Break: String, CaseIterable {
 ///
 /// Unchecked: everything of a world runs on one thread.
 final class World: @unchecked Sendable {
-    private static let recoveryLimit: Duration = .seconds(45)
+    /// A call that hangs may take 10 s, and beyond the grace a holder is waited for for 30 s.
+    private static let recoveryLimit: Duration = .seconds(55)
 
     let seed: UInt64
     let options: Options
