@@ -1,6 +1,7 @@
 package import CredentialStore
 internal import Cryptography
 package import OAuth
+package import Reactor
 internal import Synchronization
 
 /// A tenant as it stood when it was read. Immutable; replaced whole. An object, so that whoever passes it on counts one
@@ -11,11 +12,14 @@ package final class Tenant: Cacheable, Equatable {
     package let configuration: TenantConfiguration
     /// What the configuration allows a query. Kept, because every read looks at it.
     package let terms: CredentialsPolicy.Terms
+    /// The place of the configuration's preset in `ProviderPreset.all`.
+    package let presetNumber: Int
 
     package init(name: TenantName, version: Int64, configuration: TenantConfiguration) {
         self.name = name
         self.version = version
         self.configuration = configuration
+        presetNumber = ProviderPreset.all.firstIndex { $0.name == configuration.preset.name } ?? 0
         terms = CredentialsPolicy.Terms(
             client: configuration.client.fingerprint,
             canObtainClientCredentials: configuration.obtainsClientCredentials,
@@ -59,6 +63,8 @@ package final class TenantDirectory: Sendable {
             Footprint.text(name.description) + Tenant.footprint + 2 * tenant.configuration.encoded.count
         } version: {
             $0.version
+        } hash: {
+            CredentialsID.Hashing($0).tenantHash
         }
         bus.onChange(of: .tenant) { [self] id, version in
             // What this replica has written itself is told of, too.
@@ -87,9 +93,7 @@ package final class TenantDirectory: Sendable {
     }
 
     /// The tenant, where the one in memory may be believed.
-    package func holding(_ name: TenantName) -> RevalidatingCache<TenantName, Tenant>.Holding? {
-        cache.holding(name, now: time.monotonic)
-    }
+    package func inMemory(_ name: TenantName, now: MonotonicInstant) -> Tenant? { cache.fresh(name, now: now) }
 
     /// The tenant as it was read last, however long ago; nil where that is forgotten.
     func inMemory(_ name: TenantName) -> Tenant? { cache.any(name) }

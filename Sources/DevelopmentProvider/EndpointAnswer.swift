@@ -67,7 +67,7 @@ extension Response {
     /// RFC 9457, for everything but OAuth's own endpoints.
     static func problem(_ status: Status, _ detail: String) -> Response {
         var response = Response.json(status) { writer in
-            writer.member("title", status.reason)
+            writer.member("title", "\(status.reason)")
             writer.member("status", status.code)
             writer.member("detail", detail)
         }

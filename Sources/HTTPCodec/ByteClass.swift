@@ -7,20 +7,19 @@ enum ByteClass {
     /// `tchar`: what names and methods are made of.
     static var tokenSet: Set { (0x03ff_6cfa_0000_0000, 0x57ff_ffff_c7ff_fffe) }
 
-    private static var pathCharacterSet: Set { (0x2fff_7fd2_0000_0000, 0x47ff_fffe_87ff_ffff) }
+    /// `pchar` without percent escapes, `/` and `?`: what a path with its query is made of.
+    static var targetSet: Set { (0xafff_ffd2_0000_0000, 0x47ff_fffe_87ff_ffff) }
+
+    /// `unreserved` and `sub-delims`.
+    static var hostSet: Set { (0x2bff_7fd2_0000_0000, 0x47ff_fffe_87ff_fffe) }
 
     static func isToken(_ byte: UInt8) -> Bool {
         contains(byte, tokenSet.low, tokenSet.high)
     }
 
-    /// `unreserved`, `sub-delims`, `:` and `@`: `pchar` without percent escapes.
-    static func isPathCharacter(_ byte: UInt8) -> Bool {
-        contains(byte, pathCharacterSet.low, pathCharacterSet.high)
-    }
-
     /// `unreserved` and `sub-delims`: `reg-name` without percent escapes.
     static func isHostCharacter(_ byte: UInt8) -> Bool {
-        contains(byte, 0x2bff_7fd2_0000_0000, 0x47ff_fffe_87ff_fffe)
+        contains(byte, hostSet.low, hostSet.high)
     }
 
     /// A control that no field value may hold (RFC 9110 §5.5). Horizontal tabs may stand inside one.

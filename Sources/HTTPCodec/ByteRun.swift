@@ -1,5 +1,5 @@
-/// Runs of bytes of one kind, and short texts among bytes, several bytes at a time. The only file of this module that
-/// reads memory unchecked: what it reads is always within the span.
+/// Runs of bytes of one kind, and short texts among bytes, several bytes at a time. Reads memory unchecked: what it reads
+/// is always within the span.
 package enum ByteRun {
     private static let ones: UInt64 = 0x0101_0101_0101_0101
     private static let tops: UInt64 = 0x8080_8080_8080_8080
@@ -112,22 +112,23 @@ package enum ByteRun {
         return hash ^ high ^ low
     }
 
-    /// Whether a space is among the bytes of a range.
+    /// The first index in a range whose byte is `wanted`; the range's end where there is none.
     @inline(__always)
-    static func hasSpace(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Bool {
+    package static func first(_ wanted: UInt8, _ bytes: Span<UInt8>, _ range: Range<Int>) -> Int {
         precondition(range.lowerBound >= 0 && range.upperBound <= bytes.count)
         return unsafe bytes.withUnsafeBytes { bytes in
+            let pattern = ones &* UInt64(wanted)
             var index = range.lowerBound
             while index &+ 8 <= range.upperBound {
-                let word = unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self) ^ (ones &* 0x20)
-                if (word &- ones) & ~word & tops != 0 { return true }
+                let word =
+                    unsafe UInt64(littleEndian: bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self)) ^ pattern
+                // The lowest marked byte is rightly marked: a borrow can only mark bytes above one that is zero.
+                let marked = (word &- ones) & ~word & tops
+                if marked != 0 { return index &+ marked.trailingZeroBitCount / 8 }
                 index &+= 8
             }
-            while index < range.upperBound {
-                if unsafe bytes[index] == UInt8(ascii: " ") { return true }
-                index &+= 1
-            }
-            return false
+            while index < range.upperBound, unsafe bytes[index] != wanted { index &+= 1 }
+            return index
         }
     }
 
@@ -135,7 +136,7 @@ package enum ByteRun {
     ///
     /// - Parameter text: small letters, digits, hyphens, colons and spaces.
     @inline(__always)
-    static func has(_ text: StaticString, _ bytes: Span<UInt8>, at start: Int) -> Bool {
+    package static func has(_ text: StaticString, _ bytes: Span<UInt8>, at start: Int) -> Bool {
         let count = text.utf8CodeUnitCount
         guard start &+ count <= bytes.count else { return false }
         return unsafe bytes.withUnsafeBytes { bytes in

@@ -35,10 +35,22 @@ final class Connection {
 
     /// What the answer must know of its request.
     struct Exchange {
-        var requestID: String
+        var number: RequestNumber
         var isHead: Bool
         var isHTTP10: Bool
         var keepsAlive: Bool
+
+        init(number: RequestNumber, isHead: Bool, isHTTP10: Bool, keepsAlive: Bool) {
+            self.number = number
+            self.isHead = isHead
+            self.isHTTP10 = isHTTP10
+            self.keepsAlive = keepsAlive
+        }
+
+        init(_ head: ReceivedHead, number: RequestNumber) {
+            self.init(
+                number: number, isHead: head.method == .head, isHTTP10: head.isHTTP10, keepsAlive: head.keepsAlive)
+        }
     }
 
     /// An answer whose content is being made.
@@ -72,11 +84,15 @@ final class Connection {
         }
     }
 
+    /// What was found in the bytes that a client sent.
     enum Event {
         case needsMore
+        /// A request without content.
+        case head(RequestHead)
         /// The head of a request whose content waits to be admitted: `beginContent` lets it be read.
-        case content(RequestHead)
-        case request(RequestHead, body: [UInt8])
+        case content(ReceivedHead)
+        /// A request with its content.
+        case request(ReceivedHead, body: [UInt8])
         case fault(RequestFault)
     }
 
@@ -88,7 +104,7 @@ final class Connection {
 
     /// A request whose content is arriving.
     private final class PartialBody {
-        let head: RequestHead
+        let head: ReceivedHead
         /// For content of a known length: what is still to come.
         var remaining: Int
         /// For chunked content.
@@ -100,7 +116,7 @@ final class Connection {
         /// Whether no known caller sends it.
         let isOpen: Bool
 
-        init(_ head: RequestHead, remaining: Int, decoder: ChunkedDecoder?, isDropped: Bool, isOpen: Bool) {
+        init(_ head: ReceivedHead, remaining: Int, decoder: ChunkedDecoder?, isDropped: Bool, isOpen: Bool) {
             self.head = head
             self.remaining = remaining
             self.decoder = decoder
@@ -129,6 +145,12 @@ final class Connection {
     /// After the last answer, input may still be on its way.
     var mustLinger = false
     var lingeringBytes = 0
+    /// The client waits for 100 before it sends its content.
+    var owesContinue = false
+    /// Whether its last request was answered by `RequestHandler.answerNow`.
+    var isQuick = false
+    /// Whether what is kept of the input is the beginning of a head or a content whose rest has not come.
+    var needsMore = false
 
     // Edges are latched here: what was reported and not yet used up.
     var mayHaveInput = false
@@ -149,9 +171,9 @@ final class Connection {
     private var partialHead: PartialHead?
     private var partialBody: PartialBody?
     /// The head whose content waits to be admitted.
-    private var headBeforeContent: RequestHead?
+    private var headBeforeContent: ReceivedHead?
     /// What was admitted, until its content has arrived.
-    private var admitted: Request?
+    private var admitted: (request: Request, number: RequestNumber)?
     private var input: [UInt8] = []
     private var inputStart = 0
     /// Answers on their way out, from `outputStart` on.
@@ -282,37 +304,27 @@ final class Connection {
 
     // MARK: Input
 
-    /// Reads on in what was received before.
-    func readOn(_ limits: RequestLimits) -> Event {
-        let bytes = input
-        let (event, end) = advance(bytes.span, inputStart..<bytes.count, limits)
+    /// What was received and not read yet. It begins where a request or the rest of its content begins.
+    var keptInput: (bytes: [UInt8], start: Int) { (input, inputStart) }
+
+    /// Takes note of how far the kept input has been read.
+    func readKeptInput(to end: Int) {
         inputStart = end
-        releaseReadInput()
-        return event
+        guard inputStart == input.count else { return }
+        input = []
+        inputStart = 0
     }
 
-    /// Takes in bytes that have just arrived. What follows the end of a request is kept.
-    func received(_ bytes: Span<UInt8>, _ limits: RequestLimits) -> Event {
-        if unreadBytes == 0 {
-            // The common case: the request is read where the kernel put it, and nothing is copied.
-            let (event, end) = advance(bytes, 0..<bytes.count, limits)
-            if end < bytes.count {
-                input = []
-                input.append(copying: bytes.extracting(end..<bytes.count))
-                inputStart = 0
-            }
-            return event
-        }
-        if inputStart > 0 {
-            input.removeSubrange(..<inputStart)
-            inputStart = 0
-        }
-        input.append(copying: bytes)
-        return readOn(limits)
+    /// Makes room for input that is appended to what is kept.
+    private func compactInput() {
+        if inputStart == 0 { return }
+        input.removeSubrange(..<inputStart)
+        inputStart = 0
     }
 
-    /// Keeps bytes that somebody else has read, behind those that are kept already.
+    /// Keeps bytes behind those that are kept already.
     func keep(_ bytes: Span<UInt8>) {
+        compactInput()
         input.append(copying: bytes)
     }
 
@@ -325,47 +337,49 @@ final class Connection {
         admitted = nil
     }
 
-    private func releaseReadInput() {
-        guard inputStart == input.count else { return }
-        input = []
-        inputStart = 0
-    }
-
-    /// Reads as far as one request goes. Returns what came of it and where it stopped.
-    private func advance(_ bytes: Span<UInt8>, _ range: Range<Int>, _ limits: RequestLimits) -> (Event, Int) {
+    /// Reads from `start` on as far as one request goes.
+    /// - Parameters:
+    ///   - bytes: what has arrived, with everything of a head or a content that has arrived in part.
+    ///   - parser: one that can be used again.
+    /// - Returns: what was found, and where it stopped.
+    func advance(
+        _ bytes: Span<UInt8>, from start: Int, _ parser: inout RequestParser, _ limits: RequestLimits
+    ) -> (Event, end: Int) {
         do throws(RequestFault) {
-            if let partialBody { return try advance(partialBody, bytes, range) }
+            if let partialBody { return try advance(partialBody, bytes, start..<bytes.count) }
+            if start == bytes.count { return (.needsMore, start) }
+            let rest = bytes.extracting(start..<bytes.count)
             if let partialHead {
-                guard let head = try partialHead.parser.parse(bytes.extracting(range)) else {
-                    return (.needsMore, range.lowerBound)
-                }
+                guard let head = try partialHead.parser.parse(rest) else { return (.needsMore, start) }
                 self.partialHead = nil
-                return try headReceived(head, bytes, range, limits)
+                return try headReceived(head, rest, bytes, start, limits)
             }
-            var parser = RequestParser(limits: limits)
-            guard let head = try parser.parse(bytes.extracting(range)) else {
+            parser.reset()
+            guard let head = try parser.parse(rest) else {
                 partialHead = PartialHead(parser)
-                return (.needsMore, range.lowerBound)
+                parser = RequestParser(limits: limits)
+                return (.needsMore, start)
             }
-            return try headReceived(head, bytes, range, limits)
+            return try headReceived(head, rest, bytes, start, limits)
         } catch {
-            return (.fault(error), range.upperBound)
+            return (.fault(error), bytes.count)
         }
     }
 
     private func headReceived(
-        _ head: RequestHead, _ bytes: Span<UInt8>, _ range: Range<Int>, _ limits: RequestLimits
+        _ head: RequestHead, _ rest: Span<UInt8>, _ bytes: Span<UInt8>, _ start: Int, _ limits: RequestLimits
     ) throws(RequestFault) -> (Event, Int) {
-        let end = range.lowerBound + head.length
-        if head.framing == .none { return (.request(head, body: []), end) }
+        let end = start + head.length
+        if head.framing == .none { return (.head(head), end) }
+        let received = head.copied(from: rest)
         // What a GET or a HEAD has of content means nothing (RFC 9110 §9.3.1). It is read and not kept.
-        guard head.method == .get || head.method == .head else {
-            headBeforeContent = head
-            return (.content(head), end)
+        guard received.method == .get || received.method == .head else {
+            headBeforeContent = received
+            return (.content(received), end)
         }
-        let partial = try makePartialBody(head, limit: limits.bodyBytes, limits, isDropped: true, isOpen: true)
-        if end < range.upperBound { return try advance(partial, bytes, end..<range.upperBound) }
-        askForContent(head)
+        let partial = try makePartialBody(received, limit: limits.bodyBytes, limits, isDropped: true, isOpen: true)
+        if end < bytes.count { return try advance(partial, bytes, end..<bytes.count) }
+        askForContent(received)
         return (.needsMore, end)
     }
 
@@ -375,23 +389,23 @@ final class Connection {
     ///   - limit: of the content, in bytes.
     ///   - isOpen: whether no known caller sends it.
     func beginContent(
-        of request: Request, limit: Int, isOpen: Bool, _ limits: RequestLimits
+        of request: Request, _ number: RequestNumber, limit: Int, isOpen: Bool, _ limits: RequestLimits
     ) throws(RequestFault) {
         guard let head = headBeforeContent else { return }
         headBeforeContent = nil
         _ = try makePartialBody(head, limit: limit, limits, isDropped: false, isOpen: isOpen)
-        admitted = request
+        admitted = (request, number)
         if unreadBytes == 0 { askForContent(head) }
     }
 
     /// The request that was admitted before its content arrived; nil for one without content.
-    func takeAdmitted() -> Request? {
+    func takeAdmitted() -> (request: Request, number: RequestNumber)? {
         defer { admitted = nil }
         return admitted
     }
 
     private func makePartialBody(
-        _ head: RequestHead, limit: Int, _ limits: RequestLimits, isDropped: Bool, isOpen: Bool
+        _ head: ReceivedHead, limit: Int, _ limits: RequestLimits, isDropped: Bool, isOpen: Bool
     ) throws(RequestFault) -> PartialBody {
         var (length, decoder) = (0, ChunkedDecoder?.none)
         switch head.framing {
@@ -408,8 +422,8 @@ final class Connection {
     }
 
     /// RFC 9110 §10.1.1: a client that waits is asked for its content; one that has begun to send it need not be.
-    private func askForContent(_ head: RequestHead) {
-        if head.expectsContinue { output.append(contentsOf: "HTTP/1.1 100 Continue\r\n\r\n".utf8) }
+    private func askForContent(_ head: ReceivedHead) {
+        if head.expectsContinue { owesContinue = true }
     }
 
     private func advance(

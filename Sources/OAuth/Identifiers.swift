@@ -83,6 +83,9 @@ package struct CredentialsID: Hashable, Sendable {
             ofTenant = ByteRun.hash(tenant.description.utf8.span, seed: Self.seed)
         }
 
+        /// Of the tenant alone.
+        package var tenantHash: Int { Int(truncatingIfNeeded: ofTenant) }
+
         package func hashValue(storageKey: Span<UInt8>) -> Int {
             Int(truncatingIfNeeded: ByteRun.hash(storageKey, seed: ofTenant))
         }

@@ -4,9 +4,19 @@ internal import ExternalText
 internal import HTTPCodec
 package import HTTPServer
 internal import OAuth
+internal import Reactor
 
 /// Finds out who calls (RFC 6750 §2.1).
 package struct CallerAuthenticator: Sendable {
+    /// What memory tells of a caller.
+    enum Finding {
+        case known(Caller)
+        /// The store has to be asked for the key with this digest.
+        case unknown(SHA256.Words)
+        /// The request has no key, more than one, or one that has expired.
+        case refused(BrokerError)
+    }
+
     private let adminKeys: AdminKeys
     private let keys: CallerKeyDirectory
     private let time: any Time
@@ -20,26 +30,52 @@ package struct CallerAuthenticator: Sendable {
     /// Does not suspend while the key is in memory.
     /// - Throws: `unauthorized` without a key, with more than one, or with one that is unknown or expired.
     package func caller(of request: Request) async throws(BrokerError) -> Caller {
-        let values = request.fields.values("Authorization")
-        guard values.count == 1, let key = Self.bearerToken(values[0]) else {
-            throw Self.unauthorized("Send one Authorization field with `Bearer` and an API key.")
+        switch find(request.fields.lines.span, request.fields.bytes.span, at: time.clocks) {
+        case .known(let caller): return caller
+        case .refused(let error): throw error
+        case .unknown(let digest):
+            guard let key = try await keys.key(digest: digest), !key.hasExpired(at: time.now) else {
+                throw Self.unknownKey
+            }
+            return .key(key)
         }
-        let digest = SHA256.digest(Array(key))
-        if let name = adminKeys.name(digest: digest) { return .admin(name) }
-        guard let known = try await keys.key(digest: digest), known.expires.map({ $0 > time.now }) ?? true else {
-            throw Self.unauthorized("The API key is unknown or has expired.")
-        }
-        return .key(known)
     }
 
-    private static func bearerToken(_ value: WireText) -> Substring.UTF8View? {
-        let scheme = value.utf8.prefix { $0 != UInt8(ascii: " ") }
-        // The bit that tells the two cases of a letter apart, and makes no letter of anything else.
-        guard scheme.lazy.map({ $0 | 0x20 }).elementsEqual("bearer".utf8) else { return nil }
-        let token = value.utf8[scheme.endIndex...].drop { $0 == UInt8(ascii: " ") }
-        guard (1...512).contains(token.count), token.allSatisfy({ $0 > 0x20 && $0 < 0x7f }) else { return nil }
-        return token
+    /// Finds the caller in memory.
+    /// - Parameters:
+    ///   - lines: the request's field lines.
+    ///   - bytes: what the lines count in.
+    func find(
+        _ lines: Span<FieldLine>, _ bytes: Span<UInt8>, at clocks: (now: Timestamp, monotonic: MonotonicInstant)
+    ) -> Finding {
+        var value: Range<Int>?
+        var isRepeated = false
+        for index in lines.indices where lines[index].known == .authorization {
+            isRepeated = value != nil
+            value = lines[index].value
+        }
+        guard let value, !isRepeated, let token = Self.bearerToken(bytes, value) else {
+            return .refused(
+                BrokerError(.unauthorized, "Send one Authorization field with `Bearer` and an API key."))
+        }
+        let digest = SHA256.words(bytes.extracting(token))
+        if let name = adminKeys.name(digest: digest) { return .known(.admin(name)) }
+        guard let key = keys.inMemory(digest: digest, now: clocks.monotonic) else { return .unknown(digest) }
+        return key.hasExpired(at: clocks.now) ? .refused(Self.unknownKey) : .known(.key(key))
     }
 
-    private static func unauthorized(_ detail: String) -> BrokerError { BrokerError(.unauthorized, detail) }
+    /// The token behind the scheme `Bearer`, in any case, and spaces.
+    static func bearerToken(_ bytes: Span<UInt8>, _ value: Range<Int>) -> Range<Int>? {
+        guard value.count > 7, ByteRun.has("bearer ", bytes, at: value.lowerBound) else { return nil }
+        var start = value.lowerBound + 7
+        while start < value.upperBound, bytes[start] == UInt8(ascii: " ") { start += 1 }
+        // Visible ASCII.
+        let end = ByteRun.end(of: (0xffff_fffe_0000_0000, 0x7fff_ffff_ffff_ffff), bytes, from: start)
+        guard end >= value.upperBound, (1...512).contains(value.upperBound - start) else { return nil }
+        return start..<value.upperBound
+    }
+
+    private static var unknownKey: BrokerError {
+        BrokerError(.unauthorized, "The API key is unknown or has expired.")
+    }
 }

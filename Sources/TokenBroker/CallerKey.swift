@@ -10,8 +10,9 @@ package enum Permission: String, Sendable, CaseIterable {
     case events
 }
 
-/// An API key without its secret.
-package struct CallerKey: Cacheable, Equatable {
+/// An API key without its secret. An object, so that a request which uses it counts one reference and not one for each of
+/// the parts.
+package final class CallerKey: Cacheable, Equatable {
     package let id: String
     package let tenant: TenantName
     package let name: String
@@ -21,7 +22,35 @@ package struct CallerKey: Cacheable, Equatable {
     package let created: Timestamp
     package let expires: Timestamp?
 
+    init(
+        id: String, tenant: TenantName, name: String, permissions: [Permission], storageKeys: [StorageKey]?,
+        created: Timestamp, expires: Timestamp?
+    ) {
+        self.id = id
+        self.tenant = tenant
+        self.name = name
+        self.permissions = permissions
+        self.storageKeys = storageKeys
+        self.created = created
+        self.expires = expires
+    }
+
     var recordID: RecordID { RecordID(.apiKey, tenant, key: id) }
+
+    func hasExpired(at now: Timestamp) -> Bool { expires.map { $0 <= now } ?? false }
+
+    /// Whether the key is for the storage key with that text.
+    func isFor(_ storageKey: Span<UInt8>) -> Bool {
+        guard let storageKeys else { return true }
+        for known in storageKeys where known.isNamed(storageKey) { return true }
+        return false
+    }
+
+    package static func == (left: CallerKey, right: CallerKey) -> Bool {
+        left.id == right.id && left.tenant == right.tenant && left.name == right.name
+            && left.permissions == right.permissions && left.storageKeys == right.storageKeys
+            && left.created == right.created && left.expires == right.expires
+    }
 }
 
 /// Who is calling.

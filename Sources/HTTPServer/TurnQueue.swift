@@ -1,0 +1,134 @@
+internal import Reactor
+
+/// Decides which of a worker's connections have their turn next, and which requests have waited for too long to be
+/// answered.
+///
+/// Connections whose requests are answered at once wait in the quick line, and all others in the slow one, so that a
+/// request which is answered from memory does not wait for one that takes longer. On the loop's thread only.
+final class TurnQueue: ReadinessHandler, TurnObserver {
+    /// What is known of a connection, by its slot.
+    private struct Slot {
+        /// What became ready since its last turn.
+        var readiness = Readiness()
+        var isWaiting = false
+        /// Whether its turn is the quick line's.
+        var isQuick = false
+        /// Whether the connection waits for nothing but its next request.
+        var isIdle = false
+        /// When the connection began.
+        var began = MonotonicInstant(nanoseconds: 0)
+    }
+
+    weak var server: ConnectionServer?
+    private let loop: EventLoop
+    /// In nanoseconds; see `ServerConfiguration`.
+    private let turnBudget: Int64
+    private let overloadTime: Int64
+
+    private var slots: [Slot] = []
+    private var quick = WaitingLine()
+    private var slow = WaitingLine()
+    private var began = MonotonicInstant(nanoseconds: 0)
+    /// Whether there had been more to do than could be done when this turn began. One turn that takes long is no
+    /// overload: the process may not have been let run.
+    private var isPressed = false
+    /// Whether a crowd keeps the loop busy: then a turn serves some of the quick line only.
+    private var isCrowded = false
+
+    /// How many of the quick line are served in a turn in which it is crowded, before the kernel is asked who else is
+    /// ready.
+    private static let quickInTurn = 16
+    /// For how long the slow line is served in a turn, in nanoseconds.
+    private static let slowInTurn: Int64 = 25_000
+
+    init(loop: EventLoop, configuration: ServerConfiguration) {
+        self.loop = loop
+        turnBudget = configuration.turnBudget.nanoseconds
+        overloadTime = configuration.overloadTime.nanoseconds
+    }
+
+    /// A connection begins. What became ready for the slot's last one is not for this one.
+    func begin(_ slot: Int) {
+        while slots.count <= slot { slots.append(Slot()) }
+        // An entry of the slot's last connection in a line is this one's now.
+        slots[slot] = Slot(isWaiting: slots[slot].isWaiting, began: loop.turnTime)
+    }
+
+    /// Takes note of what the connection waits for.
+    func update(_ slot: Int, isIdle: Bool, isQuick: Bool) {
+        slots[slot].isIdle = isIdle
+        slots[slot].isQuick = isQuick
+    }
+
+    /// Gives the connection a turn behind those that wait.
+    func wait(_ slot: Int) {
+        wait(slot, [], isQuick: false)
+    }
+
+    private func wait(_ slot: Int, _ readiness: Readiness, isQuick: Bool) {
+        slots[slot].readiness = Readiness(rawValue: slots[slot].readiness.rawValue | readiness.rawValue)
+        if slots[slot].isWaiting { return }
+        slots[slot].isWaiting = true
+        let entry = WaitingLine.Entry(slot: slot, since: began)
+        if isQuick { quick.append(entry) } else { slow.append(entry) }
+        loop.wantTurn()
+    }
+
+    // MARK: The loop's side
+
+    func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant, readyCount: Int) {
+        began = time
+        isPressed = time.nanoseconds &- busySince.nanoseconds > overloadTime
+        isCrowded = isPressed && (readyCount > WaitingLine.leastCrowd || quick.count > 0)
+    }
+
+    /// - Parameter tag: the connection's slot.
+    func becameReady(_ readiness: Readiness, tag: Int) {
+        let isIdle = slots[tag].isIdle
+        // An idle connection has nothing to write. By numbers: option sets are compared through tables of functions.
+        if isIdle, readiness.rawValue == Readiness.writable.rawValue { return }
+        let isForReading = readiness.rawValue & ~Readiness.writable.rawValue == Readiness.readable.rawValue
+        wait(tag, readiness, isQuick: isIdle && slots[tag].isQuick && isForReading)
+    }
+
+    /// Serves those whose turn it is. Many small turns, and not few that are long: a connection that becomes ready
+    /// meanwhile and can be served at once waits for no longer than one.
+    func readinessTold() {
+        guard let server else { return }
+        server.turnBegan()
+        let quickLimit = limit(&quick)
+        var left = isCrowded ? Self.quickInTurn : quick.count
+        while left > 0, let turn = quick.next(limit: quickLimit) {
+            serve(turn, server)
+            left -= 1
+        }
+        if slow.count > 0 {
+            let slowLimit = limit(&slow)
+            let end = MonotonicInstant.now.advanced(byNanoseconds: Self.slowInTurn)
+            while let turn = slow.next(limit: slowLimit) {
+                serve(turn, server)
+                if MonotonicInstant.now >= end { break }
+            }
+        }
+        if quick.count + slow.count > 0 { loop.wantTurn() }
+        server.turnEnded()
+    }
+
+    /// A connection that began to wait before this is refused. None is for as long as the line has not been too long for
+    /// the time of an overload: the process may not have been let run, and then all have waited for that.
+    private func limit(_ line: inout WaitingLine) -> MonotonicInstant {
+        let none = MonotonicInstant(nanoseconds: .min)
+        let limit = isPressed ? began.advanced(byNanoseconds: -turnBudget) : none
+        guard let since = line.standing(at: began, limit: limit) else { return none }
+        return began.nanoseconds &- since.nanoseconds > overloadTime ? limit : none
+    }
+
+    private func serve(_ turn: WaitingLine.Turn, _ server: ConnectionServer) {
+        let slot = slots[turn.slot]
+        slots[turn.slot].isWaiting = false
+        slots[turn.slot].readiness = []
+        // The entry can be that of an earlier connection.
+        let isRefused = turn.isRefused && slot.began <= turn.since
+        server.becameReady(turn.slot, slot.readiness, since: turn.since, isRefused: isRefused)
+    }
+}
