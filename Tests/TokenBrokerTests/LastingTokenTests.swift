@@ -85,7 +85,7 @@ internal import TokenBroker
         Self.expectEndless(first, "a1")
         #expect(
             first.text == #"{"level":"user","client_id":"c1","requested_scopes":[],"client_unique_key":null,"#
-                + #""granted_scopes":[],"user_id":"42","expires":null,"expires_in":        null,"#
+                + #""granted_scopes":[],"user_id":"42","expires":null,"expires_in":null,"#
                 + #""token_type":"Bearer","token":"a1"}"#)
         broker.time.advance(by: Self.century)
         let second = await broker.get("min_ttl=86400")
