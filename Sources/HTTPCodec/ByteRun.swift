@@ -6,16 +6,14 @@ package enum ByteRun {
 
     /// The first index from `start` on whose byte is no visible ASCII and no space; `bytes.count` where there is none.
     @inline(__always)
-    static func visibleEnd(_ bytes: Span<UInt8>, from start: Int) -> Int {
+    package static func visibleEnd(_ bytes: Span<UInt8>, from start: Int) -> Int {
         unsafe bytes.withUnsafeBytes { bytes in
             var index = start
             while index &+ 8 <= bytes.count {
                 let word = unsafe UInt64(littleEndian: bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self))
-                // The top bit of a byte is set where the byte is below 0x20, is 0x7f, or is above it. A borrow can only
-                // mark bytes above one that is rightly marked, and the lowest is what is asked for.
-                let low = (word &- ones &* 0x20) & ~word
-                let delete = ((word ^ ones &* 0x7f) &- ones) & ~(word ^ ones &* 0x7f)
-                let marked = (low | delete | word) & tops
+                // The top bit of a byte is set where the byte is below 0x20, is 0x7f, or is above it. A borrow or a carry
+                // can only mark bytes above one that is rightly marked, and the lowest is what is asked for.
+                let marked = ((word &- ones &* 0x20) | (word &+ ones) | word) & tops
                 if marked != 0 { return index &+ marked.trailingZeroBitCount / 8 }
                 index &+= 8
             }

@@ -111,10 +111,11 @@ package enum FormEncoding {
             }
         }
 
-        /// Whether a name or a value stands for itself: without escapes, and of ASCII.
+        /// Whether all names and values stand for themselves: without escapes, and of visible ASCII.
         package static func isPlain(_ text: Span<UInt8>) -> Bool {
-            // All of ASCII but `%` and `+`.
-            ByteRun.end(of: (0xffff_f7df_ffff_ffff, 0xffff_ffff_ffff_ffff), text, from: 0) == text.count
+            ByteRun.visibleEnd(text, from: 0) == text.count
+                && ByteRun.first(UInt8(ascii: "%"), text, 0..<text.count) == text.count
+                && ByteRun.first(UInt8(ascii: "+"), text, 0..<text.count) == text.count
         }
     }
 

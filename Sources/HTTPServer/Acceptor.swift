@@ -102,7 +102,7 @@ final class Acceptor: ReadinessHandler {
         if refusal != nil, server.refusedConnections >= maximumRefusals { return }
         let connection = server.begin(
             accepted.takeDescriptor(), peer: peer, source: source, isRefused: refusal != nil)
-        connection.beginWait(.firstRequest, at: loop.turnTime, for: configuration.headTimeout)
+        connection.beginWait(.firstRequest, at: loop.turnTime, for: server.timeouts.head)
         sweep.begin()
         if let refusal {
             server.end(connection, with: server.refusals.answer(to: refusal))

@@ -177,8 +177,10 @@ final class Connection {
     private var input: [UInt8] = []
     private var inputStart = 0
     /// Answers on their way out, from `outputStart` on.
-    var output: [UInt8] = []
+    private(set) var output: [UInt8] = []
     private(set) var outputStart = 0
+    private(set) var unsentBytes = 0
+    private(set) var unreadBytes = 0
 
     init(
         id: ConnectionID, descriptor: consuming OwnedDescriptor, peer: NetworkAddress, source: NetworkSource?,
@@ -201,10 +203,8 @@ final class Connection {
     /// When the content began that is arriving.
     private(set) var contentBegan = MonotonicInstant.distantFuture
 
-    var unsentBytes: Int { output.count - outputStart }
     /// What the worker's sum has of the bytes that the client has not read.
     var accountedAnswerBytes = 0
-    var unreadBytes: Int { input.count - inputStart }
 
     /// No part of a request has come and nothing is owed.
     var isIdle: Bool {
@@ -256,10 +256,11 @@ final class Connection {
         }
     }
 
-    func beginWait(_ wait: Wait, at now: MonotonicInstant, for timeout: Duration) {
+    /// - Parameter timeout: in nanoseconds.
+    func beginWait(_ wait: Wait, at now: MonotonicInstant, for timeout: Int64) {
         self.wait = wait
         waitBegan = now
-        readDeadline = now.advanced(by: timeout)
+        readDeadline = now.advanced(byNanoseconds: timeout)
     }
 
     func endWait() {
@@ -267,9 +268,16 @@ final class Connection {
         readDeadline = .distantFuture
     }
 
+    /// Queues what `write` appends.
+    func queue(_ write: (inout [UInt8]) -> Void) {
+        write(&output)
+        unsentBytes = output.count - outputStart
+    }
+
     /// So many of the unsent bytes have left.
     func sent(_ count: Int) {
         outputStart += count
+        unsentBytes -= count
         writeMark -= count
         if outputStart == output.count {
             output = []
@@ -298,7 +306,7 @@ final class Connection {
         owned = nil
         dropInput()
         output = []
-        outputStart = 0
+        (outputStart, unsentBytes) = (0, 0)
         exchange = nil
     }
 
@@ -310,7 +318,8 @@ final class Connection {
     /// Takes note of how far the kept input has been read.
     func readKeptInput(to end: Int) {
         inputStart = end
-        guard inputStart == input.count else { return }
+        unreadBytes = input.count - end
+        guard unreadBytes == 0 else { return }
         input = []
         inputStart = 0
     }
@@ -326,11 +335,12 @@ final class Connection {
     func keep(_ bytes: Span<UInt8>) {
         compactInput()
         input.append(copying: bytes)
+        unreadBytes = input.count
     }
 
     func dropInput() {
         input = []
-        inputStart = 0
+        (inputStart, unreadBytes) = (0, 0)
         partialHead = nil
         partialBody = nil
         headBeforeContent = nil

@@ -58,7 +58,7 @@ extension ConnectionServer {
     func askForContent(_ connection: Connection) {
         guard connection.owesContinue else { return }
         connection.owesContinue = false
-        connection.output.append(contentsOf: "HTTP/1.1 100 Continue\r\n\r\n".utf8)
+        connection.queue { $0.append(contentsOf: "HTTP/1.1 100 Continue\r\n\r\n".utf8) }
     }
 
     func refuseIfTooMuchIsHeld(_ connection: Connection) {
@@ -251,19 +251,20 @@ extension ConnectionServer {
                 .internalServerError, .length(0), number: exchange.number, connection: .close, to: output)
             output.append("\r\n")
         }
-        let hasContent = isWritten && !exchange.isHead && !response.status.forbidsContent
-        if connection.output.isEmpty {
-            connection.output.reserveCapacity(output.count + (hasContent ? response.body.count : 0))
+        let content = isWritten && !exchange.isHead && !response.status.forbidsContent ? response.body : []
+        connection.queue { queue in
+            if queue.isEmpty { queue.reserveCapacity(output.count + content.count) }
+            queue.append(copying: output)
+            ResponseEncoder.appendContent(content, framing, to: &queue)
         }
-        queue(to: connection)
-        if hasContent { ResponseEncoder.appendContent(response.body, framing, to: &connection.output) }
+        output.removeAll()
         return isWritten
     }
 
     /// Moves what is in the buffer behind what the connection has not sent yet.
     func queue(to connection: Connection) {
         if output.count == 0 { return }
-        connection.output.append(copying: output)
+        connection.queue { $0.append(copying: output) }
         output.removeAll()
     }
 
@@ -285,7 +286,7 @@ extension ConnectionServer {
 
     private func queueRest(of connection: Connection, from start: Int) {
         // A short write has filled the socket, and its next room makes a new edge.
-        connection.output.append(copying: output, from: start)
+        connection.queue { $0.append(copying: output, from: start) }
         output.removeAll()
         connection.mayWrite = false
         flush(connection)
@@ -332,13 +333,13 @@ extension ConnectionServer {
     func updateWait(_ connection: Connection) {
         let wait = connection.currentWait
         guard wait != connection.wait else { return }
-        let timeout: Duration
+        let timeout: Int64
         switch wait {
         case .nothing: return connection.endWait()
-        case .firstRequest, .head: timeout = configuration.headTimeout
-        case .nextRequest: timeout = configuration.idleTimeout
-        case .body: timeout = configuration.bodyTimeout
-        case .linger: timeout = configuration.lingerTimeout
+        case .firstRequest, .head: timeout = timeouts.head
+        case .nextRequest: timeout = timeouts.idle
+        case .body: timeout = timeouts.body
+        case .linger: timeout = timeouts.linger
         }
         connection.beginWait(wait, at: loop.turnTime, for: timeout)
     }

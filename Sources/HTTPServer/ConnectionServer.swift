@@ -44,6 +44,15 @@ final class ConnectionServer {
     /// The earliest time at which one of those requests was found.
     private var firstFound = MonotonicInstant(nanoseconds: 0)
 
+    /// Time-outs of `ServerConfiguration`, in nanoseconds.
+    struct Timeouts {
+        let head, body, idle, linger: Int64
+    }
+
+    let timeouts: Timeouts
+    private let unsentLimit: Int
+    private let limits: RequestLimits
+
     /// How much one connection may do before others have their turn.
     private struct Budget {
         private static let reads = 4
@@ -76,6 +85,11 @@ final class ConnectionServer {
         self.handler = handler
         self.counters = counters
         self.connectionCount = connectionCount
+        timeouts = Timeouts(
+            head: configuration.headTimeout.nanoseconds, body: configuration.bodyTimeout.nanoseconds,
+            idle: configuration.idleTimeout.nanoseconds, linger: configuration.lingerTimeout.nanoseconds)
+        unsentLimit = configuration.unsentBytes
+        limits = configuration.limits
         refusals = RefusalReports(
             loop: loop, handler: handler, counters: counters, retryAfterSeconds: configuration.retryAfterSeconds)
         turns = TurnQueue(loop: loop, configuration: configuration)
@@ -206,7 +220,7 @@ final class ConnectionServer {
             return false
         }
         // What is unsent bounds what is read: a peer that does not take its answers gets no more of them.
-        if connection.unsentBytes >= configuration.unsentBytes { flush(connection) }
+        if connection.unsentBytes >= unsentLimit { flush(connection) }
         // Where the peer is gone its descriptor may be another connection's by now.
         if connection.phase == .closed || connection.unsentBytes > 0 && !connection.mayWrite { return false }
         if hasKept {
@@ -273,7 +287,7 @@ final class ConnectionServer {
     ) -> (Found, end: Int) {
         var (index, answers) = (0, 0)
         while true {
-            let (event, end) = connection.advance(bytes, from: index, &parser, configuration.limits)
+            let (event, end) = connection.advance(bytes, from: index, &parser, limits)
             switch event {
             case .head(let head):
                 guard answerNow(head, bytes.extracting(index..<end), connection) else {
@@ -284,7 +298,7 @@ final class ConnectionServer {
                 if end == bytes.count { return (.needsMore, end) }
                 answers += 1
                 budget.requests += 1
-                if output.count >= configuration.unsentBytes
+                if output.count >= unsentLimit
                     || answers.isMultiple(of: Self.answersPerLook) && budget.isSpent()
                 {
                     return (.paused, end)
@@ -420,9 +434,13 @@ final class ConnectionServer {
         for slot in 0..<connections.slotCount { if let connection = connections[slot] { abort(connection) } }
     }
 
-    /// Has every connection end with its next answer, and closes those that are idle.
+    /// Has every connection end with its next answer.
     func beginDraining() {
         isDraining = true
+    }
+
+    /// Closes the connections that are idle.
+    func closeIdle() {
         for slot in 0..<connections.slotCount {
             guard let connection = connections[slot], connection.isIdle else { continue }
             // A request may have arrived on it that no event has told of yet.

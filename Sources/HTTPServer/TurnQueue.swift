@@ -17,6 +17,10 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
         var isIdle = false
         /// When the connection began.
         var began = MonotonicInstant(nanoseconds: 0)
+
+        mutating func note(isIdle: Bool, isQuick: Bool) {
+            (self.isIdle, self.isQuick) = (isIdle, isQuick)
+        }
     }
 
     weak var server: ConnectionServer?
@@ -25,9 +29,42 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
     private let turnBudget: Int64
     private let overloadTime: Int64
 
-    private var slots: [Slot] = []
-    private var quick = WaitingLine()
-    private var slow = WaitingLine()
+    /// Who waits. In one property: each access to one is checked for exclusiveness.
+    private struct Lines {
+        var slots: [Slot] = []
+        var quick = WaitingLine()
+        var slow = WaitingLine()
+
+        var count: Int { quick.count &+ slow.count }
+
+        mutating func append(_ slot: Int, _ readiness: Readiness, at now: MonotonicInstant, isQuick: Bool) {
+            slots[slot].readiness = Readiness(rawValue: slots[slot].readiness.rawValue | readiness.rawValue)
+            if slots[slot].isWaiting { return }
+            slots[slot].isWaiting = true
+            let entry = WaitingLine.Entry(slot: slot, since: now)
+            if isQuick { quick.append(entry) } else { slow.append(entry) }
+        }
+
+        /// A descriptor became ready.
+        mutating func append(ready slot: Int, _ readiness: Readiness, at now: MonotonicInstant) {
+            let isIdle = slots[slot].isIdle
+            // An idle connection has nothing to write. By numbers: option sets are compared through tables of functions.
+            if isIdle, readiness.rawValue == Readiness.writable.rawValue { return }
+            let isForReading = readiness.rawValue & ~Readiness.writable.rawValue == Readiness.readable.rawValue
+            append(slot, readiness, at: now, isQuick: isIdle && slots[slot].isQuick && isForReading)
+        }
+
+        /// Takes out whose turn it is, with what became ready for it.
+        mutating func next(ofQuick isQuick: Bool, limit: MonotonicInstant) -> (WaitingLine.Turn, Slot)? {
+            guard let turn = isQuick ? quick.next(limit: limit) : slow.next(limit: limit) else { return nil }
+            let slot = slots[turn.slot]
+            slots[turn.slot].isWaiting = false
+            slots[turn.slot].readiness = []
+            return (turn, slot)
+        }
+    }
+
+    private var lines = Lines()
     private var began = MonotonicInstant(nanoseconds: 0)
     /// Whether there had been more to do than could be done when this turn began. One turn that takes long is no
     /// overload: the process may not have been let run.
@@ -49,28 +86,19 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
 
     /// A connection begins. What became ready for the slot's last one is not for this one.
     func begin(_ slot: Int) {
-        while slots.count <= slot { slots.append(Slot()) }
+        while lines.slots.count <= slot { lines.slots.append(Slot()) }
         // An entry of the slot's last connection in a line is this one's now.
-        slots[slot] = Slot(isWaiting: slots[slot].isWaiting, began: loop.turnTime)
+        lines.slots[slot] = Slot(isWaiting: lines.slots[slot].isWaiting, began: loop.turnTime)
     }
 
     /// Takes note of what the connection waits for.
     func update(_ slot: Int, isIdle: Bool, isQuick: Bool) {
-        slots[slot].isIdle = isIdle
-        slots[slot].isQuick = isQuick
+        lines.slots[slot].note(isIdle: isIdle, isQuick: isQuick)
     }
 
     /// Gives the connection a turn behind those that wait.
     func wait(_ slot: Int) {
-        wait(slot, [], isQuick: false)
-    }
-
-    private func wait(_ slot: Int, _ readiness: Readiness, isQuick: Bool) {
-        slots[slot].readiness = Readiness(rawValue: slots[slot].readiness.rawValue | readiness.rawValue)
-        if slots[slot].isWaiting { return }
-        slots[slot].isWaiting = true
-        let entry = WaitingLine.Entry(slot: slot, since: began)
-        if isQuick { quick.append(entry) } else { slow.append(entry) }
+        lines.append(slot, [], at: began, isQuick: false)
         loop.wantTurn()
     }
 
@@ -79,16 +107,12 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
     func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant, readyCount: Int) {
         began = time
         isPressed = time.nanoseconds &- busySince.nanoseconds > overloadTime
-        isCrowded = isPressed && (readyCount > WaitingLine.leastCrowd || quick.count > 0)
+        isCrowded = isPressed && (readyCount > WaitingLine.leastCrowd || lines.quick.count > 0)
     }
 
     /// - Parameter tag: the connection's slot.
     func becameReady(_ readiness: Readiness, tag: Int) {
-        let isIdle = slots[tag].isIdle
-        // An idle connection has nothing to write. By numbers: option sets are compared through tables of functions.
-        if isIdle, readiness.rawValue == Readiness.writable.rawValue { return }
-        let isForReading = readiness.rawValue & ~Readiness.writable.rawValue == Readiness.readable.rawValue
-        wait(tag, readiness, isQuick: isIdle && slots[tag].isQuick && isForReading)
+        lines.append(ready: tag, readiness, at: began)
     }
 
     /// Serves those whose turn it is. Many small turns, and not few that are long: a connection that becomes ready
@@ -96,21 +120,21 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
     func readinessTold() {
         guard let server else { return }
         server.turnBegan()
-        let quickLimit = limit(&quick)
-        var left = isCrowded ? Self.quickInTurn : quick.count
-        while left > 0, let turn = quick.next(limit: quickLimit) {
-            serve(turn, server)
+        let quickLimit = limit(&lines.quick)
+        var left = isCrowded ? Self.quickInTurn : lines.quick.count
+        while left > 0, let (turn, slot) = lines.next(ofQuick: true, limit: quickLimit) {
+            serve(turn, slot, server)
             left -= 1
         }
-        if slow.count > 0 {
-            let slowLimit = limit(&slow)
+        if lines.slow.count > 0 {
+            let slowLimit = limit(&lines.slow)
             let end = MonotonicInstant.now.advanced(byNanoseconds: Self.slowInTurn)
-            while let turn = slow.next(limit: slowLimit) {
-                serve(turn, server)
+            while let (turn, slot) = lines.next(ofQuick: false, limit: slowLimit) {
+                serve(turn, slot, server)
                 if MonotonicInstant.now >= end { break }
             }
         }
-        if quick.count + slow.count > 0 { loop.wantTurn() }
+        if lines.count > 0 { loop.wantTurn() }
         server.turnEnded()
     }
 
@@ -123,10 +147,7 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
         return began.nanoseconds &- since.nanoseconds > overloadTime ? limit : none
     }
 
-    private func serve(_ turn: WaitingLine.Turn, _ server: ConnectionServer) {
-        let slot = slots[turn.slot]
-        slots[turn.slot].isWaiting = false
-        slots[turn.slot].readiness = []
+    private func serve(_ turn: WaitingLine.Turn, _ slot: Slot, _ server: ConnectionServer) {
         // The entry can be that of an earlier connection.
         let isRefused = turn.isRefused && slot.began <= turn.since
         server.becameReady(turn.slot, slot.readiness, since: turn.since, isRefused: isRefused)

@@ -84,8 +84,8 @@ actor Worker {
         let (connection, stream) =
             if let found = streamWithRoom(id, serial) { found } else { try await roomToWrite(id, serial) }
         switch stream.framing {
-        case .chunked: ResponseEncoder.appendChunk(bytes, to: &connection.output)
-        case .close, .length: connection.output.append(contentsOf: bytes)
+        case .chunked: connection.queue { ResponseEncoder.appendChunk(bytes, to: &$0) }
+        case .close, .length: connection.queue { $0.append(contentsOf: bytes) }
         }
         // In the middle of serving, the end of that flushes: the head and what a stream begins with leave together.
         if !connection.isBeingServed { server.flush(connection) }
@@ -147,7 +147,7 @@ actor Worker {
         connection.task = nil
         connection.stream = nil
         stream.wakeWriters()
-        if stream.framing == .chunked { ResponseEncoder.appendLastChunk(to: &connection.output) }
+        if stream.framing == .chunked { connection.queue { ResponseEncoder.appendLastChunk(to: &$0) } }
         // A drain that began meanwhile ends the connection here, unless there is a request to be answered.
         let closes = stream.closes || server.isDraining && connection.unreadBytes == 0
         // What the client sent during the stream has not been read, and some of it may have come without the loop's being
@@ -161,8 +161,9 @@ actor Worker {
     /// left.
     func drain(until deadline: MonotonicInstant) async {
         if !server.isDraining {
-            acceptor.drain(until: deadline)
             server.beginDraining()
+            acceptor.drain(until: deadline)
+            server.closeIdle()
         }
         if server.isQuiet { return }
         let expiry = loop.schedule(at: deadline) {

@@ -14,7 +14,19 @@ package struct CallerAuthenticator: Sendable {
         /// The store has to be asked for the key with this digest.
         case unknown(SHA256.Words)
         /// The request has no key, more than one, or one that has expired.
-        case refused(BrokerError)
+        case refused(Refusal)
+    }
+
+    /// Why a request has no caller.
+    enum Refusal {
+        case noKey, unknownKey
+
+        var error: BrokerError {
+            switch self {
+            case .noKey: BrokerError(.unauthorized, "Send one Authorization field with `Bearer` and an API key.")
+            case .unknownKey: BrokerError(.unauthorized, "The API key is unknown or has expired.")
+            }
+        }
     }
 
     private let adminKeys: AdminKeys
@@ -32,10 +44,10 @@ package struct CallerAuthenticator: Sendable {
     package func caller(of request: Request) async throws(BrokerError) -> Caller {
         switch find(request.fields.lines.span, request.fields.bytes.span, at: time.clocks) {
         case .known(let caller): return caller
-        case .refused(let error): throw error
+        case .refused(let refusal): throw refusal.error
         case .unknown(let digest):
             guard let key = try await keys.key(digest: digest), !key.hasExpired(at: time.now) else {
-                throw Self.unknownKey
+                throw Refusal.unknownKey.error
             }
             return .key(key)
         }
@@ -50,18 +62,18 @@ package struct CallerAuthenticator: Sendable {
     ) -> Finding {
         var value: Range<Int>?
         var isRepeated = false
-        for index in lines.indices where lines[index].known == .authorization {
+        for index in lines.indices {
+            guard case .authorization = lines[index].known else { continue }
             isRepeated = value != nil
             value = lines[index].value
         }
         guard let value, !isRepeated, let token = Self.bearerToken(bytes, value) else {
-            return .refused(
-                BrokerError(.unauthorized, "Send one Authorization field with `Bearer` and an API key."))
+            return .refused(.noKey)
         }
         let digest = SHA256.words(bytes.extracting(token))
         if let name = adminKeys.name(digest: digest) { return .known(.admin(name)) }
         guard let key = keys.inMemory(digest: digest, now: clocks.monotonic) else { return .unknown(digest) }
-        return key.hasExpired(at: clocks.now) ? .refused(Self.unknownKey) : .known(.key(key))
+        return key.hasExpired(at: clocks.now) ? .refused(.unknownKey) : .known(.key(key))
     }
 
     /// The token behind the scheme `Bearer`, in any case, and spaces.
@@ -69,13 +81,10 @@ package struct CallerAuthenticator: Sendable {
         guard value.count > 7, ByteRun.has("bearer ", bytes, at: value.lowerBound) else { return nil }
         var start = value.lowerBound + 7
         while start < value.upperBound, bytes[start] == UInt8(ascii: " ") { start += 1 }
-        // Visible ASCII.
-        let end = ByteRun.end(of: (0xffff_fffe_0000_0000, 0x7fff_ffff_ffff_ffff), bytes, from: start)
-        guard end >= value.upperBound, (1...512).contains(value.upperBound - start) else { return nil }
+        guard (1...512).contains(value.upperBound - start),
+            ByteRun.visibleEnd(bytes, from: start) >= value.upperBound,
+            ByteRun.first(UInt8(ascii: " "), bytes, start..<value.upperBound) == value.upperBound
+        else { return nil }
         return start..<value.upperBound
-    }
-
-    private static var unknownKey: BrokerError {
-        BrokerError(.unauthorized, "The API key is unknown or has expired.")
     }
 }

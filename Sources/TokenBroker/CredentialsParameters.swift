@@ -90,11 +90,13 @@ struct CredentialsParameters {
     }
 
     private mutating func read(_ text: Span<UInt8>, _ faults: inout Faults) throws(FormEncoding.Fault) {
+        if text.isEmpty { return }
         var cursor = FormEncoding.Cursor()
+        let isPlain = FormEncoding.Cursor.isPlain(text)
         var seen: UInt8 = 0
         while let (name, value) = try cursor.next(in: text) {
             let parameter: Parameter?
-            if FormEncoding.Cursor.isPlain(text.extracting(name)) {
+            if isPlain {
                 parameter = Parameter(text.extracting(name))
             } else {
                 parameter = Parameter(try cursor.name(name, in: text).utf8.span)
@@ -109,7 +111,7 @@ struct CredentialsParameters {
             if seen & bit != 0 { faults.repeated.append(WireText(parameter.name)) }
             seen |= bit
             let isAllowed: Bool
-            if FormEncoding.Cursor.isPlain(text.extracting(value)) {
+            if isPlain {
                 isAllowed = take(text.extracting(value), of: parameter)
                 if parameter == .storageKey { storageKeyRange = isAllowed ? value : nil }
             } else {

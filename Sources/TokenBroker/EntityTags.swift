@@ -49,7 +49,7 @@ struct EntityTags {
     private mutating func next(_ lines: Span<FieldLine>, _ bytes: Span<UInt8>) -> Range<Int>? {
         while line < lines.count {
             let value = lines[line].value
-            guard lines[line].known == .ifNoneMatch, start <= value.count else {
+            guard case .ifNoneMatch = lines[line].known, start <= value.count else {
                 (line, start) = (line + 1, 0)
                 continue
             }

@@ -44,7 +44,12 @@ struct QuickReads: Sendable {
         guard head.isRequest("GET", for: Self.path, in: bytes) else { return nil }
         let lines = head.fieldLines.span
         // What these ask for is found out by the way that may wait.
-        for index in lines.indices where lines[index].known == .tenant || lines[index].known == .prefer { return nil }
+        for index in lines.indices {
+            switch lines[index].known {
+            case .tenant, .prefer: return nil
+            default: break
+            }
+        }
         let clocks = broker.time.clocks
         guard case .known(let caller) = broker.authenticator.find(lines, bytes, at: clocks),
             case .key(let key) = caller, (try? route.authorize(caller)) != nil,

@@ -1,5 +1,4 @@
-package import BrokerCore
-internal import CredentialStore
+package import CredentialStore
 package import OAuth
 
 /// What an API key allows.
@@ -35,12 +34,12 @@ package final class CallerKey: Cacheable, Equatable {
         self.expires = expires
     }
 
-    var recordID: RecordID { RecordID(.apiKey, tenant, key: id) }
+    package var recordID: RecordID { RecordID(.apiKey, tenant, key: id) }
 
-    func hasExpired(at now: Timestamp) -> Bool { expires.map { $0 <= now } ?? false }
+    package func hasExpired(at now: Timestamp) -> Bool { expires.map { $0 <= now } ?? false }
 
     /// Whether the key is for the storage key with that text.
-    func isFor(_ storageKey: Span<UInt8>) -> Bool {
+    package func isFor(_ storageKey: Span<UInt8>) -> Bool {
         guard let storageKeys else { return true }
         for known in storageKeys where known.isNamed(storageKey) { return true }
         return false

@@ -1,10 +1,9 @@
-package import BrokerCore
 package import CredentialStore
 package import Cryptography
 internal import ExternalText
 internal import JSON
 package import OAuth
-internal import Reactor
+package import Reactor
 
 /// The API keys. Only digests are kept: a key is 256 random bits, so its plain SHA-256 gives nothing away.
 package final class CallerKeyDirectory: Sendable {
@@ -41,7 +40,7 @@ package final class CallerKeyDirectory: Sendable {
     }
 
     /// The cache, with the records that its entries were read from: no two keys ever have the same identifier.
-    var renewable: RenewableCache {
+    package var renewable: RenewableCache {
         RenewableCache(cache) { _, key in RecordID(.apiKey, key.tenant, key: key.id) }
     }
 
@@ -112,7 +111,7 @@ package final class CallerKeyDirectory: Sendable {
 
     /// The key with this digest, expired or not, where the one in memory may be believed: for `longestBelief` at most after
     /// the store or its feed was last known to have it, however long other things are believed.
-    func inMemory(digest: SHA256.Words, now: MonotonicInstant) -> CallerKey? {
+    package func inMemory(digest: SHA256.Words, now: MonotonicInstant) -> CallerKey? {
         guard let holding = cache.holding(digest, now: now) else { return nil }
         let vouched = bus.trust.lastVouched(for: holding.checked)
         return vouched.advanced(byNanoseconds: Self.longestBeliefInNanoseconds) > now ? holding.value : nil
