@@ -21,7 +21,7 @@ package final class CallerKeyDirectory: Sendable {
         self.vault = vault
         self.time = time
         self.bus = bus
-        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust, holdsConfiguration: true) { _, key in
+        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust) { _, key in
             Footprint.text(key.id) + Footprint.text(key.tenant.description)
                 + Footprint.text(key.name) + Footprint.bytes(key.permissions.count)
                 + (key.storageKeys.map { Footprint.texts($0.map(\.description)) } ?? 0)

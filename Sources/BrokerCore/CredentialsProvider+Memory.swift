@@ -15,14 +15,49 @@ extension CredentialsProvider {
     ) -> Bool {
         // What could not be stored yet goes before what is in the cache, and is not found by text.
         if records.countOfUnpublished > 0 { return false }
-        let hash = CredentialsID.Hashing(tenant.name).hashValue(storageKey: storageKey)
+        let hash = tenant.hashing.hashValue(storageKey: storageKey)
         return cache.withContents(of: hash) { contents in
             guard let (slot, place) = contents.find(hash, tenant: tenant.name, storageKey: storageKey),
                 cache.believedEnd(of: slot, in: contents, clocks.monotonic) != nil
             else { return false }
             contents.use(slot)
-            guard decide(contents.entry(slot).value, tenant, query, now: clocks.now) == .serve else { return false }
+            guard isServed(slot, in: &contents, of: tenant, query, now: clocks.now) else { return false }
             return contents.withAnswer(place) { serve($0, $1) } != nil
         }
     }
+
+    /// Whether the policy serves the credentials in that slot as they are.
+    ///
+    /// What it says of the usual query is noted with the entry. That takes 30 instructions for a request; asking the policy
+    /// takes 2,270 of a request's 15,700, and looks at objects that are in no processor's cache when there are many
+    /// credentials.
+    @inline(__always)
+    private func isServed(
+        _ slot: Int, in contents: inout CacheShard<CredentialsID, CredentialsSnapshot>, of tenant: Tenant,
+        _ query: CredentialsQuery, now: Timestamp
+    ) -> Bool {
+        guard query.isDefault else { return decide(contents.entry(slot).value, tenant, query, now: now) == .serve }
+        let note = contents.note(slot)
+        if note.source == tenant.version, note.conclusion >= now.milliseconds { return true }
+        return isServed(slot, noting: &contents, of: tenant, query, now: now)
+    }
+
+    @inline(never)
+    private func isServed(
+        _ slot: Int, noting contents: inout CacheShard<CredentialsID, CredentialsSnapshot>, of tenant: Tenant,
+        _ query: CredentialsQuery, now: Timestamp
+    ) -> Bool {
+        let snapshot = contents.entry(slot).value
+        let later = now.advanced(by: Self.noteLife)
+        // Time only ever takes from what is served, so what is served then is served until then. Metadata may change
+        // meanwhile.
+        if !needsMetadata(snapshot, tenant), decide(snapshot, tenant, query, now: later) == .serve {
+            contents.note(slot, CacheNote(source: tenant.version, conclusion: later.milliseconds))
+            return true
+        }
+        return decide(snapshot, tenant, query, now: now) == .serve
+    }
+
+    /// For how long a note is good.
+    private static let noteLife: Duration = .seconds(60)
 }

@@ -266,10 +266,7 @@ package final class CredentialsProvider: Sendable {
     func decide(
         _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {
-        // Where the configuration has an issuer alone, and the credentials none to compare with it.
-        if tenant.terms.providers.tokenEndpoint == nil, let granted = snapshot.record.held?.grantedBy,
-            granted.issuer == nil
-        {
+        if needsMetadata(snapshot, tenant) {
             var terms = tenant.terms
             terms.providers = providers(of: tenant)
             return policy.decide(
@@ -277,6 +274,15 @@ package final class CredentialsProvider: Sendable {
         }
         return policy.decide(
             snapshot.record.held, version: snapshot.version, terms: tenant.terms, query: query, now: now)
+    }
+
+    /// Whether only the provider's metadata tells if the credentials are of the tenant's provider: where the configuration
+    /// has an issuer alone, and the credentials none to compare with it.
+    func needsMetadata(_ snapshot: CredentialsSnapshot, _ tenant: Tenant) -> Bool {
+        guard tenant.terms.providers.tokenEndpoint == nil, let granted = snapshot.record.held?.grantedBy else {
+            return false
+        }
+        return granted.issuer == nil
     }
 
     private func isPaused(_ id: CredentialsID, _ version: Int64) -> Bool {

@@ -14,11 +14,14 @@ package final class Tenant: Cacheable, Equatable {
     package let terms: CredentialsPolicy.Terms
     /// The place of the configuration's preset in `ProviderPreset.all`.
     package let presetNumber: Int
+    /// Hashes of the tenant's credentials.
+    let hashing: CredentialsID.Hashing
 
     package init(name: TenantName, version: Int64, configuration: TenantConfiguration) {
         self.name = name
         self.version = version
         self.configuration = configuration
+        hashing = CredentialsID.Hashing(name)
         presetNumber = ProviderPreset.all.firstIndex { $0.name == configuration.preset.name } ?? 0
         terms = CredentialsPolicy.Terms(
             client: configuration.client.fingerprint,
@@ -57,7 +60,7 @@ package final class TenantDirectory: Sendable {
         self.vault = vault
         self.time = time
         self.onPut = onPut
-        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust, holdsConfiguration: true) { name, tenant in
+        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust) { name, tenant in
             // An object; a configuration's values and what was made of them, by the length of the text that they are
             // written in.
             Footprint.text(name.description) + Tenant.footprint + 2 * tenant.configuration.encoded.count

@@ -22,18 +22,51 @@ package enum ByteRun {
         }
     }
 
-    /// The first index from `start` on whose byte is not in the set; `bytes.count` where there is none.
-    ///
-    /// - Parameter set: a bit for each byte below 64 and for each below 128.
-    package static func end(of set: (low: UInt64, high: UInt64), _ bytes: Span<UInt8>, from start: Int) -> Int {
-        unsafe bytes.withUnsafeBytes { bytes in
+    /// A set of bytes.
+    package enum Kind: UInt8, Sendable {
+        /// `tchar` (RFC 9110 §5.6.2): what names and methods are made of.
+        case token = 1
+        /// `pchar` without percent escapes, `/` and `?` (RFC 3986 §3.3, §3.4).
+        case target = 2
+        /// `unreserved` and `sub-delims` (RFC 3986 §2).
+        case host = 4
+        /// Letters, digits, `-`, `.`, `_`, `~`, `:` and `@`.
+        case identifier = 8
+    }
+
+    /// Of each byte, the kinds that it is of.
+    private static let kinds: StaticString = """
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{7}\u{0}\u{1}\u{7}\u{1}\u{7}\u{7}\u{6}\u{6}\u{7}\u{7}\u{6}\u{f}\u{f}\u{2}\
+        \u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{a}\u{6}\u{0}\u{6}\u{0}\u{2}\
+        \u{a}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\
+        \u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{0}\u{0}\u{0}\u{1}\u{f}\
+        \u{1}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\
+        \u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{0}\u{1}\u{0}\u{f}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}
+        """
+
+    @inline(__always)
+    static func isByte(_ byte: UInt8, _ kind: Kind) -> Bool {
+        unsafe kinds.utf8Start[Int(byte)] & kind.rawValue != 0
+    }
+
+    /// The first index from `start` on whose byte is not of that kind; `bytes.count` where there is none.
+    @inline(__always)
+    package static func end(of kind: Kind, _ bytes: Span<UInt8>, from start: Int) -> Int {
+        precondition(start >= 0)
+        return unsafe bytes.withUnsafeBytes { bytes in
+            let kinds = unsafe Self.kinds.utf8Start
             var index = start
-            while index < bytes.count {
-                let byte = unsafe UInt64(bytes[index])
-                let half = byte & 64 == 0 ? set.low : set.high
-                if byte & 128 != 0 || half &>> (byte & 63) & 1 == 0 { break }
-                index &+= 1
-            }
+            while index < bytes.count, unsafe kinds[Int(bytes[index])] & kind.rawValue != 0 { index &+= 1 }
             return index
         }
     }
@@ -127,6 +160,29 @@ package enum ByteRun {
             }
             while index < range.upperBound, unsafe bytes[index] != wanted { index &+= 1 }
             return index
+        }
+    }
+
+    /// Whether all bytes are of ASCII, and none of them is one of these two.
+    @inline(__always)
+    static func hasNeither(_ one: Unicode.Scalar, _ other: Unicode.Scalar, _ bytes: Span<UInt8>) -> Bool {
+        let (one, other) = (UInt8(ascii: one), UInt8(ascii: other))
+        return unsafe bytes.withUnsafeBytes { bytes in
+            let (first, second) = (ones &* UInt64(one), ones &* UInt64(other))
+            var index = 0
+            while index &+ 8 <= bytes.count {
+                let word = unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self)
+                // Where a byte is marked that is none of them, a lower one is rightly marked.
+                let marked = ((word ^ first) &- ones) & ~(word ^ first) | ((word ^ second) &- ones) & ~(word ^ second)
+                if (marked | word) & tops != 0 { return false }
+                index &+= 8
+            }
+            while index < bytes.count {
+                let byte = unsafe bytes[index]
+                if byte == one || byte == other || byte >= 0x80 { return false }
+                index &+= 1
+            }
+            return true
         }
     }
 

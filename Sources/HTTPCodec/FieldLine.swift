@@ -46,7 +46,7 @@ package struct FieldLine: Sendable {
         // Two names that nearly every request has are found without a look at each byte.
         if ByteRun.has("host:", bytes, at: line.lowerBound) { return (.host, line.lowerBound + 4) }
         if ByteRun.has("authorization:", bytes, at: line.lowerBound) { return (.authorization, line.lowerBound + 13) }
-        let colon = ByteRun.end(of: ByteClass.tokenSet, bytes, from: line.lowerBound)
+        let colon = ByteRun.end(of: .token, bytes, from: line.lowerBound)
         guard colon > line.lowerBound, colon < line.upperBound, bytes[colon] == UInt8(ascii: ":") else {
             throw Malformed()
         }

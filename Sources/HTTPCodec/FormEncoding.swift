@@ -111,12 +111,8 @@ package enum FormEncoding {
             }
         }
 
-        /// Whether all names and values stand for themselves: without escapes, and of visible ASCII.
-        package static func isPlain(_ text: Span<UInt8>) -> Bool {
-            ByteRun.visibleEnd(text, from: 0) == text.count
-                && ByteRun.first(UInt8(ascii: "%"), text, 0..<text.count) == text.count
-                && ByteRun.first(UInt8(ascii: "+"), text, 0..<text.count) == text.count
-        }
+        /// Whether all names and values stand for themselves: of ASCII, without escapes.
+        package static func isPlain(_ text: Span<UInt8>) -> Bool { ByteRun.hasNeither("%", "+", text) }
     }
 
     package static func decode(_ text: WireText, limits: Limits = Limits()) throws(Fault) -> [Pair] {

@@ -2,21 +2,47 @@
 package struct RequestHead: Sendable {
     /// Bytes from the beginning of what was parsed to the end of the head.
     package let length: Int
-    package let method: Range<Int>
-    /// The path of the request target, percent escapes as sent. Empty in an absolute-form target without a path.
-    package let path: Range<Int>
-    /// What follows the target's first `?`; nil without one.
-    package let query: Range<Int>?
-    /// The authority of an absolute-form target.
-    let authority: Range<Int>?
-    package let fieldLines: [FieldLine]
-    package let framing: BodyFraming
+    private let methodStart, methodEnd, pathStart, pathEnd, queryEnd, authorityStart, authorityEnd: UInt32
+    private let names: UInt16
     /// Whether the client speaks HTTP/1.0: interim responses and silent persistence are not for it.
     package let isHTTP10: Bool
     /// Whether the client lets the connection persist (RFC 9112 §9.3).
     package let keepsAlive: Bool
     /// Whether the client waits for 100 before it sends the content.
     package let expectsContinue: Bool
+    package let framing: BodyFraming
+    package let fieldLines: [FieldLine]
+
+    init(
+        length: Int, method: Range<Int>, _ target: RequestTarget, _ fieldLines: [FieldLine], names: UInt16,
+        framing: BodyFraming, isHTTP10: Bool, keepsAlive: Bool, expectsContinue: Bool
+    ) {
+        self.length = length
+        methodStart = UInt32(truncatingIfNeeded: method.lowerBound)
+        methodEnd = UInt32(truncatingIfNeeded: method.upperBound)
+        pathStart = UInt32(truncatingIfNeeded: target.path.lowerBound)
+        pathEnd = UInt32(truncatingIfNeeded: target.path.upperBound)
+        queryEnd = UInt32(truncatingIfNeeded: target.query?.upperBound ?? 0)
+        authorityStart = UInt32(truncatingIfNeeded: target.authority?.lowerBound ?? 0)
+        authorityEnd = UInt32(truncatingIfNeeded: target.authority?.upperBound ?? 0)
+        self.names = names
+        self.isHTTP10 = isHTTP10
+        self.keepsAlive = keepsAlive
+        self.expectsContinue = expectsContinue
+        self.framing = framing
+        self.fieldLines = fieldLines
+    }
+
+    package var method: Range<Int> { Int(methodStart)..<Int(methodEnd) }
+    /// The path of the request target, percent escapes as sent. Empty in an absolute-form target without a path.
+    package var path: Range<Int> { Int(pathStart)..<Int(pathEnd) }
+    /// What follows the target's first `?`; nil without one.
+    package var query: Range<Int>? { queryEnd == 0 ? nil : Int(pathEnd) + 1..<Int(queryEnd) }
+    /// The authority of an absolute-form target.
+    private var authority: Range<Int>? { authorityEnd == 0 ? nil : Int(authorityStart)..<Int(authorityEnd) }
+
+    /// Whether there is a field of that name.
+    package func has(_ name: FieldName) -> Bool { names & 1 << UInt16(name.rawValue) != 0 }
 
     /// Whether the path and the method are these.
     /// - Parameter bytes: what the head was read from.

@@ -17,6 +17,8 @@ package struct RequestParser {
     private var skippedEmptyLine = false
     private var requestLine: RequestLine?
     private var lines: [FieldLine] = []
+    /// Of the lines, a bit for each.
+    private var names: UInt16 = 0
 
     package init(limits: RequestLimits = RequestLimits()) {
         self.limits = limits
@@ -27,6 +29,7 @@ package struct RequestParser {
         lineReader = LineReader()
         skippedEmptyLine = false
         requestLine = nil
+        names = 0
         lines.removeAll(keepingCapacity: true)
     }
 
@@ -51,7 +54,9 @@ package struct RequestParser {
             if line.isEmpty { return try finish(bytes) }
             guard lines.count < limits.fieldCount else { throw .tooManyFields }
             do throws(FieldLine.Malformed) {
-                lines.append(try FieldLine.parse(bytes, line))
+                let line = try FieldLine.parse(bytes, line)
+                names |= 1 << UInt16(line.known.rawValue)
+                lines.append(line)
             } catch {
                 throw .fieldLine
             }
@@ -77,7 +82,7 @@ package struct RequestParser {
     private static func parseRequestLine(
         _ bytes: Span<UInt8>, _ line: Range<Int>
     ) throws(RequestFault) -> RequestLine {
-        let methodEnd = min(ByteRun.end(of: ByteClass.tokenSet, bytes, from: line.lowerBound), line.upperBound)
+        let methodEnd = min(ByteRun.end(of: .token, bytes, from: line.lowerBound), line.upperBound)
         let targetStart = methodEnd + 1
         let targetEnd = line.upperBound - 9
         guard methodEnd > line.lowerBound, targetEnd > targetStart, bytes[methodEnd] == UInt8(ascii: " "),
@@ -111,8 +116,8 @@ package struct RequestParser {
         if !isHTTP10, message.expectation == .unknown { throw .expectation }
         let target = requestLine.target
         return RequestHead(
-            length: lineReader.start, method: requestLine.method, path: target.path, query: target.query,
-            authority: target.authority, fieldLines: lines, framing: framing, isHTTP10: isHTTP10,
+            length: lineReader.start, method: requestLine.method, target, lines, names: names, framing: framing,
+            isHTTP10: isHTTP10,
             keepsAlive: !message.hasClose && (!isHTTP10 || message.hasKeepAlive),
             expectsContinue: !isHTTP10 && message.expectation == .continue && framing != .none)
     }

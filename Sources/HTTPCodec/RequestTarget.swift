@@ -26,7 +26,7 @@ struct RequestTarget {
         }
         var index = pathStart
         while true {
-            index = ByteRun.end(of: ByteClass.targetSet, bytes, from: index)
+            index = ByteRun.end(of: .target, bytes, from: index)
             guard index < range.upperBound else { break }
             guard bytes[index] == UInt8(ascii: "%"), index + 2 < range.upperBound,
                 ByteClass.hexValue(bytes[index + 1]) != nil, ByteClass.hexValue(bytes[index + 2]) != nil
@@ -51,7 +51,7 @@ struct RequestTarget {
             end = close + 1
         } else {
             while true {
-                end = min(ByteRun.end(of: ByteClass.hostSet, bytes, from: end), range.upperBound)
+                end = min(ByteRun.end(of: .host, bytes, from: end), range.upperBound)
                 guard end < range.upperBound, bytes[end] == UInt8(ascii: "%") else { break }
                 guard end + 2 < range.upperBound, let high = ByteClass.hexValue(bytes[end + 1]),
                     let low = ByteClass.hexValue(bytes[end + 2]), ByteClass.isHostCharacter(high << 4 | low)

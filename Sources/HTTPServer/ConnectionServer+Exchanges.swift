@@ -318,9 +318,11 @@ extension ConnectionServer {
         connection.accountedAnswerBytes = connection.unsentBytes
         if connection.unsentBytes > 0 { heldAnswers.list(connection.id.slot, since: connection.stallBegan) }
         while heldAnswers.sum > configuration.answerBytes,
-            let unread = heldAnswers.oldest(in: connections, since: { connection in
-                connection.accountedAnswerBytes > 0 ? connection.stallBegan : nil
-            })
+            let unread = heldAnswers.oldest(
+                in: connections,
+                since: { connection in
+                    connection.accountedAnswerBytes > 0 ? connection.stallBegan : nil
+                })
         {
             refusals.note(.answers)
             abort(unread)

@@ -29,6 +29,9 @@ final class ConnectionServer {
     private let input = InputBuffer(capacity: 16_384)
     /// The answers to the requests that are being read. Empty outside of `take`, `send` and `queue`.
     let output = OutputBuffer(capacity: 16_384)
+    private let answer: NowAnswer
+    /// What `take` has stopped at.
+    private var foundEvent: Connection.Event?
     private var parser: RequestParser
 
     /// Whether the requests of the connection that is being served are refused.
@@ -94,6 +97,7 @@ final class ConnectionServer {
             loop: loop, handler: handler, counters: counters, retryAfterSeconds: configuration.retryAfterSeconds)
         turns = TurnQueue(loop: loop, configuration: configuration)
         encoder = ResponseEncoder(second: WallClock.milliseconds / 1000)
+        answer = NowAnswer(encoder, output)
         parser = RequestParser(limits: configuration.limits)
         turns.server = self
     }
@@ -275,10 +279,8 @@ final class ConnectionServer {
         case paused
         /// The last request that was answered ends the connection.
         case ended(keepsAlive: Bool)
-        /// A request that takes more than this turn.
-        case request(ReceivedHead, [UInt8])
-        case content(ReceivedHead)
-        case fault(RequestFault)
+        /// `foundEvent` takes more than reading on.
+        case event
     }
 
     /// Reads requests and answers those that are answered at once. Returns where it stopped.
@@ -291,7 +293,8 @@ final class ConnectionServer {
             switch event {
             case .head(let head):
                 guard answerNow(head, bytes.extracting(index..<end), connection) else {
-                    return (.request(head.copied(from: bytes.extracting(index..<end)), []), end)
+                    foundEvent = .request(head.copied(from: bytes.extracting(index..<end)), body: [])
+                    return (.event, end)
                 }
                 index = end
                 if !head.keepsAlive || isDraining { return (.ended(keepsAlive: head.keepsAlive), end) }
@@ -304,9 +307,9 @@ final class ConnectionServer {
                     return (.paused, end)
                 }
             case .needsMore: return (.needsMore, end)
-            case .content(let head): return (.content(head), end)
-            case .request(let head, let body): return (.request(head, body), end)
-            case .fault(let fault): return (.fault(fault), end)
+            case .content, .request, .fault:
+                foundEvent = event
+                return (.event, end)
             }
         }
     }
@@ -314,8 +317,7 @@ final class ConnectionServer {
     private func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, _ connection: Connection) -> Bool {
         if isRefusing { return false }
         let before = output.count
-        let answer = NowAnswer(
-            encoder, output, persistence(isHTTP10: head.isHTTP10, closes: !head.keepsAlive || isDraining))
+        answer.connection = persistence(isHTTP10: head.isHTTP10, closes: !head.keepsAlive || isDraining)
         guard let kind = handler.answerNow(head, bytes, into: answer) else {
             output.removeLast(output.count - before)
             return false
@@ -353,23 +355,28 @@ final class ConnectionServer {
             send(to: connection)
             if connection.phase == .closed { return }
             endBehindAnswer(connection, mustLinger: keepsAlive)
-        case .request(let head, let body):
+        case .event:
             queue(to: connection)
             account(connection)
+            let event = foundEvent
+            foundEvent = nil
+            if let event { heed(event, connection, &budget) }
+        }
+    }
+
+    private func heed(_ event: Connection.Event, _ connection: Connection, _ budget: inout Budget) {
+        switch event {
+        case .request(let head, let body):
             budget.requests += 1
             if !body.isEmpty, !makeRoom(forContentBytes: body.count, of: connection) {
                 refuseContent(connection)
             } else {
                 start(head, body, connection)
             }
-        case .content(let head):
-            queue(to: connection)
-            account(connection)
-            admit(head, connection)
-        case .fault(let fault):
-            queue(to: connection)
-            account(connection)
-            fail(connection, fault.status, fault.detail)
+        case .content(let head): admit(head, connection)
+        case .fault(let fault): fail(connection, fault.status, fault.detail)
+        // `take` goes on with these itself.
+        case .head, .needsMore: break
         }
     }
 

@@ -85,20 +85,20 @@ extension RequestHandler {
     package func turnEnded(answers count: Int, took: Duration) {}
 }
 
-/// Where `RequestHandler.answerNow` writes an answer.
-package struct NowAnswer {
+/// Where `RequestHandler.answerNow` writes an answer. One worker's, on its loop's thread.
+package final class NowAnswer {
     /// How many kinds of answers a handler can tell apart.
     package static let kinds = 64
 
     private let encoder: ResponseEncoder
-    private let connection: ResponseEncoder.Connection
+    /// What the answer says about its connection.
+    var connection = ResponseEncoder.Connection.unstated
     /// Takes the lines of the answer's own fields, an empty line and the content, after `begin`.
     package let output: OutputBuffer
 
-    init(_ encoder: ResponseEncoder, _ output: OutputBuffer, _ connection: ResponseEncoder.Connection) {
+    init(_ encoder: ResponseEncoder, _ output: OutputBuffer) {
         self.encoder = encoder
         self.output = output
-        self.connection = connection
     }
 
     /// Writes the status line and the fields that the server adds to every answer.

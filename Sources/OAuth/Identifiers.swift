@@ -47,8 +47,7 @@ package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertib
 
     /// The first index from `start` on whose byte no storage key has; `bytes.count` where there is none.
     package static func end(_ bytes: Span<UInt8>, from start: Int) -> Int {
-        // `-`, `.`, digits and `:`; `@`, letters, `_` and `~`.
-        ByteRun.end(of: (0x07ff_6000_0000_0000, 0x47ff_fffe_87ff_ffff), bytes, from: start)
+        ByteRun.end(of: .identifier, bytes, from: start)
     }
 
     /// Whether this is the storage key with that text.

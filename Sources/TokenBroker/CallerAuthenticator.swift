@@ -10,7 +10,8 @@ internal import Reactor
 package struct CallerAuthenticator: Sendable {
     /// What memory tells of a caller.
     enum Finding {
-        case known(Caller)
+        case admin(AdminName)
+        case key(CallerKey)
         /// The store has to be asked for the key with this digest.
         case unknown(SHA256.Words)
         /// The request has no key, more than one, or one that has expired.
@@ -43,7 +44,8 @@ package struct CallerAuthenticator: Sendable {
     /// - Throws: `unauthorized` without a key, with more than one, or with one that is unknown or expired.
     package func caller(of request: Request) async throws(BrokerError) -> Caller {
         switch find(request.fields.lines.span, request.fields.bytes.span, at: time.clocks) {
-        case .known(let caller): return caller
+        case .admin(let name): return .admin(name)
+        case .key(let key): return .key(key)
         case .refused(let refusal): throw refusal.error
         case .unknown(let digest):
             guard let key = try await keys.key(digest: digest), !key.hasExpired(at: time.now) else {
@@ -71,9 +73,9 @@ package struct CallerAuthenticator: Sendable {
             return .refused(.noKey)
         }
         let digest = SHA256.words(bytes.extracting(token))
-        if let name = adminKeys.name(digest: digest) { return .known(.admin(name)) }
+        if let name = adminKeys.name(digest: digest) { return .admin(name) }
         guard let key = keys.inMemory(digest: digest, now: clocks.monotonic) else { return .unknown(digest) }
-        return key.hasExpired(at: clocks.now) ? .refused(.unknownKey) : .known(.key(key))
+        return key.hasExpired(at: clocks.now) ? .refused(.unknownKey) : .key(key)
     }
 
     /// The token behind the scheme `Bearer`, in any case, and spaces.

@@ -68,7 +68,8 @@ struct CredentialsRoutes {
     private static func tag(_ answer: CredentialsProvider.Answer) -> String? {
         if !answer.snapshot.isStored { return nil }
         return answer.level == .basic
-            ? "\"\(answer.snapshot.version)-\(answer.tenant.version)\"" : CredentialsSnapshot.tag(answer.snapshot.version)
+            ? "\"\(answer.snapshot.version)-\(answer.tenant.version)\""
+            : CredentialsSnapshot.tag(answer.snapshot.version)
     }
 
     private static func basic(_ tenant: Tenant, after session: EndedSession?) -> [UInt8] {

@@ -60,7 +60,8 @@ struct EntityTags {
             var tag = first..<end
             while let byte = tag.first, bytes[byte] == 0x20 || bytes[byte] == 0x09 { tag = byte + 1..<end }
             while let byte = tag.last, bytes[byte] == 0x20 || bytes[byte] == 0x09 { tag = tag.lowerBound..<byte }
-            if tag.count >= 2, bytes[tag.lowerBound] == UInt8(ascii: "W"), bytes[tag.lowerBound + 1] == UInt8(ascii: "/")
+            if tag.count >= 2, bytes[tag.lowerBound] == UInt8(ascii: "W"),
+                bytes[tag.lowerBound + 1] == UInt8(ascii: "/")
             {
                 tag = tag.lowerBound + 2..<tag.upperBound
                 if tag.isEmpty { continue }

@@ -8,7 +8,7 @@ internal import OAuth
 ///
 /// It parses, authenticates and decides by the same functions as `CredentialsRoutes`, which answers all other requests of
 /// the route, and sends the bytes that those are made of.
-struct QuickReads: Sendable {
+final class QuickReads: Sendable {
     private static let path: StaticString = "/credentials"
 
     /// What an answer counts as.
@@ -17,7 +17,11 @@ struct QuickReads: Sendable {
         let reads: Metrics.Counter
     }
 
-    private let broker: Broker
+    // Each by itself: the way over the broker would count references.
+    private let time: any Time
+    private let authenticator: CallerAuthenticator
+    private let tenants: TenantDirectory
+    private let credentials: CredentialsProvider
     private let route: Route
     /// By the number of the tenant's preset, twice as many: with content, and without since it is not modified.
     private let counters: [Counters]
@@ -25,7 +29,10 @@ struct QuickReads: Sendable {
 
     /// - Parameter route: `GET /credentials`.
     init(_ broker: Broker, _ route: Route) {
-        self.broker = broker
+        time = broker.time
+        authenticator = broker.authenticator
+        tenants = broker.tenants
+        credentials = broker.credentials
         self.route = route
         let metrics = broker.metrics
         counters = ProviderPreset.all.flatMap { preset in
@@ -42,18 +49,12 @@ struct QuickReads: Sendable {
     /// As `RequestHandler.answerNow`.
     func answer(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
         guard head.isRequest("GET", for: Self.path, in: bytes) else { return nil }
-        let lines = head.fieldLines.span
         // What these ask for is found out by the way that may wait.
-        for index in lines.indices {
-            switch lines[index].known {
-            case .tenant, .prefer: return nil
-            default: break
-            }
-        }
-        let clocks = broker.time.clocks
-        guard case .known(let caller) = broker.authenticator.find(lines, bytes, at: clocks),
-            case .key(let key) = caller, (try? route.authorize(caller)) != nil,
-            let tenant = broker.tenants.inMemory(key.tenant, now: clocks.monotonic)
+        if head.has(.tenant) || head.has(.prefer) { return nil }
+        let lines = head.fieldLines.span
+        let clocks = time.clocks
+        guard case .key(let key) = authenticator.find(lines, bytes, at: clocks), (try? route.authorize(key)) != nil,
+            let tenant = tenants.inMemory(key.tenant, now: clocks.monotonic)
         else { return nil }
         let text = bytes.extracting(head.query ?? 0..<0)
         guard let parameters = try? CredentialsParameters(text), !parameters.query.refusedByAPI,
@@ -62,8 +63,8 @@ struct QuickReads: Sendable {
         var isModified = true
         let isAnswered = parameters.withStorageKey(in: text) { storageKey in
             guard key.isFor(storageKey) else { return false }
-            return broker.credentials.answerFromMemory(storageKey, of: tenant, parameters.query, at: clocks) {
-                isModified = Self.write($0, $1, lines, bytes, at: clocks.now, into: answer)
+            return credentials.answerFromMemory(storageKey, of: tenant, parameters.query, at: clocks) {
+                isModified = Self.write($0, $1, head, bytes, at: clocks.now, into: answer)
             }
         }
         guard isAnswered else { return nil }
@@ -72,11 +73,11 @@ struct QuickReads: Sendable {
 
     /// Writes the answer. Returns false where the caller has it already.
     private static func write(
-        _ facts: CachedAnswer.Facts, _ text: Span<UInt8>, _ lines: Span<FieldLine>, _ bytes: Span<UInt8>,
+        _ facts: CachedAnswer.Facts, _ text: Span<UInt8>, _ head: RequestHead, _ bytes: Span<UInt8>,
         at now: Timestamp, into answer: NowAnswer
     ) -> Bool {
         let output = answer.output
-        if EntityTags.contain(text.extracting(facts.tag), lines, bytes) {
+        if head.has(.ifNoneMatch), EntityTags.contain(text.extracting(facts.tag), head.fieldLines.span, bytes) {
             answer.begin(.notModified, contentLength: 0)
             let start = CredentialsSnapshot.notModifiedStart
             output.append(text.extracting(start..<facts.fieldLines.upperBound))

@@ -62,7 +62,8 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
         let text = try response(Status(code), body: body, framing: framing, omitsBody: omitsBody)
         let line = "HTTP/1.1 \(code) \(Status(code).reason)\r\n"
         #expect(
-            text == line + "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Content-Type-Options: nosniff\r\nX-Request-ID: 7f\r\n"
+            text == line
+                + "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Content-Type-Options: nosniff\r\nX-Request-ID: 7f\r\n"
                 + field + "\r\n" + content)
     }
 
@@ -133,7 +134,8 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
         output.append([1, 2, 3].span)
         #expect(throws: EncodingFault.fieldValue) {
             try encoder.appendHead(
-                .ok, ["A": "b", "C": "\r\n"], .length(1), number: encoder.nextNumber(), connection: .unstated, to: output)
+                .ok, ["A": "b", "C": "\r\n"], .length(1), number: encoder.nextNumber(), connection: .unstated,
+                to: output)
         }
         #expect(output.withBytes { bytes in bytes.indices.map { bytes[$0] } } == [1, 2, 3])
     }

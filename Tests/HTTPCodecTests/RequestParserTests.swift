@@ -406,7 +406,8 @@ private struct Case: Sendable, CustomTestStringConvertible {
                 guard let head = try parser.parsed(bytes.span.extracting(0..<end)) else { continue }
                 let fields = head.fields.all.map { "\($0.name): \($0.value)" }
                 let names = head.fieldLines.map(\.known)
-                return "\(head.length) \(head.method) \(head.path) \(head.query ?? "-") \(fields) \(names) \(head.framing) "
+                return
+                    "\(head.length) \(head.method) \(head.path) \(head.query ?? "-") \(fields) \(names) \(head.framing) "
                     + "\(head.isHTTP10) \(head.keepsAlive) \(head.expectsContinue)"
             } catch {
                 return "\(error)"
