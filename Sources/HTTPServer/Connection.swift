@@ -200,6 +200,8 @@ final class Connection {
     var hasOpenContent: Bool { partialBody?.isOpen ?? false }
     /// What the worker's sum has of it.
     var accountedContentBytes = 0
+    /// Whether there is anything to do about a content.
+    var hasContent: Bool { partialBody != nil || owesContinue || accountedContentBytes > 0 }
     /// When the content began that is arriving.
     private(set) var contentBegan = MonotonicInstant.distantFuture
 

@@ -14,21 +14,18 @@ final class ConnectionServer {
     let counters: WorkerCounters
     let refusals: RefusalReports
     let turns: TurnQueue
-    let encoder: ResponseEncoder
+    let sender: AnswerSender
+    /// Takes over the requests that are not answered at once.
+    private(set) lazy var exchanges = Exchanges(self)
     private let connectionCount: ConnectionCount
-    /// Runs what takes more than one turn.
+    /// Hears that the last connection is closed.
     weak var worker: Worker?
 
     var connections = ConnectionTable()
-    /// Unfinished contents, and the finished ones whose handlers run.
-    var heldContents = HeldBytes()
-    /// Answers that clients do not read.
-    var heldAnswers = HeldBytes()
 
     /// Where every read lands first. A connection keeps only what it cannot use at once.
     private let input = InputBuffer(capacity: 16_384)
-    /// The answers to the requests that are being read. Empty outside of `take`, `send` and `queue`.
-    let output = OutputBuffer(capacity: 16_384)
+    private let output: OutputBuffer
     private let answer: NowAnswer
     /// What `take` has stopped at.
     private var foundEvent: Connection.Event?
@@ -38,20 +35,10 @@ final class ConnectionServer {
     private(set) var isRefusing = false
     private(set) var isDraining = false
     private var isInTurn = false
-    var runningHandlers = 0
 
-    /// Of the requests that were answered at once and not reported yet, by kind, and which kinds there were.
-    private var quickAnswers = [Int](repeating: 0, count: NowAnswer.kinds)
-    private var quickKinds: UInt64 = 0
-    private var quickAnswerCount = 0
-    /// The earliest time at which one of those requests was found.
-    private var firstFound = MonotonicInstant(nanoseconds: 0)
+    private let quickAnswers: QuickAnswers
 
-    /// Time-outs of `ServerConfiguration`, in nanoseconds.
-    struct Timeouts {
-        let head, body, idle, linger: Int64
-    }
-
+    /// In nanoseconds.
     let timeouts: Timeouts
     private let unsentLimit: Int
     private let limits: RequestLimits
@@ -88,41 +75,31 @@ final class ConnectionServer {
         self.handler = handler
         self.counters = counters
         self.connectionCount = connectionCount
-        timeouts = Timeouts(
-            head: configuration.headTimeout.nanoseconds, body: configuration.bodyTimeout.nanoseconds,
-            idle: configuration.idleTimeout.nanoseconds, linger: configuration.lingerTimeout.nanoseconds)
+        timeouts = Timeouts(configuration)
         unsentLimit = configuration.unsentBytes
         limits = configuration.limits
         refusals = RefusalReports(
             loop: loop, handler: handler, counters: counters, retryAfterSeconds: configuration.retryAfterSeconds)
+        quickAnswers = QuickAnswers(handler, counters)
         turns = TurnQueue(loop: loop, configuration: configuration)
-        encoder = ResponseEncoder(second: WallClock.milliseconds / 1000)
-        answer = NowAnswer(encoder, output)
+        sender = AnswerSender(configuration, counters, refusals)
+        output = sender.output
+        answer = NowAnswer(sender.encoder, sender.output)
         parser = RequestParser(limits: configuration.limits)
         turns.server = self
+        sender.server = self
     }
 
     // MARK: Turns
 
     func turnBegan() {
         isInTurn = true
-        encoder.update(second: WallClock.milliseconds / 1000)
+        sender.encoder.update(second: WallClock.milliseconds / 1000)
     }
 
-    /// Reports what was answered at once in this turn.
     func turnEnded() {
         isInTurn = false
-        if quickAnswerCount == 0 { return }
-        var kinds = quickKinds
-        while kinds != 0 {
-            let kind = kinds.trailingZeroBitCount
-            kinds &= kinds - 1
-            handler.answeredNow(quickAnswers[kind], kind: kind)
-            quickAnswers[kind] = 0
-        }
-        counters.requests.add(quickAnswerCount, ordering: .relaxed)
-        handler.turnEnded(answers: quickAnswerCount, took: firstFound.duration(to: .now))
-        (quickKinds, quickAnswerCount) = (0, 0)
+        quickAnswers.report()
     }
 
     /// A connection's turn has come.
@@ -142,9 +119,9 @@ final class ConnectionServer {
         }
         if readiness.rawValue & Readiness.writable.rawValue != 0 { connection.mayWrite = true }
         connection.isQueued = false
-        let answered = quickAnswerCount
+        let answered = quickAnswers.count
         serve(connection)
-        if quickAnswerCount != answered, since < firstFound { firstFound = since }
+        if quickAnswers.count != answered { quickAnswers.found(since) }
     }
 
     private func serveLater(_ connection: Connection) {
@@ -185,7 +162,7 @@ final class ConnectionServer {
             case .receiving:
                 guard read(connection, &budget) else { break serving }
             case .closing:
-                flush(connection)
+                sender.flush(connection)
                 if connection.phase == .closed || connection.unsentBytes > 0 { break serving }
                 guard connection.mustLinger else {
                     close(connection)
@@ -203,7 +180,7 @@ final class ConnectionServer {
         connection.isBeingServed = false
         if connection.phase == .closed { return }
         // One that gives way for a moment goes on soon, and then what it is owed leaves together.
-        if connection.unsentBytes > 0, connection.mayWrite, !connection.isQueued { flush(connection) }
+        if connection.unsentBytes > 0, connection.mayWrite, !connection.isQueued { sender.flush(connection) }
         if connection.phase == .closed { return }
         let isIdle = connection.isIdle && !connection.isQueued
         // Its last answer did not say so, since the drain began while that was on its way.
@@ -224,7 +201,7 @@ final class ConnectionServer {
             return false
         }
         // What is unsent bounds what is read: a peer that does not take its answers gets no more of them.
-        if connection.unsentBytes >= unsentLimit { flush(connection) }
+        if connection.unsentBytes >= unsentLimit { sender.flush(connection) }
         // Where the peer is gone its descriptor may be another connection's by now.
         if connection.phase == .closed || connection.unsentBytes > 0 && !connection.mayWrite { return false }
         if hasKept {
@@ -322,14 +299,9 @@ final class ConnectionServer {
             output.removeLast(output.count - before)
             return false
         }
-        if quickAnswerCount == 0 {
-            firstFound = loop.turnTime
-            // It is reported at the end of a turn, and this may be none.
-            if !isInTurn { loop.wantTurn() }
-        }
-        quickAnswers[kind] += 1
-        quickKinds |= 1 << UInt64(kind)
-        quickAnswerCount += 1
+        // It is reported at the end of a turn, and this may be none.
+        if quickAnswers.count == 0, !isInTurn { loop.wantTurn() }
+        quickAnswers.add(kind, at: loop.turnTime)
         connection.isQuick = true
         connection.endWait()
         return true
@@ -344,20 +316,18 @@ final class ConnectionServer {
         switch found {
         case .needsMore:
             connection.needsMore = true
-            if output.count > 0 { send(to: connection) }
+            if output.count > 0 { sender.send(to: connection) }
             if connection.phase == .closed { return }
-            askForContent(connection)
-            account(connection)
-            if connection.unfinishedContentBytes > 0 { refuseIfTooMuchIsHeld(connection) }
+            if connection.hasContent { exchanges.contentCame(on: connection) }
         case .paused:
-            send(to: connection)
+            sender.send(to: connection)
         case .ended(let keepsAlive):
-            send(to: connection)
+            sender.send(to: connection)
             if connection.phase == .closed { return }
             endBehindAnswer(connection, mustLinger: keepsAlive)
         case .event:
-            queue(to: connection)
-            account(connection)
+            sender.queue(to: connection)
+            if connection.hasContent { exchanges.account(connection) }
             let event = foundEvent
             foundEvent = nil
             if let event { heed(event, connection, &budget) }
@@ -368,12 +338,12 @@ final class ConnectionServer {
         switch event {
         case .request(let head, let body):
             budget.requests += 1
-            if !body.isEmpty, !makeRoom(forContentBytes: body.count, of: connection) {
-                refuseContent(connection)
+            if !body.isEmpty, !exchanges.makeRoom(forContentBytes: body.count, of: connection) {
+                exchanges.refuseContent(connection)
             } else {
-                start(head, body, connection)
+                exchanges.start(head, body, connection)
             }
-        case .content(let head): admit(head, connection)
+        case .content(let head): exchanges.admit(head, connection)
         case .fault(let fault): fail(connection, fault.status, fault.detail)
         // `take` goes on with these itself.
         case .head, .needsMore: break
@@ -417,10 +387,9 @@ final class ConnectionServer {
         if let registration = connection.registration { loop.deregisterBeforeClose(registration) }
         connection.registration = nil
         connection.dropInput()
-        account(connection)
+        exchanges.account(connection)
         connection.closeDescriptor()
-        heldAnswers.change(by: -connection.accountedAnswerBytes)
-        connection.accountedAnswerBytes = 0
+        sender.forget(connection)
         connection.stream?.wakeWriters()
         connection.stream = nil
         connections.remove(connection)
@@ -472,14 +441,9 @@ final class ConnectionServer {
     }
 
     /// Whether no connection is left and no handler runs.
-    var isQuiet: Bool { connections.count == 0 && runningHandlers == 0 }
+    var isQuiet: Bool { connections.count == 0 && exchanges.runningHandlers == 0 }
 
-    func handlerEnded() {
-        runningHandlers -= 1
-        endIfQuiet()
-    }
-
-    private func endIfQuiet() {
+    func endIfQuiet() {
         guard isDraining, isQuiet else { return }
         worker?.assumeIsolated { $0.becomeQuiet() }
     }
@@ -488,5 +452,47 @@ final class ConnectionServer {
     func wipeBuffers() {
         input.wipe()
         output.wipe()
+    }
+
+    func endBehindAnswer(_ connection: Connection, mustLinger: Bool) {
+        connection.phase = .closing
+        connection.mustLinger = mustLinger || connection.unreadBytes > 0
+        connection.dropInput()
+    }
+
+    /// Answers what is not a request, and lets the connection end. Nothing that follows on it is looked at.
+    func fail(_ connection: Connection, _ status: Status, _ detail: String) {
+        counters.countFault(status)
+        end(connection, with: handler.response(toFault: status, detail: detail))
+    }
+
+    /// Has the connection end behind this answer.
+    func end(_ connection: Connection, with response: Response) {
+        connection.dropInput()
+        exchanges.account(connection)
+        connection.exchange = nil
+        connection.phase = .closing
+        connection.mustLinger = true
+        connection.endWait()
+        let exchange = Connection.Exchange(
+            number: sender.encoder.nextNumber(), isHead: false, isHTTP10: false, keepsAlive: false)
+        _ = sender.write(response, to: connection, exchange, persistence: .close)
+    }
+
+    // MARK: Deadlines
+
+    /// Sets the deadline of what the connection waits for, when that has changed.
+    func updateWait(_ connection: Connection) {
+        let wait = connection.currentWait
+        guard wait != connection.wait else { return }
+        let timeout: Int64
+        switch wait {
+        case .nothing: return connection.endWait()
+        case .firstRequest, .head: timeout = timeouts.head
+        case .nextRequest: timeout = timeouts.idle
+        case .body: timeout = timeouts.body
+        case .linger: timeout = timeouts.linger
+        }
+        connection.beginWait(wait, at: loop.turnTime, for: timeout)
     }
 }

@@ -36,6 +36,7 @@ actor Worker {
     /// Starts to accept connections.
     func listen() {
         server.worker = self
+        server.exchanges.worker = self
         loop.observe(server.turns)
         acceptor.listen()
     }
@@ -45,8 +46,8 @@ actor Worker {
     /// Has the handler decide whether the content of a request is read.
     func admit(_ request: Request, on id: ConnectionID) -> Task<Void, Never> {
         Task.immediate {
-            self.server.decided(id, request, await self.handler.admit(request))
-            self.server.handlerEnded()
+            self.server.exchanges.decided(id, request, await self.handler.admit(request))
+            self.server.exchanges.handlerEnded()
         }
     }
 
@@ -57,10 +58,10 @@ actor Worker {
 
     private func answer(_ request: Request, on id: ConnectionID) async {
         let response = await handler.respond(to: request)
-        if let serial = server.answered(id, response), let makeContent = response.stream {
+        if let serial = server.exchanges.answered(id, response), let makeContent = response.stream {
             await stream(makeContent, serial, on: id)
         }
-        server.exchangeEnded(contentBytes: request.body.count)
+        server.exchanges.exchangeEnded(contentBytes: request.body.count)
     }
 
     // MARK: Streams
@@ -88,7 +89,7 @@ actor Worker {
         case .close, .length: connection.queue { $0.append(contentsOf: bytes) }
         }
         // In the middle of serving, the end of that flushes: the head and what a stream begins with leave together.
-        if !connection.isBeingServed { server.flush(connection) }
+        if !connection.isBeingServed { server.sender.flush(connection) }
         stream.writes += 1
         if streamWithRoom(id, serial) == nil { _ = try await roomToWrite(id, serial) }
         // A stream whose client takes everything at once would never give way.
@@ -116,7 +117,7 @@ actor Worker {
         while true {
             guard let (connection, stream) = stream(id, serial) else { throw StreamEnded() }
             if connection.unsentBytes < unsentBytes { return (connection, stream) }
-            server.flush(connection)
+            server.sender.flush(connection)
             if connection.stream == nil || connection.unsentBytes < unsentBytes { continue }
             await withTaskCancellationHandler {
                 // Captures this actor: a closure that did not would run elsewhere, and by the time it had come back, what
@@ -152,7 +153,7 @@ actor Worker {
         let closes = stream.closes || server.isDraining && connection.unreadBytes == 0
         // What the client sent during the stream has not been read, and some of it may have come without the loop's being
         // told yet.
-        server.finish(stream.exchange, on: connection, closes: closes, mustLinger: true)
+        server.exchanges.finish(stream.exchange, on: connection, closes: closes, mustLinger: true)
     }
 
     // MARK: Ending
