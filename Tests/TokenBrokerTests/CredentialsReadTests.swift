@@ -18,7 +18,7 @@ import Testing
         "/credentials", "/credentials?", "/credentials?&", "/credentials?storage_key=default",
         "/credentials?storage_key=user-2", "/credentials?storage_key=user%2D2", "/credentials?storage%5fkey=user-2",
         "/credentials?storage_key=nobody", "/credentials?storage_key=", "/credentials?storage_key",
-        "/credentials?storage_key=a+b", "/credentials?storage_key=a%20b", "/credentials?storage_key=%zz",
+        "/credentials?storage_key=a+b", "/credentials?storage_key=a%20b",
         "/credentials?storage_key=%ff", "/credentials?storage_key=a/b", "/credentials?storage_key=a&storage_key=b",
         "/credentials?storage_key=user-2&storage_key=user-2", "/credentials?level=user", "/credentials?level=basic",
         "/credentials?level=client", "/credentials?level=User", "/credentials?level=", "/credentials?level=us%65r",
