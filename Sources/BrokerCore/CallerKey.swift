@@ -20,6 +20,8 @@ package final class CallerKey: Cacheable, Equatable {
     package let storageKeys: [StorageKey]?
     package let created: Timestamp
     package let expires: Timestamp?
+    /// The tenant's place in the directory of tenants.
+    let tenantHash: Int
 
     init(
         id: String, tenant: TenantName, name: String, permissions: [Permission], storageKeys: [StorageKey]?,
@@ -32,6 +34,7 @@ package final class CallerKey: Cacheable, Equatable {
         self.storageKeys = storageKeys
         self.created = created
         self.expires = expires
+        tenantHash = CredentialsID.Hashing(tenant).tenantHash
     }
 
     package var recordID: RecordID { RecordID(.apiKey, tenant, key: id) }

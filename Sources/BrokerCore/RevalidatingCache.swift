@@ -68,9 +68,11 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     }
 
     /// The value that `fresh` gives, for somebody who makes something of it.
-    package func holding(_ key: Key, now: MonotonicInstant) -> Holding? {
-        let hash = hash(key)
-        return withContents(of: hash) { contents in
+    package func holding(_ key: Key, now: MonotonicInstant) -> Holding? { holding(key, hash(key), now: now) }
+
+    /// The same for a key whose hash is known.
+    func holding(_ key: Key, _ hash: Int, now: MonotonicInstant) -> Holding? {
+        withContents(of: hash) { contents in
             guard let slot = contents.find(key, hash), let end = believedEnd(of: slot, in: contents, now) else {
                 return nil
             }

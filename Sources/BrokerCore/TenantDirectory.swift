@@ -95,8 +95,10 @@ package final class TenantDirectory: Sendable {
         }
     }
 
-    /// The tenant, where the one in memory may be believed.
-    package func inMemory(_ name: TenantName, now: MonotonicInstant) -> Tenant? { cache.fresh(name, now: now) }
+    /// The tenant of an API key, where the one in memory may be believed.
+    package func inMemory(of key: CallerKey, now: MonotonicInstant) -> Tenant? {
+        cache.holding(key.tenant, key.tenantHash, now: now)?.value
+    }
 
     /// The tenant as it was read last, however long ago; nil where that is forgotten.
     func inMemory(_ name: TenantName) -> Tenant? { cache.any(name) }

@@ -163,6 +163,26 @@ package enum ByteRun {
         }
     }
 
+    /// Whether all bytes of a range are visible ASCII, and none is a space.
+    @inline(__always)
+    static func isVisible(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Bool {
+        precondition(range.lowerBound >= 0 && range.upperBound <= bytes.count)
+        return unsafe bytes.withUnsafeBytes { bytes in
+            var index = range.lowerBound
+            while index &+ 8 <= range.upperBound {
+                let word = unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self)
+                // As in `visibleEnd`: where a byte is marked wrongly, a lower one is rightly marked.
+                if ((word &- ones &* 0x21) | (word &+ ones) | word) & tops != 0 { return false }
+                index &+= 8
+            }
+            while index < range.upperBound {
+                if unsafe bytes[index] <= 0x20 || bytes[index] >= 0x7f { return false }
+                index &+= 1
+            }
+            return true
+        }
+    }
+
     /// Whether all bytes are of ASCII, and none of them is one of these two.
     @inline(__always)
     static func hasNeither(_ one: Unicode.Scalar, _ other: Unicode.Scalar, _ bytes: Span<UInt8>) -> Bool {

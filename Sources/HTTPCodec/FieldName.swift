@@ -5,6 +5,9 @@ package enum FieldName: UInt8, Sendable {
     case host, connection, contentLength, transferEncoding, expect
     case authorization, ifNoneMatch, prefer, tenant
 
+    /// A bit for each name.
+    var bit: UInt16 { 1 << UInt16(rawValue) }
+
     /// The name in `range`, its letters in any case.
     init(_ bytes: Span<UInt8>, _ range: Range<Int>) {
         let start = range.lowerBound

@@ -36,6 +36,17 @@ struct MessageFields {
         var endsInChunked = false
     }
 
+    /// The names of the fields that are looked at, a bit for each.
+    static var names: UInt16 {
+        FieldName.host.bit | FieldName.expect.bit | FieldName.connection.bit | FieldName.contentLength.bit
+            | FieldName.transferEncoding.bit
+    }
+
+    /// What one Host says, and nothing else.
+    init(host: Range<Int>) {
+        self.host = host
+    }
+
     /// - Parameter allowsTransferEncoding: false for HTTP/1.0, where the field means that somebody on the way has
     ///   misread the framing (RFC 9112 §6.1).
     init(_ bytes: Span<UInt8>, _ lines: Span<FieldLine>, allowsTransferEncoding: Bool) throws(Fault) {

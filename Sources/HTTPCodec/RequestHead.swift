@@ -42,7 +42,7 @@ package struct RequestHead: Sendable {
     private var authority: Range<Int>? { authorityEnd == 0 ? nil : Int(authorityStart)..<Int(authorityEnd) }
 
     /// Whether there is a field of that name.
-    package func has(_ name: FieldName) -> Bool { names & 1 << UInt16(name.rawValue) != 0 }
+    package func has(_ name: FieldName) -> Bool { names & name.bit != 0 }
 
     /// Whether the path and the method are these.
     /// - Parameter bytes: what the head was read from.

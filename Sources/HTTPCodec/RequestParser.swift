@@ -17,8 +17,11 @@ package struct RequestParser {
     private var skippedEmptyLine = false
     private var requestLine: RequestLine?
     private var lines: [FieldLine] = []
-    /// Of the lines, a bit for each.
+    /// Of the lines, a bit for each, and those that came more than once.
     private var names: UInt16 = 0
+    private var repeatedNames: UInt16 = 0
+    /// The value of the last Host.
+    private var host = 0..<0
 
     package init(limits: RequestLimits = RequestLimits()) {
         self.limits = limits
@@ -29,7 +32,7 @@ package struct RequestParser {
         lineReader = LineReader()
         skippedEmptyLine = false
         requestLine = nil
-        names = 0
+        (names, repeatedNames) = (0, 0)
         lines.removeAll(keepingCapacity: true)
     }
 
@@ -55,7 +58,10 @@ package struct RequestParser {
             guard lines.count < limits.fieldCount else { throw .tooManyFields }
             do throws(FieldLine.Malformed) {
                 let line = try FieldLine.parse(bytes, line)
-                names |= 1 << UInt16(line.known.rawValue)
+                let name = line.known.bit
+                repeatedNames |= names & name
+                names |= name
+                if case .host = line.known { host = line.value }
                 lines.append(line)
             } catch {
                 throw .fieldLine
@@ -102,11 +108,17 @@ package struct RequestParser {
         return RequestLine(method: method, target: target, minorVersion: version.minor)
     }
 
-    private func finish(_ bytes: Span<UInt8>) throws(RequestFault) -> RequestHead {
+    private mutating func finish(_ bytes: Span<UInt8>) throws(RequestFault) -> RequestHead {
         guard let requestLine else { throw .requestLine }
         // A higher minor version of HTTP/1 is answered as 1.1 (RFC 9110 §2.5).
         let isHTTP10 = requestLine.minorVersion == 0
-        let message = try messageFields(bytes, isHTTP10: isHTTP10)
+        // Most heads have no field that steers a message but one Host.
+        let message: MessageFields
+        if names & MessageFields.names == FieldName.host.bit, repeatedNames & FieldName.host.bit == 0 {
+            message = MessageFields(host: host)
+        } else {
+            message = try messageFields(bytes, isHTTP10: isHTTP10)
+        }
         if let host = message.host {
             guard RequestTarget.isHost(bytes, host) else { throw .host }
         } else if !isHTTP10 {

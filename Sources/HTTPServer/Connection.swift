@@ -86,9 +86,8 @@ final class Connection {
 
     /// What was found in the bytes that a client sent.
     enum Event {
-        case needsMore
         /// A request without content.
-        case head(RequestHead)
+        case head(ReceivedHead)
         /// The head of a request whose content waits to be admitted: `beginContent` lets it be read.
         case content(ReceivedHead)
         /// A request with its content.
@@ -349,50 +348,47 @@ final class Connection {
         admitted = nil
     }
 
-    /// Reads from `start` on as far as one request goes.
+    /// Whether a content is being read.
+    var isInsideContent: Bool { partialBody != nil }
+
+    /// Reads a head.
     /// - Parameters:
-    ///   - bytes: what has arrived, with everything of a head or a content that has arrived in part.
+    ///   - bytes: what has arrived from its first byte on, with all of one that has arrived in part before.
     ///   - parser: one that can be used again.
-    /// - Returns: what was found, and where it stopped.
-    func advance(
-        _ bytes: Span<UInt8>, from start: Int, _ parser: inout RequestParser, _ limits: RequestLimits
-    ) -> (Event, end: Int) {
-        do throws(RequestFault) {
-            if let partialBody { return try advance(partialBody, bytes, start..<bytes.count) }
-            if start == bytes.count { return (.needsMore, start) }
-            let rest = bytes.extracting(start..<bytes.count)
-            if let partialHead {
-                guard let head = try partialHead.parser.parse(rest) else { return (.needsMore, start) }
-                self.partialHead = nil
-                return try headReceived(head, rest, bytes, start, limits)
-            }
-            parser.reset()
-            guard let head = try parser.parse(rest) else {
-                partialHead = PartialHead(parser)
-                parser = RequestParser(limits: limits)
-                return (.needsMore, start)
-            }
-            return try headReceived(head, rest, bytes, start, limits)
-        } catch {
-            return (.fault(error), bytes.count)
+    /// - Returns: nil where it has not all arrived.
+    func readHead(
+        _ bytes: Span<UInt8>, _ parser: inout RequestParser, _ limits: RequestLimits
+    ) throws(RequestFault) -> RequestHead? {
+        if let partialHead {
+            guard let head = try partialHead.parser.parse(bytes) else { return nil }
+            self.partialHead = nil
+            return head
         }
+        parser.reset()
+        if let head = try parser.parse(bytes) { return head }
+        partialHead = PartialHead(parser)
+        parser = RequestParser(limits: limits)
+        return nil
     }
 
-    private func headReceived(
-        _ head: RequestHead, _ rest: Span<UInt8>, _ bytes: Span<UInt8>, _ start: Int, _ limits: RequestLimits
-    ) throws(RequestFault) -> (Event, Int) {
-        let end = start + head.length
-        if head.framing == .none { return (.head(head), end) }
-        let received = head.copied(from: rest)
+    /// A head has been read that content follows.
+    /// - Returns: nil where that is read, and dropped, before anything else.
+    func headReceived(_ head: ReceivedHead, _ limits: RequestLimits, hasMore: Bool) throws(RequestFault) -> Event? {
         // What a GET or a HEAD has of content means nothing (RFC 9110 §9.3.1). It is read and not kept.
-        guard received.method == .get || received.method == .head else {
-            headBeforeContent = received
-            return (.content(received), end)
+        guard head.method == .get || head.method == .head else {
+            headBeforeContent = head
+            return .content(head)
         }
-        let partial = try makePartialBody(received, limit: limits.bodyBytes, limits, isDropped: true, isOpen: true)
-        if end < bytes.count { return try advance(partial, bytes, end..<bytes.count) }
-        askForContent(received)
-        return (.needsMore, end)
+        _ = try makePartialBody(head, limit: limits.bodyBytes, limits, isDropped: true, isOpen: true)
+        if !hasMore { askForContent(head) }
+        return nil
+    }
+
+    /// Reads from `start` on in the content.
+    /// - Returns: the request, nil where its content has not all arrived, and where reading stopped.
+    func readContent(_ bytes: Span<UInt8>, from start: Int) throws(RequestFault) -> (Event?, end: Int) {
+        guard let partialBody else { return (nil, start) }
+        return try advance(partialBody, bytes, start..<bytes.count)
     }
 
     /// Lets the content be read of the request whose head came last.
@@ -440,13 +436,13 @@ final class Connection {
 
     private func advance(
         _ partial: PartialBody, _ bytes: Span<UInt8>, _ range: Range<Int>
-    ) throws(RequestFault) -> (Event, Int) {
+    ) throws(RequestFault) -> (Event?, Int) {
         var index = range.lowerBound
         if partial.decoder == nil {
             let end = index + min(partial.remaining, range.upperBound - index)
             if !partial.isDropped { partial.bytes.append(copying: bytes.extracting(index..<end)) }
             partial.remaining -= end - index
-            return partial.remaining == 0 ? bodyReceived(partial, end) : (.needsMore, end)
+            return partial.remaining == 0 ? bodyReceived(partial, end) : (nil, end)
         }
         let available = bytes.extracting(0..<range.upperBound)
         while let step = try Self.nextChunkStep(partial, available, from: index) {
@@ -457,13 +453,13 @@ final class Connection {
             case .complete(let end):
                 return bodyReceived(partial, end)
             case .needsMore:
-                return (.needsMore, range.upperBound)
+                return (nil, range.upperBound)
             }
         }
-        return (.needsMore, range.upperBound)
+        return (nil, range.upperBound)
     }
 
-    private func bodyReceived(_ partial: PartialBody, _ end: Int) -> (Event, Int) {
+    private func bodyReceived(_ partial: PartialBody, _ end: Int) -> (Event?, Int) {
         partialBody = nil
         return (.request(partial.head, body: partial.bytes), end)
     }

@@ -43,26 +43,6 @@ final class ConnectionServer {
     private let unsentLimit: Int
     private let limits: RequestLimits
 
-    /// How much one connection may do before others have their turn.
-    private struct Budget {
-        private static let reads = 4
-        /// In nanoseconds, from the second request on.
-        private static let time: Int64 = 25_000
-
-        var reads = 0
-        var requests = 0
-        private var end: MonotonicInstant?
-
-        mutating func isSpent() -> Bool {
-            if reads >= Self.reads { return true }
-            if requests == 0 { return false }
-            let now = MonotonicInstant.now
-            if let end { return now >= end }
-            end = now.advanced(byNanoseconds: Self.time)
-            return false
-        }
-    }
-
     /// After how many requests that are answered at once the clock is looked at.
     private static let answersPerLook = 16
 
@@ -94,6 +74,7 @@ final class ConnectionServer {
 
     func turnBegan() {
         isInTurn = true
+        answer.note = nil
         sender.encoder.update(second: WallClock.milliseconds / 1000)
     }
 
@@ -156,7 +137,7 @@ final class ConnectionServer {
     func serve(_ connection: Connection) {
         if connection.isBeingServed || connection.phase == .closed { return }
         connection.isBeingServed = true
-        var budget = Budget()
+        var budget = TurnBudget()
         serving: while true {
             switch connection.phase {
             case .receiving:
@@ -193,7 +174,7 @@ final class ConnectionServer {
     }
 
     /// Reads, and answers what was read. False where the connection has to wait, for its client or for its turn.
-    private func read(_ connection: Connection, _ budget: inout Budget) -> Bool {
+    private func read(_ connection: Connection, _ budget: inout TurnBudget) -> Bool {
         let hasKept = connection.unreadBytes > 0 && !connection.needsMore
         guard hasKept || connection.mayHaveInput else { return false }
         if budget.isSpent() {
@@ -241,7 +222,7 @@ final class ConnectionServer {
         }
     }
 
-    private func takeKept(_ connection: Connection, _ budget: inout Budget) {
+    private func takeKept(_ connection: Connection, _ budget: inout TurnBudget) {
         let (bytes, start) = connection.keptInput
         let (found, end) = take(bytes.span.extracting(start...), connection, &budget)
         connection.readKeptInput(to: start + end)
@@ -262,15 +243,29 @@ final class ConnectionServer {
 
     /// Reads requests and answers those that are answered at once. Returns where it stopped.
     private func take(
-        _ bytes: Span<UInt8>, _ connection: Connection, _ budget: inout Budget
+        _ bytes: Span<UInt8>, _ connection: Connection, _ budget: inout TurnBudget
     ) -> (Found, end: Int) {
         var (index, answers) = (0, 0)
-        while true {
-            let (event, end) = connection.advance(bytes, from: index, &parser, limits)
-            switch event {
-            case .head(let head):
-                guard answerNow(head, bytes.extracting(index..<end), connection) else {
-                    foundEvent = .request(head.copied(from: bytes.extracting(index..<end)), body: [])
+        do throws(RequestFault) {
+            while true {
+                if connection.isInsideContent {
+                    let (event, end) = try connection.readContent(bytes, from: index)
+                    foundEvent = event
+                    return (event == nil ? .needsMore : .event, end)
+                }
+                if index == bytes.count { return (.needsMore, index) }
+                let rest = bytes.extracting(index..<bytes.count)
+                guard let head = try connection.readHead(rest, &parser, limits) else { return (.needsMore, index) }
+                let end = index + head.length
+                if head.framing != .none {
+                    foundEvent = try connection.headReceived(
+                        head.copied(from: rest), limits, hasMore: end < bytes.count)
+                    index = end
+                    if foundEvent != nil { return (.event, end) }
+                    continue
+                }
+                guard answerNow(head, rest, connection) else {
+                    foundEvent = .head(head.copied(from: rest))
                     return (.event, end)
                 }
                 index = end
@@ -283,17 +278,17 @@ final class ConnectionServer {
                 {
                     return (.paused, end)
                 }
-            case .needsMore: return (.needsMore, end)
-            case .content, .request, .fault:
-                foundEvent = event
-                return (.event, end)
             }
+        } catch {
+            foundEvent = .fault(error)
+            return (.event, bytes.count)
         }
     }
 
     private func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, _ connection: Connection) -> Bool {
         if isRefusing { return false }
         let before = output.count
+        if !isInTurn { answer.note = nil }
         answer.connection = persistence(isHTTP10: head.isHTTP10, closes: !head.keepsAlive || isDraining)
         guard let kind = handler.answerNow(head, bytes, into: answer) else {
             output.removeLast(output.count - before)
@@ -312,7 +307,7 @@ final class ConnectionServer {
     }
 
     /// Sends or queues the answers of `take`, and goes on with what it found.
-    private func heed(_ found: Found, _ connection: Connection, _ budget: inout Budget) {
+    private func heed(_ found: Found, _ connection: Connection, _ budget: inout TurnBudget) {
         switch found {
         case .needsMore:
             connection.needsMore = true
@@ -334,8 +329,11 @@ final class ConnectionServer {
         }
     }
 
-    private func heed(_ event: Connection.Event, _ connection: Connection, _ budget: inout Budget) {
+    private func heed(_ event: Connection.Event, _ connection: Connection, _ budget: inout TurnBudget) {
         switch event {
+        case .head(let head):
+            budget.requests += 1
+            exchanges.start(head, [], connection)
         case .request(let head, let body):
             budget.requests += 1
             if !body.isEmpty, !exchanges.makeRoom(forContentBytes: body.count, of: connection) {
@@ -345,8 +343,6 @@ final class ConnectionServer {
             }
         case .content(let head): exchanges.admit(head, connection)
         case .fault(let fault): fail(connection, fault.status, fault.detail)
-        // `take` goes on with these itself.
-        case .head, .needsMore: break
         }
     }
 

@@ -10,6 +10,9 @@ final class QuickAnswers {
     private(set) var count = 0
     /// The earliest time at which one of those requests was found.
     private var firstFound = MonotonicInstant(nanoseconds: 0)
+    /// The kind of the last answer, and how many of it are not in `counts` yet.
+    private var lastKind = 0
+    private var lastCount = 0
     /// By kind, and which kinds there were.
     private var counts = [Int](repeating: 0, count: NowAnswer.kinds)
     private var kinds: UInt64 = 0
@@ -23,8 +26,18 @@ final class QuickAnswers {
     func add(_ kind: Int, at time: MonotonicInstant) {
         if count == 0 { firstFound = time }
         count += 1
-        counts[kind] += 1
-        kinds |= 1 << UInt64(kind)
+        if kind != lastKind {
+            note()
+            lastKind = kind
+        }
+        lastCount += 1
+    }
+
+    private func note() {
+        if lastCount == 0 { return }
+        counts[lastKind] += lastCount
+        kinds |= 1 << UInt64(lastKind)
+        lastCount = 0
     }
 
     /// One of the requests was found at that time.
@@ -34,6 +47,7 @@ final class QuickAnswers {
 
     func report() {
         if count == 0 { return }
+        note()
         while kinds != 0 {
             let kind = kinds.trailingZeroBitCount
             kinds &= kinds - 1

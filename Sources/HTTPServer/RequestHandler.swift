@@ -93,6 +93,8 @@ package final class NowAnswer {
     private let encoder: ResponseEncoder
     /// What the answer says about its connection.
     var connection = ResponseEncoder.Connection.unstated
+    /// What the handler notes for its other answers of the same turn, such as the time. Nil where it has noted nothing.
+    package var note: (Int64, Int64)?
     /// Takes the lines of the answer's own fields, an empty line and the content, after `begin`.
     package let output: OutputBuffer
 

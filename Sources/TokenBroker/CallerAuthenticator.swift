@@ -69,24 +69,12 @@ package struct CallerAuthenticator: Sendable {
             isRepeated = value != nil
             value = lines[index].value
         }
-        guard let value, !isRepeated, let token = Self.bearerToken(bytes, value) else {
+        guard let value, !isRepeated, let token = BearerToken.find(bytes, value) else {
             return .refused(.noKey)
         }
         let digest = SHA256.words(bytes.extracting(token))
         if let name = adminKeys.name(digest: digest) { return .admin(name) }
         guard let key = keys.inMemory(digest: digest, now: clocks.monotonic) else { return .unknown(digest) }
         return key.hasExpired(at: clocks.now) ? .refused(.unknownKey) : .key(key)
-    }
-
-    /// The token behind the scheme `Bearer`, in any case, and spaces.
-    static func bearerToken(_ bytes: Span<UInt8>, _ value: Range<Int>) -> Range<Int>? {
-        guard value.count > 7, ByteRun.has("bearer ", bytes, at: value.lowerBound) else { return nil }
-        var start = value.lowerBound + 7
-        while start < value.upperBound, bytes[start] == UInt8(ascii: " ") { start += 1 }
-        guard (1...512).contains(value.upperBound - start),
-            ByteRun.visibleEnd(bytes, from: start) >= value.upperBound,
-            ByteRun.first(UInt8(ascii: " "), bytes, start..<value.upperBound) == value.upperBound
-        else { return nil }
-        return start..<value.upperBound
     }
 }

@@ -55,19 +55,18 @@ struct CredentialsParameters {
         var invalid: UInt8 = 0
         /// Names that are no parameter's, each once.
         var unknown: Set<WireText> = []
-
-        var areNone: Bool { repeated.isEmpty && invalid == 0 && unknown.isEmpty }
     }
 
     /// - Throws: `invalid_request` with every fault found.
     init(_ text: Span<UInt8>) throws(BrokerError) {
-        var faults = Faults()
+        if text.isEmpty { return }
+        var faults: Faults?
         do throws(FormEncoding.Fault) {
             try read(text, &faults)
         } catch {
             throw BrokerError(error, in: "query")
         }
-        if faults.areNone { return }
+        guard let faults else { return }
         var reader = QueryReader()
         for name in faults.repeated { reader.note(name, "occurs more than once") }
         for parameter in Parameter.allCases where faults.invalid & 1 << parameter.rawValue != 0 {
@@ -89,8 +88,7 @@ struct CredentialsParameters {
         return WireText(validating: text.extracting(storageKeyRange)).flatMap { StorageKey($0) } ?? .default
     }
 
-    private mutating func read(_ text: Span<UInt8>, _ faults: inout Faults) throws(FormEncoding.Fault) {
-        if text.isEmpty { return }
+    private mutating func read(_ text: Span<UInt8>, _ faults: inout Faults?) throws(FormEncoding.Fault) {
         var cursor = FormEncoding.Cursor()
         let isPlain = FormEncoding.Cursor.isPlain(text)
         var seen: UInt8 = 0
@@ -104,11 +102,15 @@ struct CredentialsParameters {
             guard let parameter else {
                 let other = try cursor.name(name, in: text)
                 _ = try FormEncoding.Cursor.decode(text.extracting(value))
-                if !faults.unknown.insert(other).inserted { faults.repeated.append(other) }
+                if faults?.unknown.contains(other) ?? false {
+                    faults?.repeated.append(other)
+                } else {
+                    Self.note(&faults) { $0.unknown.insert(other) }
+                }
                 continue
             }
             let bit: UInt8 = 1 << UInt8(parameter.rawValue)
-            if seen & bit != 0 { faults.repeated.append(WireText(parameter.name)) }
+            if seen & bit != 0 { Self.note(&faults) { $0.repeated.append(WireText(parameter.name)) } }
             seen |= bit
             let isAllowed: Bool
             if isPlain {
@@ -122,8 +124,15 @@ struct CredentialsParameters {
                     otherStorageKey = StorageKey(decoded) ?? .default
                 }
             }
-            faults.invalid = isAllowed ? faults.invalid & ~bit : faults.invalid | bit
+            // A later value takes the place of an earlier one, and the query has a fault in any case.
+            if isAllowed { faults?.invalid &= ~bit } else { Self.note(&faults) { $0.invalid |= bit } }
         }
+    }
+
+    private static func note(_ faults: inout Faults?, _ change: (inout Faults) -> Void) {
+        var noted = faults ?? Faults()
+        change(&noted)
+        faults = noted
     }
 
     /// Takes note of a value. False for one that is not allowed. A storage key is only looked at.

@@ -2,6 +2,7 @@ internal import BrokerCore
 internal import HTTPCodec
 internal import HTTPServer
 internal import OAuth
+internal import Reactor
 
 /// Answers `GET /credentials` within the turn of the loop that read the request, where all that it takes is in memory and
 /// believed: the API key, its tenant, and credentials that the policy serves as they are.
@@ -52,9 +53,9 @@ final class QuickReads: Sendable {
         // What these ask for is found out by the way that may wait.
         if head.has(.tenant) || head.has(.prefer) { return nil }
         let lines = head.fieldLines.span
-        let clocks = time.clocks
+        let clocks = clocks(for: answer)
         guard case .key(let key) = authenticator.find(lines, bytes, at: clocks), (try? route.authorize(key)) != nil,
-            let tenant = tenants.inMemory(key.tenant, now: clocks.monotonic)
+            let tenant = tenants.inMemory(of: key, now: clocks.monotonic)
         else { return nil }
         let text = bytes.extracting(head.query ?? 0..<0)
         guard let parameters = try? CredentialsParameters(text), !parameters.query.refusedByAPI,
@@ -69,6 +70,16 @@ final class QuickReads: Sendable {
         }
         guard isAnswered else { return nil }
         return 2 * tenant.presetNumber + (isModified ? 0 : 1)
+    }
+
+    /// Both clocks, read once in a turn.
+    private func clocks(for answer: NowAnswer) -> (now: Timestamp, monotonic: MonotonicInstant) {
+        if let (now, monotonic) = answer.note {
+            return (Timestamp(milliseconds: now), MonotonicInstant(nanoseconds: monotonic))
+        }
+        let clocks = time.clocks
+        answer.note = (clocks.now.milliseconds, clocks.monotonic.nanoseconds)
+        return clocks
     }
 
     /// Writes the answer. Returns false where the caller has it already.

@@ -116,14 +116,14 @@ import Testing
         ] as [(String, String?)])
     func `finds a bearer token in the value of a field, or does not`(value: String, token: String?) {
         let bytes = Array("x\(value)y".utf8)
-        let range = CallerAuthenticator.bearerToken(bytes.span, 1..<bytes.count - 1)
+        let range = BearerToken.find(bytes.span, 1..<bytes.count - 1)
         #expect(range.map { String(decoding: bytes[$0], as: UTF8.self) } == token)
     }
 
     @Test func `takes a token of 512 bytes at most`() {
         for (count, isToken) in [(1, true), (511, true), (512, true), (513, false)] {
             let bytes = Array(("Bearer " + String(repeating: "k", count: count)).utf8)
-            #expect((CallerAuthenticator.bearerToken(bytes.span, 0..<bytes.count) != nil) == isToken)
+            #expect((BearerToken.find(bytes.span, 0..<bytes.count) != nil) == isToken)
         }
     }
 
