@@ -47,6 +47,11 @@ final class QuickReads: Sendable {
         durations = metrics.durations(ofRequests: Self.path)
     }
 
+    /// Whether the route is `GET /credentials`.
+    static func answers(_ route: Route) -> Bool {
+        route.method == .get && ByteRun.equal(route.path.description.utf8.span, path.description.utf8.span)
+    }
+
     /// As `RequestHandler.answerNow`.
     func answer(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
         guard head.isRequest("GET", for: Self.path, in: bytes) else { return nil }
