@@ -1,5 +1,11 @@
 internal import Reactor
 
+/// What readers note of an entry in a cache: a conclusion, and what it was drawn from.
+struct CacheNote: Equatable {
+    var source: Int64 = 0
+    var conclusion: Int64 = 0
+}
+
 /// The part of a cache that stands under one lock: a table of entries with marks of their use, and which keys were
 /// changed. Every operation on a key takes the same time however many there are, except when the table grows or the hand
 /// has far to go.
@@ -35,9 +41,9 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     }
 
     /// What there is of a slot for look-ups, which have to do with nothing else of it.
-    private struct Standing {
+    private struct Validity {
         var checked: MonotonicInstant
-        var note: UInt64 = 0
+        var note = CacheNote()
     }
 
     /// A place in the table.
@@ -93,16 +99,14 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     /// quarters full on average; the table, which grows when that many of its places are taken, half full.
     static var overhead: Int {
         let object = MemoryLayout<Key>.stride + MemoryLayout<Value>.stride + 16 + 8
-        let slot = MemoryLayout<Slot>.stride + MemoryLayout<Standing>.stride + MemoryLayout<Use>.stride
+        let slot = MemoryLayout<Slot>.stride + MemoryLayout<Validity>.stride + MemoryLayout<Use>.stride
         return Footprint.allocation(object) + slot * 4 / 3 + MemoryLayout<Place>.stride * 2
     }
 
     private let limit: Int
-    /// Advanced whenever a value goes, for whatever reason.
-    private let generations: [Generation]
     private var slots: [Slot] = []
     /// Of each slot.
-    private var standings: [Standing] = []
+    private var validities: [Validity] = []
     /// Of each slot. Close together: the hand passes a shard's thousands in some microseconds.
     private var uses: [Use] = []
     /// The slot that the hand looks at next.
@@ -121,12 +125,9 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     /// Changes up to this one are taken for changes of every key.
     private var horizon: UInt64 = 0
 
-    /// - Parameters:
-    ///   - limit: what the entries may take of memory, in bytes.
-    ///   - generations: advanced whenever a value goes.
-    init(limit: Int, generations: [Generation] = []) {
+    /// - Parameter limit: what the entries may take of memory, in bytes.
+    init(limit: Int) {
         self.limit = limit
-        self.generations = generations
     }
 
     // MARK: Changes
@@ -206,12 +207,12 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
 
     func entry(_ slot: Int) -> Entry { slots[slot].entry! }
 
-    func checked(_ slot: Int) -> MonotonicInstant { standings[slot].checked }
+    func checked(_ slot: Int) -> MonotonicInstant { validities[slot].checked }
 
-    /// What was noted of an entry by its readers, for as long as it is there; 0 where nothing was.
-    func note(_ slot: Int) -> UInt64 { standings[slot].note }
+    /// What was noted of an entry by its readers, for as long as it is there.
+    func note(_ slot: Int) -> CacheNote { validities[slot].note }
 
-    mutating func note(_ slot: Int, _ note: UInt64) { standings[slot].note = note }
+    mutating func note(_ slot: Int, _ note: CacheNote) { validities[slot].note = note }
 
     /// An entry was used.
     @inline(__always)
@@ -233,16 +234,14 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         if let present {
             slot = Int(table[present].slot)
             bytes -= Int(slots[slot].bytes)
-            // The same version is the same value, checked anew.
-            if slots[slot].entry?.version != new.entry.version { advance() }
             // Before what it leads to goes with the entry.
             table[present].hint = new.entry.value.hint
             (slots[slot].entry, slots[slot].bytes) = (new.entry, size)
-            standings[slot] = Standing(checked: checked)
+            validities[slot] = Validity(checked: checked)
             uses[slot] = .used
         } else {
             let tag = UInt32(truncatingIfNeeded: hash)
-            slot = add(Slot(entry: new.entry, tag: tag, bytes: size), Standing(checked: checked), new.entry.value.hint)
+            slot = add(Slot(entry: new.entry, tag: tag, bytes: size), Validity(checked: checked), new.entry.value.hint)
         }
         bytes += new.bytes
         // It fits, so that there is another one for as long as there is no room.
@@ -284,7 +283,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         var slot = slot
         for _ in 0..<limit {
             if slot >= slots.count { return nil }
-            if uses[slot].renewals > 0, checked.contains(standings[slot].checked), let entry = slots[slot].entry {
+            if uses[slot].renewals > 0, checked.contains(validities[slot].checked), let entry = slots[slot].entry {
                 found(slot, entry)
             }
             slot += step
@@ -296,24 +295,24 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     /// left the slot meanwhile stays away.
     mutating func renew(_ slot: Int, _ entry: AnyObject, checked: MonotonicInstant) {
         guard let present = slots[slot].entry, present === entry, uses[slot].renewals > 0 else { return }
-        standings[slot].checked = max(standings[slot].checked, checked)
+        validities[slot].checked = max(validities[slot].checked, checked)
         uses[slot].noteRenewal()
         renewals += 1
     }
 
-    private mutating func add(_ new: Slot, _ standing: Standing, _ hint: Value.Hint) -> Int {
+    private mutating func add(_ new: Slot, _ validity: Validity, _ hint: Value.Hint) -> Int {
         count += 1
         if count * 4 > table.count * 3 { growTable() }
         let slot: Int
         if free == Self.none {
             slot = slots.count
             slots.append(new)
-            standings.append(standing)
+            validities.append(validity)
             uses.append(.new)
         } else {
             slot = Int(free)
             free = slots[slot].nextFree
-            (slots[slot], standings[slot], uses[slot]) = (new, standing, .new)
+            (slots[slot], validities[slot], uses[slot]) = (new, validity, .new)
         }
         enter(Place(slot: Int32(slot), tag: new.tag, hint: hint))
         return slot
@@ -324,14 +323,9 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         count -= 1
         bytes -= Int(slots[slot].bytes)
         slots[slot].entry = nil
-        advance()
         slots[slot].nextFree = free
         free = Int32(slot)
         uses[slot] = .free
-    }
-
-    private func advance() {
-        for generation in generations { generation.advance() }
     }
 
     // MARK: The table

@@ -3,24 +3,48 @@ internal import Cryptography
 internal import HTTPCodec
 internal import OAuth
 
-/// The answer of `GET /credentials` to one set of credentials, in one piece of memory with what a warm read has to know
-/// before it sends it, and found without a look at any object: what a warm read among a million waits for is memory.
+/// The answer of `GET /credentials` to one set of credentials, in one piece of memory with what has to be known before it
+/// is sent, and found without a look at any object: what a read among a million waits for is memory.
 @safe package struct CachedAnswer: CacheHint, @unchecked Sendable {
-    /// What a warm read has to know.
+    /// What has to be known of an answer before it is sent.
     package struct Facts: BitwiseCopyable, Sendable {
         /// Until when the token is good, in milliseconds since 1970; that of `Timestamp.never` where it does not end.
         package let expires: Int64
-        /// The stored record's version.
-        package let version: Int64
-        fileprivate let count: UInt32
-        fileprivate let placeOfSeconds: UInt32
-        fileprivate let tenantCount: UInt8
-        fileprivate let storageKeyCount: UInt8
+        /// The parts' lengths, in bytes, in their order.
+        fileprivate let fields: UInt32
+        fileprivate let before: UInt32
+        fileprivate let after: UInt32
+        fileprivate let tenant: UInt8
+        fileprivate let storageKey: UInt8
+        fileprivate let entityTag: UInt8
 
-        /// Where the digits of the seconds end in the answer.
-        package var secondsEnd: Int { Int(placeOfSeconds) }
+        /// - Parameters:
+        ///   - fields: the length of the field lines, with the empty line behind them. The entity tag's is the last.
+        ///   - before: the length of the body up to the seconds that are left.
+        ///   - after: the length of the body behind them.
+        init(_ id: CredentialsID, expires: Timestamp, fields: Int, entityTag: Int, before: Int, after: Int) {
+            self.expires = expires.milliseconds
+            self.fields = UInt32(fields)
+            self.before = UInt32(before)
+            self.after = UInt32(after)
+            tenant = UInt8(id.tenant.description.utf8.count)
+            storageKey = UInt8(id.storageKey.description.utf8.count)
+            self.entityTag = UInt8(entityTag)
+        }
 
-        fileprivate var namesCount: Int { Int(tenantCount) + Int(storageKeyCount) }
+        fileprivate var answerStart: Int { MemoryLayout<Facts>.size + Int(tenant) + Int(storageKey) }
+        fileprivate var answerCount: Int { Int(fields) + Int(before) + Int(after) }
+
+        // MARK: Parts, as ranges in the answer
+
+        /// The field lines, with the empty line behind them.
+        package var fieldLines: Range<Int> { 0..<Int(fields) }
+        /// The entity tag.
+        package var tag: Range<Int> { Int(fields) - 4 - Int(entityTag)..<Int(fields) - 4 }
+        /// The body up to the seconds that are left; all of it where the token does not end.
+        package var bodyBeforeSeconds: Range<Int> { Int(fields)..<Int(fields) + Int(before) }
+        /// The body behind them.
+        package var bodyAfterSeconds: Range<Int> { Int(fields) + Int(before)..<answerCount }
     }
 
     /// Nil for none. Never written to, so that any number of threads may read it.
@@ -28,25 +52,19 @@ internal import OAuth
 
     package init() { unsafe start = nil }
 
-    /// - Parameter bytes: the opening of an answer and all of it. Whoever keeps what this makes keeps them as well.
+    /// - Parameter bytes: facts, names and answer. What this makes is good for as long as they are kept.
     init(of bytes: SecretBytes) {
         let start = unsafe UnsafeRawPointer(bytes.unownedBytes.baseAddress)
         unsafe self.start = unsafe start
-        guard let start = unsafe start, bytes.count >= Self.factsSize else { preconditionFailure() }
+        guard let start = unsafe start, bytes.count >= MemoryLayout<Facts>.size else { preconditionFailure() }
         let facts = unsafe start.loadUnaligned(as: Facts.self)
-        precondition(bytes.count == Self.factsSize + facts.namesCount + Int(facts.count))
+        precondition(bytes.count == facts.answerStart + facts.answerCount)
     }
 
     /// What stands before the answer in its memory.
-    /// - Parameters:
-    ///   - count: the answer's length.
-    ///   - secondsEnd: where the digits of the seconds end in it.
-    static func opening(_ id: CredentialsID, expires: Int64, version: Int64, count: Int, secondsEnd: Int) -> [UInt8] {
-        let (tenant, storageKey) = (id.tenant.description.utf8, id.storageKey.description.utf8)
-        let facts = Facts(
-            expires: expires, version: version, count: UInt32(count), placeOfSeconds: UInt32(secondsEnd),
-            tenantCount: UInt8(tenant.count), storageKeyCount: UInt8(storageKey.count))
-        return unsafe withUnsafeBytes(of: facts) { unsafe Array($0) } + tenant + storageKey
+    static func opening(_ id: CredentialsID, _ facts: Facts) -> [UInt8] {
+        unsafe withUnsafeBytes(of: facts) { unsafe Array($0) } + id.tenant.description.utf8
+            + id.storageKey.description.utf8
     }
 
     @inline(__always)
@@ -55,8 +73,9 @@ internal import OAuth
         // It is this one, but for a few among millions: what is sent of it comes while its names are compared.
         unsafe clinux_prefetch(start, Self.mostAnswers)
         let facts = unsafe start.loadUnaligned(as: Facts.self)
-        let name = unsafe Self.bytes(start, Self.factsSize, Int(facts.tenantCount))
-        let other = unsafe Self.bytes(start, Self.factsSize + name.count, Int(facts.storageKeyCount))
+        let size = MemoryLayout<Facts>.size
+        let name = unsafe Self.bytes(start, size, Int(facts.tenant))
+        let other = unsafe Self.bytes(start, size + name.count, Int(facts.storageKey))
         return unsafe ByteRun.equal(other.span, storageKey)
             && ByteRun.equal(name.span, tenant.description.utf8.span)
     }
@@ -65,14 +84,12 @@ internal import OAuth
     fileprivate func withBytes<R>(_ body: (Facts, Span<UInt8>) -> R) -> R? {
         guard let start = unsafe start else { return nil }
         let facts = unsafe start.loadUnaligned(as: Facts.self)
-        let bytes = unsafe Self.bytes(start, Self.factsSize + facts.namesCount, Int(facts.count))
+        let bytes = unsafe Self.bytes(start, facts.answerStart, facts.answerCount)
         return unsafe body(facts, bytes.span)
     }
 
     /// As much as there is with a token of 700 bytes.
     private static var mostAnswers: Int { 17 * 64 }
-
-    private static var factsSize: Int { MemoryLayout<Facts>.size }
 
     @inline(__always)
     private static func bytes(_ start: UnsafeRawPointer, _ offset: Int, _ count: Int) -> UnsafeBufferPointer<UInt8> {

@@ -266,14 +266,35 @@ package final class CredentialsProvider: Sendable {
         _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, _ id: CredentialsID,
         renewsEarly: Bool = true
     ) -> CredentialsDecision {
-        var terms = tenant.terms
-        if terms.leadTime > .zero, !renewsEarly || isPaused(id, snapshot.version) { terms.leadTime = .zero }
-        // Where the configuration has an issuer alone, and the credentials none to compare with it.
-        if terms.providers.tokenEndpoint == nil, let granted = snapshot.record.held?.grantedBy, granted.issuer == nil {
+        let decision = decide(snapshot, tenant, query, now: time.now)
+        // Without its lead time, what is to be renewed early is served.
+        guard decision == .refresh(isEarly: true), !renewsEarly || isPaused(id, snapshot.version) else {
+            return decision
+        }
+        return .serve
+    }
+
+    /// What the policy says, whatever was tried before.
+    func decide(
+        _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, now: Timestamp
+    ) -> CredentialsDecision {
+        if needsMetadata(snapshot, tenant) {
+            var terms = tenant.terms
             terms.providers = providers(of: tenant)
+            return policy.decide(
+                snapshot.record.held, version: snapshot.version, terms: terms, query: query, now: now)
         }
         return policy.decide(
-            snapshot.record.held, version: snapshot.version, terms: terms, query: query, now: time.now)
+            snapshot.record.held, version: snapshot.version, terms: tenant.terms, query: query, now: now)
+    }
+
+    /// Whether only the provider's metadata tells if the credentials are of the tenant's provider: where the configuration
+    /// has an issuer alone, and the credentials none to compare with it.
+    func needsMetadata(_ snapshot: CredentialsSnapshot, _ tenant: Tenant) -> Bool {
+        guard tenant.terms.providers.tokenEndpoint == nil, let granted = snapshot.record.held?.grantedBy else {
+            return false
+        }
+        return granted.issuer == nil
     }
 
     private func isPaused(_ id: CredentialsID, _ version: Int64) -> Bool {

@@ -323,8 +323,6 @@ final class CredentialsRecords: Sendable {
         unpublished.withLock { unpublished in
             unpublished[id] = snapshot
             unpublishedCount.store(unpublished.count, ordering: .releasing)
-            // What somebody has made of the cached ones, which these go before.
-            bus.trust.generation.advance()
         }
     }
 

@@ -1,6 +1,6 @@
 internal import Cryptography
 internal import ExternalText
-internal import HTTPCodec
+package import HTTPCodec
 internal import JSON
 package import OAuth
 
@@ -13,19 +13,15 @@ package final class CredentialsSnapshot: Sendable {
     /// The stored record's version; 0 where nothing is stored.
     package let version: Int64
     package let record: CredentialRecord
-    /// The answer of `GET /credentials`, encoded once, from the Content-Type field on, with spaces in place of the seconds
-    /// that are left, and before it its opening. Without its end where the token is not plain, and empty where nothing is
-    /// stored.
+    /// The answer of `GET /credentials`, encoded once but for the seconds that are left, as `CachedAnswer` has it. Without
+    /// its end where the token is not plain, and empty where nothing is stored.
     let bytes: SecretBytes
     /// Whether there is a token that stands in JSON as it is, as every one does that a provider has made so far.
     let isPlain: Bool
     /// Where the body begins in the bytes.
     private let bodyStart: Int
-    /// Where the digits of the seconds end in the bytes.
-    private let secondsEnd: Int
-    /// The digits of the seconds are filled up with spaces in front, so that the length of the body does not change
-    /// while the token grows older: enough for any lifetime.
-    package static var secondsWidth: Int { 12 }
+    /// Where the seconds that are left belong in the bytes.
+    private let secondsPlace: Int
 
     /// Whether it is stored. What is not has no entity tag: another change may come first, and then its version is never
     /// stored.
@@ -55,7 +51,7 @@ package final class CredentialsSnapshot: Sendable {
         self.isStored = isStored
         bytes = encoded?.bytes ?? SecretBytes([])
         bodyStart = encoded?.bodyStart ?? 0
-        secondsEnd = encoded?.secondsEnd ?? 0
+        secondsPlace = encoded?.secondsPlace ?? 0
         isPlain = encoded?.isPlain ?? false
         // In memory once.
         if let encoded { record.held?.accessToken = encoded.token }
@@ -69,12 +65,11 @@ package final class CredentialsSnapshot: Sendable {
         var body: [UInt8] = []
         bytes.withRevealed { bytes in
             body.reserveCapacity(bytes.count)
-            for index in bodyStart..<bytes.count { body.append(bytes[index]) }
-        }
-        if let expiry = held.expiry {
-            let seconds = Array("\(max(0, (expiry.milliseconds - now.milliseconds) / 1000))".utf8)
-            let end = secondsEnd - bodyStart
-            body.replaceSubrange(end - seconds.count..<end, with: seconds)
+            for index in bodyStart..<secondsPlace { body.append(bytes[index]) }
+            if held.expiry != nil {
+                body.append(contentsOf: "\(Self.seconds(until: held.expires.milliseconds, at: now))".utf8)
+            }
+            for index in secondsPlace..<bytes.count { body.append(bytes[index]) }
         }
         if !isPlain {
             body.append(UInt8(ascii: ","))
@@ -92,16 +87,50 @@ package final class CredentialsSnapshot: Sendable {
     }
 }
 
+extension CredentialsSnapshot {
+    /// `expires_in`: the whole seconds that are left, 0 after the end.
+    /// - Parameter expires: in milliseconds since 1970.
+    package static func seconds(until expires: Int64, at now: Timestamp) -> Int64 {
+        max(0, expires - now.milliseconds) / 1000
+    }
+
+    /// The fields of an answer.
+    /// - Parameter tag: nil for none.
+    package static func fields(tag: String?) -> Fields {
+        var fields: Fields = ["Content-Type": "application/json", "Cache-Control": "no-store"]
+        if let tag { fields.append("ETag", tag) }
+        return fields
+    }
+
+    /// The fields of an answer that the caller has already.
+    package static func fieldsOfNotModified(tag: String) -> Fields { ["Cache-Control": "no-store", "ETag": tag] }
+
+    /// Where the lines of `fieldsOfNotModified` begin in those of `fields`.
+    package static let notModifiedStart = encoded(["Content-Type": "application/json"]).count - 2
+
+    /// The lines of fields, with an empty line behind them.
+    fileprivate static func encoded(_ fields: Fields) -> [UInt8] {
+        do {
+            return try ResponseEncoder.encode(fields)
+        } catch {
+            preconditionFailure("the fields of an answer cannot be encoded")
+        }
+    }
+
+    /// The entity tag of a stored record.
+    package static func tag(_ version: Int64) -> String { "\"\(version)\"" }
+}
+
 extension CredentialsSnapshot: Cacheable {
-    /// None where a warm read has nothing to send as it stands.
+    /// None where there is no answer that can be sent as it stands.
     package var hint: CachedAnswer { isPlain && isStored ? CachedAnswer(of: bytes) : CachedAnswer() }
 }
 
-/// The answer of `GET /credentials` to a set of credentials, encoded once: the fields that are its own, and its body.
+/// The answer of `GET /credentials` to a set of credentials, encoded once: its field lines and its body.
 private struct EncodedCredentials {
     let bytes: SecretBytes
     let bodyStart: Int
-    let secondsEnd: Int
+    let secondsPlace: Int
     let isPlain: Bool
     /// In the same memory, where it is plain.
     let token: SecretBytes
@@ -127,32 +156,26 @@ private struct EncodedCredentials {
         }
         head.removeLast()
         head.append(contentsOf: #","expires_in":"#.utf8)
-        // What never ends has no seconds left that would have to be written.
-        let seconds = held.expiry == nil ? "null".utf8 : "".utf8
-        head.append(
-            contentsOf: repeatElement(UInt8(ascii: " "), count: CredentialsSnapshot.secondsWidth - seconds.count))
-        head.append(contentsOf: seconds)
-        let secondsEndInHead = head.count
-        head.append(contentsOf: #","token_type":"Bearer","token":""#.utf8)
+        if held.expiry == nil { head.append(contentsOf: "null".utf8) }
+        let tail = Array(#","token_type":"Bearer","token":""#.utf8)
         let afterToken: [UInt8] = [UInt8(ascii: "\""), UInt8(ascii: "}")]
-        let count = head.count + held.accessToken.count + afterToken.count
-        let fields = """
-            \(ResponseEncoder.contentTypeOptions)Content-Type: application/json\r\nCache-Control: no-store\r\n\
-            ETag: "\(version)"\r\nContent-Length: \(count)\r\n\r\n
-            """.utf8
-        var before = CachedAnswer.opening(
-            id, expires: held.expires.milliseconds, version: version, count: fields.count + count,
-            secondsEnd: fields.count + secondsEndInHead)
-        before.reserveCapacity(before.count + fields.count + head.count)
-        before.append(contentsOf: fields)
+        let tag = CredentialsSnapshot.tag(version)
+        let fields = CredentialsSnapshot.encoded(CredentialsSnapshot.fields(tag: tag))
+        let facts = CachedAnswer.Facts(
+            id, expires: held.expires, fields: fields.count, entityTag: tag.utf8.count, before: head.count,
+            after: tail.count + held.accessToken.count + afterToken.count)
+        var before = CachedAnswer.opening(id, facts)
+        before.reserveCapacity(before.count + fields.count + head.count + tail.count)
+        before += fields
         bodyStart = before.count
-        secondsEnd = bodyStart + secondsEndInHead
         before += head
+        secondsPlace = before.count
         if isPlain {
+            before += tail
             bytes = SecretBytes(prefix: before, secret: held.accessToken, suffix: afterToken)
             token = bytes.extracting(before.count..<before.count + held.accessToken.count)
         } else {
-            bytes = SecretBytes(Array(before[..<secondsEnd]))
+            bytes = SecretBytes(before)
             token = held.accessToken
         }
     }

@@ -12,34 +12,52 @@ package final class Metrics: Sendable {
     }
 
     private struct State {
-        var counters: [Series: Int] = [:]
-        var histograms: [Series: Histogram] = [:]
+        var counters: [Series: Counter] = [:]
+        var durations: [Series: Durations] = [:]
 
-        /// Adds what a loop has counted for itself to the series that the usual way counts in.
-        mutating func add(_ warm: WarmReadCounts) {
-            let route = #"route="/credentials""#
-            for provider in warm.providers {
-                for (count, code, outcome) in [
-                    (provider.freshCount, 200, TokenRead.fresh), (provider.notModifiedCount, 304, .notModified),
-                ] where count > 0 {
-                    let requests = Series(
-                        name: "http_requests_total", labels: #"\#(route),method="GET",code="\#(code)""#)
-                    counters[requests, default: 0] += count
-                    let reads = Series(name: "token_reads_total", labels: Metrics.labels(provider.name, outcome))
-                    counters[reads, default: 0] += count
-                }
-            }
-            let durations = warm.durations
-            guard durations.sum > 0 else { return }
-            let series = Series(name: "http_request_duration_seconds", labels: route)
-            var histogram = histograms[series] ?? Histogram()
-            for (index, count) in durations.counts.enumerated() { histogram.counts[index] += count }
-            histogram.sum += durations.sum
-            histograms[series] = histogram
+        mutating func counter(_ series: Series) -> Counter {
+            if let counter = counters[series] { return counter }
+            let counter = Counter()
+            counters[series] = counter
+            return counter
+        }
+
+        mutating func durations(_ series: Series) -> Durations {
+            if let durations = durations[series] { return durations }
+            let new = Durations()
+            durations[series] = new
+            return new
         }
     }
 
-    struct Histogram {
+    /// The count of one series. What is counted often keeps its counter, and does not look for it each time.
+    package final class Counter: Sendable {
+        private let count = Atomic<Int>(0)
+
+        fileprivate init() {}
+
+        package func add(_ added: Int) { count.add(added, ordering: .relaxed) }
+
+        fileprivate var current: Int { count.load(ordering: .relaxed) }
+    }
+
+    /// The durations of one series.
+    package final class Durations: Sendable {
+        private let histogram = Mutex(Histogram())
+
+        fileprivate init() {}
+
+        /// Adds `count` durations, all of that length.
+        package func add(_ duration: Duration, count: Int = 1) {
+            let (whole, attoseconds) = duration.components
+            let seconds = Double(whole) + Double(attoseconds) / 1e18
+            histogram.withLock { $0.add(count, seconds: seconds) }
+        }
+
+        fileprivate var current: Histogram { histogram.withLock { $0 } }
+    }
+
+    fileprivate struct Histogram {
         var counts = [Int](repeating: 0, count: Metrics.bounds.count + 1)
         var sum = 0.0
 
@@ -50,23 +68,15 @@ package final class Metrics: Sendable {
     }
 
     /// Upper bounds in seconds: from a warm read's microseconds to a provider that exhausts every retry.
-    static let bounds = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120]
+    private static let bounds = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120]
 
     private let state = Mutex(State())
-    private let warm = Mutex<[WarmReadCounts]>([])
 
     package init() {
         state.withLock { state in
-            for series in Self.enumerableCounters { state.counters[series] = 0 }
-            for series in Self.enumerableHistograms { state.histograms[series] = Histogram() }
+            for series in Self.enumerableCounters { _ = state.counter(series) }
+            for series in Self.enumerableHistograms { _ = state.durations(series) }
         }
-    }
-
-    /// Counts for one event loop's warm reads, which are part of the text from now on.
-    package func warmReads() -> WarmReadCounts {
-        let counts = WarmReadCounts()
-        warm.withLock { $0.append(counts) }
-        return counts
     }
 
     /// Shows the series of these routes, with the statuses that an answer can have, from now on: a rule that asks for an
@@ -76,9 +86,9 @@ package final class Metrics: Sendable {
         state.withLock { state in
             for (route, method) in routes {
                 for code in codes {
-                    state.counters[Self.requests(route, method, code), default: 0] += 0
+                    _ = state.counter(Self.requests(route, method, code))
                 }
-                state.histograms[Self.requestDuration(route), default: Histogram()].sum += 0
+                _ = state.durations(Self.requestDuration(route))
             }
         }
     }
@@ -89,26 +99,30 @@ package final class Metrics: Sendable {
         increment(Series(name: name, labels: labels))
     }
 
-    private func increment(_ series: Series) {
-        state.withLock { $0.counters[series, default: 0] += 1 }
-    }
+    private func increment(_ series: Series) { counter(series).add(1) }
+
+    private func counter(_ series: Series) -> Counter { state.withLock { $0.counter(series) } }
 
     private func observe(_ name: String, _ labels: String, _ duration: Duration) {
-        observe(Series(name: name, labels: labels), duration)
+        durations(Series(name: name, labels: labels)).add(duration)
     }
 
-    private func observe(_ series: Series, _ duration: Duration) {
-        let (whole, attoseconds) = duration.components
-        let seconds = Double(whole) + Double(attoseconds) / 1e18
-        state.withLock { $0.histograms[series, default: Histogram()].add(1, seconds: seconds) }
-    }
+    private func durations(_ series: Series) -> Durations { state.withLock { $0.durations(series) } }
 
     // MARK: What is counted
 
     package func requestAnswered(route: StaticString, method: String, status: Int, took duration: Duration) {
-        increment(Self.requests(route, method, status))
-        observe(Self.requestDuration(route), duration)
+        counter(ofRequests: route, method: method, status: status).add(1)
+        durations(ofRequests: route).add(duration)
     }
+
+    /// Where the answers of a route with that status are counted.
+    package func counter(ofRequests route: StaticString, method: String, status: Int) -> Counter {
+        counter(Self.requests(route, method, status))
+    }
+
+    /// Where it is noted how long a route's answers took.
+    package func durations(ofRequests route: StaticString) -> Durations { durations(Self.requestDuration(route)) }
 
     private static func requests(_ route: StaticString, _ method: String, _ code: Int) -> Series {
         Series(name: "http_requests_total", labels: #"route="\#(route)",method="\#(method)",code="\#(code)""#)
@@ -136,10 +150,15 @@ package final class Metrics: Sendable {
     }
 
     package func tokenRead(provider: String, _ outcome: TokenRead) {
-        increment("token_reads_total", Self.labels(provider, outcome))
+        counter(ofReads: outcome, provider: provider).add(1)
     }
 
-    fileprivate static func labels(_ provider: String, _ outcome: TokenRead) -> String {
+    /// Where the reads of one provider's credentials with that outcome are counted.
+    package func counter(ofReads outcome: TokenRead, provider: String) -> Counter {
+        counter(Series(name: "token_reads_total", labels: Self.labels(provider, outcome)))
+    }
+
+    private static func labels(_ provider: String, _ outcome: TokenRead) -> String {
         #"provider="\#(provider)",outcome="\#(outcome.rawValue)""#
     }
 
@@ -367,15 +386,15 @@ package final class Metrics: Sendable {
     /// The text of `GET /metrics`.
     /// - Parameter gauges: what is not counted here.
     package func text(gauges: [Reading]) -> String {
-        var state = self.state.withLock { $0 }
-        for counts in warm.withLock({ $0 }) { state.add(counts) }
+        let state = self.state.withLock { $0 }
         var text = ""
         for (name, type, help) in Self.help {
             text += "# HELP token_broker_\(name) \(help)\n# TYPE token_broker_\(name) \(type)\n"
             for (series, count) in state.counters.filter({ $0.key.name == name }).sorted(by: Self.order) {
-                text += "token_broker_\(name){\(series.labels)} \(count)\n"
+                text += "token_broker_\(name){\(series.labels)} \(count.current)\n"
             }
-            for (series, histogram) in state.histograms.filter({ $0.key.name == name }).sorted(by: Self.order) {
+            for (series, durations) in state.durations.filter({ $0.key.name == name }).sorted(by: Self.order) {
+                let histogram = durations.current
                 var total = 0
                 for (bound, count) in zip(Self.bounds.map(\.description) + ["+Inf"], histogram.counts) {
                     total += count

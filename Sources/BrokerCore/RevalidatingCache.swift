@@ -39,17 +39,14 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     /// - Parameters:
     ///   - bytes: what the entries may take of memory. A 64th of it is any one entry's limit: a larger one is not kept.
     ///   - trust: says for how long an entry is believed after it was checked.
-    ///   - holdsConfiguration: whether what is kept changes only when somebody configures something.
     ///   - cost: what the key and the value take of memory beside their own fields; 0 or more.
     ///   - version: the version of the record that the value was read from.
     ///   - hash: of the same key always the same, of which all bits count, and that nobody outside can foretell.
     package init(
-        bytes: Int, trust: Trust, holdsConfiguration: Bool = false, cost: @escaping @Sendable (Key, Value) -> Int,
+        bytes: Int, trust: Trust, cost: @escaping @Sendable (Key, Value) -> Int,
         version: @escaping @Sendable (Value) -> Int64, hash: @escaping @Sendable (Key) -> Int = { $0.hashValue }
     ) {
-        // In this order: see `Trust.configurations`.
-        let generations = holdsConfiguration ? [trust.configurations, trust.generation] : [trust.generation]
-        shards = InlineArray { _ in Mutex(Contents(limit: bytes / Self.shardCount, generations: generations)) }
+        shards = InlineArray { _ in Mutex(Contents(limit: bytes / Self.shardCount)) }
         self.trust = trust
         self.cost = cost
         self.version = version
@@ -62,7 +59,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     /// The value, while it is believed.
     package func fresh(_ key: Key, now: MonotonicInstant) -> Value? { holding(key, now: now)?.value }
 
-    /// A value that is believed, and until when it is as long as the trust's generation stays the same.
+    /// A value that is believed, and until when, as things stand.
     package struct Holding: Sendable {
         package let value: Value
         package let end: MonotonicInstant
@@ -71,9 +68,11 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
     }
 
     /// The value that `fresh` gives, for somebody who makes something of it.
-    package func holding(_ key: Key, now: MonotonicInstant) -> Holding? {
-        let hash = hash(key)
-        return withContents(of: hash) { contents in
+    package func holding(_ key: Key, now: MonotonicInstant) -> Holding? { holding(key, hash(key), now: now) }
+
+    /// The same for a key whose hash is known.
+    func holding(_ key: Key, _ hash: Int, now: MonotonicInstant) -> Holding? {
+        withContents(of: hash) { contents in
             guard let slot = contents.find(key, hash), let end = believedEnd(of: slot, in: contents, now) else {
                 return nil
             }

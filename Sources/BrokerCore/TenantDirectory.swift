@@ -1,6 +1,7 @@
 package import CredentialStore
 internal import Cryptography
 package import OAuth
+package import Reactor
 internal import Synchronization
 
 /// A tenant as it stood when it was read. Immutable; replaced whole. An object, so that whoever passes it on counts one
@@ -11,11 +12,17 @@ package final class Tenant: Cacheable, Equatable {
     package let configuration: TenantConfiguration
     /// What the configuration allows a query. Kept, because every read looks at it.
     package let terms: CredentialsPolicy.Terms
+    /// The place of the configuration's preset in `ProviderPreset.all`.
+    package let presetNumber: Int
+    /// Hashes of the tenant's credentials.
+    let hashing: CredentialsID.Hashing
 
     package init(name: TenantName, version: Int64, configuration: TenantConfiguration) {
         self.name = name
         self.version = version
         self.configuration = configuration
+        hashing = CredentialsID.Hashing(name)
+        presetNumber = ProviderPreset.all.firstIndex { $0.name == configuration.preset.name } ?? 0
         terms = CredentialsPolicy.Terms(
             client: configuration.client.fingerprint,
             canObtainClientCredentials: configuration.obtainsClientCredentials,
@@ -53,12 +60,14 @@ package final class TenantDirectory: Sendable {
         self.vault = vault
         self.time = time
         self.onPut = onPut
-        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust, holdsConfiguration: true) { name, tenant in
+        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust) { name, tenant in
             // An object; a configuration's values and what was made of them, by the length of the text that they are
             // written in.
             Footprint.text(name.description) + Tenant.footprint + 2 * tenant.configuration.encoded.count
         } version: {
             $0.version
+        } hash: {
+            CredentialsID.Hashing($0).tenantHash
         }
         bus.onChange(of: .tenant) { [self] id, version in
             // What this replica has written itself is told of, too.
@@ -86,9 +95,9 @@ package final class TenantDirectory: Sendable {
         }
     }
 
-    /// The tenant, where the one in memory may be believed.
-    package func holding(_ name: TenantName) -> RevalidatingCache<TenantName, Tenant>.Holding? {
-        cache.holding(name, now: time.monotonic)
+    /// The tenant of an API key, where the one in memory may be believed.
+    package func inMemory(of key: CallerKey, now: MonotonicInstant) -> Tenant? {
+        cache.holding(key.tenant, key.tenantHash, now: now)?.value
     }
 
     /// The tenant as it was read last, however long ago; nil where that is forgotten.

@@ -19,12 +19,6 @@ package final class Trust: Sendable {
     private let lastFollowing = Atomic<Int64>(.max)
     /// In nanoseconds: when the feed was last seen to work.
     private let alive = Atomic<Int64>(.min)
-    /// Advanced when what was believed may be believed no longer, or not for as long, and with every value that leaves a
-    /// cache which goes by this trust.
-    package let generation = Generation()
-    /// The same, of caches of configuration only. It advances before `generation`: who reads that one first, and then goes
-    /// by what it concluded from configuration at this one, is not to find only half of a change.
-    package let configurations = Generation()
     /// In nanoseconds, since every reading of the cache needs them; nil where nobody else writes.
     private let spans: (validity: Int64, longest: Int64)?
 
@@ -36,7 +30,6 @@ package final class Trust: Sendable {
     /// From `now` on every change is told of; earlier ones may not have been, so nothing read before is believed until
     /// it was looked at again.
     package func follow(_ now: MonotonicInstant) {
-        defer { advance() }
         lastFollowing.store(now.nanoseconds, ordering: .sequentiallyConsistent)
         // In this order, as `isFollowing` reads them in the other one.
         following.store(now.nanoseconds, ordering: .sequentiallyConsistent)
@@ -51,21 +44,13 @@ package final class Trust: Sendable {
     /// Nobody tells of changes any more.
     package func lose() {
         following.store(.max, ordering: .sequentiallyConsistent)
-        advance()
     }
 
     /// Something changed, and nobody knows what.
     package func distrust(_ now: MonotonicInstant) {
-        if following.load(ordering: .sequentiallyConsistent) != .max {
-            lastFollowing.store(now.nanoseconds, ordering: .sequentiallyConsistent)
-            following.store(now.nanoseconds, ordering: .sequentiallyConsistent)
-        }
-        advance()
-    }
-
-    private func advance() {
-        configurations.advance()
-        generation.advance()
+        if following.load(ordering: .sequentiallyConsistent) == .max { return }
+        lastFollowing.store(now.nanoseconds, ordering: .sequentiallyConsistent)
+        following.store(now.nanoseconds, ordering: .sequentiallyConsistent)
     }
 
     /// Whether every change is told of at present.
@@ -80,8 +65,8 @@ package final class Trust: Sendable {
         end(of: checked, now) > now
     }
 
-    /// Until when what was read may be believed; what is not after `now` is over already. It may come to be believed for
-    /// longer, when the feed shows again that it is alive, and is not believed for as long when the generation advances.
+    /// Until when what was read may be believed; what is not after `now` is over already.
+    /// It may come to be believed for longer, when the feed shows again that it is alive.
     /// - Parameter checked: taken before the store was asked.
     package func end(of checked: MonotonicInstant, _ now: MonotonicInstant) -> MonotonicInstant {
         guard let spans else { return .distantFuture }

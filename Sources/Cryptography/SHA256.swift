@@ -12,6 +12,11 @@ package enum SHA256 {
         package fileprivate(set) var third: UInt64 = 0
         package fileprivate(set) var fourth: UInt64 = 0
 
+        /// Whether the digests are the same, in a time that does not depend on where they differ.
+        package func isEqual(_ other: Words) -> Bool {
+            (first ^ other.first) | (second ^ other.second) | (third ^ other.third) | (fourth ^ other.fourth) == 0
+        }
+
         /// The octets of the digest in their order.
         package var bytes: [UInt8] { unsafe withUnsafeBytes(of: self) { unsafe Array($0) } }
     }

@@ -68,7 +68,7 @@ extension Response {
     /// An error response of RFC 9457, for requests outside the OAuth endpoints.
     static func problem(_ status: Status, _ detail: String) -> Response {
         var response = Response.json(status) { writer in
-            writer.member("title", status.reason)
+            writer.member("title", "\(status.reason)")
             writer.member("status", status.code)
             writer.member("detail", detail)
         }

@@ -1,27 +1,10 @@
-/// The character classes of RFC 9110 §5.6.2 and RFC 3986 §2, each a 128-bit set held in two constants: no table that
-/// would have to be initialized or bounds-checked for every byte of a head.
+/// The character classes of RFC 9110 §5.6.2 and RFC 3986 §2.
 enum ByteClass {
-    /// The bytes below 64 and those below 128, a bit for each.
-    typealias Set = (low: UInt64, high: UInt64)
-
     /// `tchar`: what names and methods are made of.
-    static var tokenSet: Set { (0x03ff_6cfa_0000_0000, 0x57ff_ffff_c7ff_fffe) }
-
-    private static var pathCharacterSet: Set { (0x2fff_7fd2_0000_0000, 0x47ff_fffe_87ff_ffff) }
-
-    static func isToken(_ byte: UInt8) -> Bool {
-        contains(byte, tokenSet.low, tokenSet.high)
-    }
-
-    /// `unreserved`, `sub-delims`, `:` and `@`: `pchar` without percent escapes.
-    static func isPathCharacter(_ byte: UInt8) -> Bool {
-        contains(byte, pathCharacterSet.low, pathCharacterSet.high)
-    }
+    static func isToken(_ byte: UInt8) -> Bool { ByteRun.isByte(byte, .token) }
 
     /// `unreserved` and `sub-delims`: `reg-name` without percent escapes.
-    static func isHostCharacter(_ byte: UInt8) -> Bool {
-        contains(byte, 0x2bff_7fd2_0000_0000, 0x47ff_fffe_87ff_fffe)
-    }
+    static func isHostCharacter(_ byte: UInt8) -> Bool { ByteRun.isByte(byte, .host) }
 
     /// A control that no field value may hold (RFC 9110 §5.5). Horizontal tabs may stand inside one.
     static func isForbiddenControl(_ byte: UInt8) -> Bool {
@@ -44,10 +27,5 @@ enum ByteClass {
 
     static func lowercased(_ byte: UInt8) -> UInt8 {
         byte >= 0x41 && byte <= 0x5a ? byte | 0x20 : byte
-    }
-
-    private static func contains(_ byte: UInt8, _ low: UInt64, _ high: UInt64) -> Bool {
-        if byte < 64 { return low >> UInt64(byte) & 1 == 1 }
-        return byte < 128 && high >> UInt64(byte - 64) & 1 == 1
     }
 }

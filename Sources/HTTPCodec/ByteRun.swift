@@ -1,21 +1,19 @@
-/// Runs of bytes of one kind, and short texts among bytes, several bytes at a time. The only file of this module that
-/// reads memory unchecked: what it reads is always within the span.
+/// Runs of bytes of one kind, and short texts among bytes, several bytes at a time. Reads memory unchecked: what it reads
+/// is always within the span.
 package enum ByteRun {
     private static let ones: UInt64 = 0x0101_0101_0101_0101
     private static let tops: UInt64 = 0x8080_8080_8080_8080
 
     /// The first index from `start` on whose byte is no visible ASCII and no space; `bytes.count` where there is none.
     @inline(__always)
-    static func visibleEnd(_ bytes: Span<UInt8>, from start: Int) -> Int {
+    package static func visibleEnd(_ bytes: Span<UInt8>, from start: Int) -> Int {
         unsafe bytes.withUnsafeBytes { bytes in
             var index = start
             while index &+ 8 <= bytes.count {
                 let word = unsafe UInt64(littleEndian: bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self))
-                // The top bit of a byte is set where the byte is below 0x20, is 0x7f, or is above it. A borrow can only
-                // mark bytes above one that is rightly marked, and the lowest is what is asked for.
-                let low = (word &- ones &* 0x20) & ~word
-                let delete = ((word ^ ones &* 0x7f) &- ones) & ~(word ^ ones &* 0x7f)
-                let marked = (low | delete | word) & tops
+                // The top bit of a byte is set where the byte is below 0x20, is 0x7f, or is above it. A borrow or a carry
+                // can only mark bytes above one that is rightly marked, and the lowest is what is asked for.
+                let marked = ((word &- ones &* 0x20) | (word &+ ones) | word) & tops
                 if marked != 0 { return index &+ marked.trailingZeroBitCount / 8 }
                 index &+= 8
             }
@@ -24,18 +22,51 @@ package enum ByteRun {
         }
     }
 
-    /// The first index from `start` on whose byte is not in the set; `bytes.count` where there is none.
-    ///
-    /// - Parameter set: a bit for each byte below 64 and for each below 128.
-    package static func end(of set: (low: UInt64, high: UInt64), _ bytes: Span<UInt8>, from start: Int) -> Int {
-        unsafe bytes.withUnsafeBytes { bytes in
+    /// A set of bytes.
+    package enum Kind: UInt8, Sendable {
+        /// `tchar` (RFC 9110 §5.6.2): what names and methods are made of.
+        case token = 1
+        /// `pchar` without percent escapes, `/` and `?` (RFC 3986 §3.3, §3.4).
+        case target = 2
+        /// `unreserved` and `sub-delims` (RFC 3986 §2).
+        case host = 4
+        /// Letters, digits, `-`, `.`, `_`, `~`, `:` and `@`.
+        case identifier = 8
+    }
+
+    /// Of each byte, the kinds that it is of.
+    private static let kinds: StaticString = """
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{7}\u{0}\u{1}\u{7}\u{1}\u{7}\u{7}\u{6}\u{6}\u{7}\u{7}\u{6}\u{f}\u{f}\u{2}\
+        \u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{a}\u{6}\u{0}\u{6}\u{0}\u{2}\
+        \u{a}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\
+        \u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{0}\u{0}\u{0}\u{1}\u{f}\
+        \u{1}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\
+        \u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{f}\u{0}\u{1}\u{0}\u{f}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
+        \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}
+        """
+
+    @inline(__always)
+    static func isByte(_ byte: UInt8, _ kind: Kind) -> Bool {
+        unsafe kinds.utf8Start[Int(byte)] & kind.rawValue != 0
+    }
+
+    /// The first index from `start` on whose byte is not of that kind; `bytes.count` where there is none.
+    @inline(__always)
+    package static func end(of kind: Kind, _ bytes: Span<UInt8>, from start: Int) -> Int {
+        precondition(start >= 0)
+        return unsafe bytes.withUnsafeBytes { bytes in
+            let kinds = unsafe Self.kinds.utf8Start
             var index = start
-            while index < bytes.count {
-                let byte = unsafe UInt64(bytes[index])
-                let half = byte & 64 == 0 ? set.low : set.high
-                if byte & 128 != 0 || half &>> (byte & 63) & 1 == 0 { break }
-                index &+= 1
-            }
+            while index < bytes.count, unsafe kinds[Int(bytes[index])] & kind.rawValue != 0 { index &+= 1 }
             return index
         }
     }
@@ -112,22 +143,66 @@ package enum ByteRun {
         return hash ^ high ^ low
     }
 
-    /// Whether a space is among the bytes of a range.
+    /// The first index in a range whose byte is `wanted`; the range's end where there is none.
     @inline(__always)
-    static func hasSpace(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Bool {
+    package static func first(_ wanted: UInt8, _ bytes: Span<UInt8>, _ range: Range<Int>) -> Int {
+        precondition(range.lowerBound >= 0 && range.upperBound <= bytes.count)
+        return unsafe bytes.withUnsafeBytes { bytes in
+            let pattern = ones &* UInt64(wanted)
+            var index = range.lowerBound
+            while index &+ 8 <= range.upperBound {
+                let word =
+                    unsafe UInt64(littleEndian: bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self)) ^ pattern
+                // The lowest marked byte is rightly marked: a borrow can only mark bytes above one that is zero.
+                let marked = (word &- ones) & ~word & tops
+                if marked != 0 { return index &+ marked.trailingZeroBitCount / 8 }
+                index &+= 8
+            }
+            while index < range.upperBound, unsafe bytes[index] != wanted { index &+= 1 }
+            return index
+        }
+    }
+
+    /// Whether all bytes of a range are visible ASCII, and none is a space.
+    @inline(__always)
+    static func isVisible(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Bool {
         precondition(range.lowerBound >= 0 && range.upperBound <= bytes.count)
         return unsafe bytes.withUnsafeBytes { bytes in
             var index = range.lowerBound
             while index &+ 8 <= range.upperBound {
-                let word = unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self) ^ (ones &* 0x20)
-                if (word &- ones) & ~word & tops != 0 { return true }
+                let word = unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self)
+                // As in `visibleEnd`: where a byte is marked wrongly, a lower one is rightly marked.
+                if ((word &- ones &* 0x21) | (word &+ ones) | word) & tops != 0 { return false }
                 index &+= 8
             }
             while index < range.upperBound {
-                if unsafe bytes[index] == UInt8(ascii: " ") { return true }
+                if unsafe bytes[index] <= 0x20 || bytes[index] >= 0x7f { return false }
                 index &+= 1
             }
-            return false
+            return true
+        }
+    }
+
+    /// Whether all bytes are of ASCII, and none of them is one of these two.
+    @inline(__always)
+    static func hasNeither(_ one: Unicode.Scalar, _ other: Unicode.Scalar, _ bytes: Span<UInt8>) -> Bool {
+        let (one, other) = (UInt8(ascii: one), UInt8(ascii: other))
+        return unsafe bytes.withUnsafeBytes { bytes in
+            let (first, second) = (ones &* UInt64(one), ones &* UInt64(other))
+            var index = 0
+            while index &+ 8 <= bytes.count {
+                let word = unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self)
+                // Where a byte is marked that is none of them, a lower one is rightly marked.
+                let marked = ((word ^ first) &- ones) & ~(word ^ first) | ((word ^ second) &- ones) & ~(word ^ second)
+                if (marked | word) & tops != 0 { return false }
+                index &+= 8
+            }
+            while index < bytes.count {
+                let byte = unsafe bytes[index]
+                if byte == one || byte == other || byte >= 0x80 { return false }
+                index &+= 1
+            }
+            return true
         }
     }
 
@@ -135,7 +210,7 @@ package enum ByteRun {
     ///
     /// - Parameter text: small letters, digits, hyphens, colons and spaces.
     @inline(__always)
-    static func has(_ text: StaticString, _ bytes: Span<UInt8>, at start: Int) -> Bool {
+    package static func has(_ text: StaticString, _ bytes: Span<UInt8>, at start: Int) -> Bool {
         let count = text.utf8CodeUnitCount
         guard start &+ count <= bytes.count else { return false }
         return unsafe bytes.withUnsafeBytes { bytes in

@@ -3,7 +3,7 @@ enum FieldEncoding {
     /// Refuses names and values that would end a line early, and fields that the encoder writes itself.
     static func check(_ fields: Fields, reserved: [String]) throws(EncodingFault) {
         for line in fields.lines {
-            guard line.nameLength > 0, fields.bytes[line.name].allSatisfy(ByteClass.isToken) else { throw .fieldName }
+            guard !line.name.isEmpty, fields.bytes[line.name].allSatisfy(ByteClass.isToken) else { throw .fieldName }
             guard !fields.bytes[line.value].contains(where: ByteClass.isForbiddenControl) else { throw .fieldValue }
             for name in reserved where fields.isNamed(line, name.utf8.span) { throw .reservedField }
         }
@@ -15,6 +15,16 @@ enum FieldEncoding {
             output.append(contentsOf: ": ".utf8)
             output.append(contentsOf: fields.bytes[line.value])
             output.append(contentsOf: "\r\n".utf8)
+        }
+    }
+
+    static func append(_ fields: Fields, to output: OutputBuffer) {
+        let bytes = fields.bytes.span
+        for line in fields.lines {
+            output.append(bytes.extracting(line.name))
+            output.append(": ")
+            output.append(bytes.extracting(line.value))
+            output.append("\r\n")
         }
     }
 

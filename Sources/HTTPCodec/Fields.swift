@@ -15,26 +15,8 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
         }
     }
 
-    /// Where one field line's parts lie.
-    struct Line: Sendable {
-        var nameStart: UInt32
-        var nameLength: UInt32
-        var valueStart: UInt32
-        var valueLength: UInt32
-
-        init(name: Range<Int>, value: Range<Int>) {
-            nameStart = UInt32(name.lowerBound)
-            nameLength = UInt32(name.count)
-            valueStart = UInt32(value.lowerBound)
-            valueLength = UInt32(value.count)
-        }
-
-        var name: Range<Int> { Int(nameStart)..<Int(nameStart) + Int(nameLength) }
-        var value: Range<Int> { Int(valueStart)..<Int(valueStart) + Int(valueLength) }
-    }
-
-    private(set) var bytes: [UInt8]
-    private(set) var lines: [Line]
+    package private(set) var bytes: [UInt8]
+    package private(set) var lines: [FieldLine]
 
     package init() {
         bytes = []
@@ -42,7 +24,7 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
     }
 
     /// Takes over parsed lines whose offsets count from the beginning of `bytes`.
-    init(bytes: [UInt8], lines: [Line]) {
+    init(bytes: [UInt8], lines: [FieldLine]) {
         self.bytes = bytes
         self.lines = lines
     }
@@ -67,7 +49,7 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
         bytes.append(contentsOf: name.utf8)
         let valueStart = bytes.count
         bytes.append(contentsOf: value.utf8)
-        lines.append(Line(name: nameStart..<valueStart, value: valueStart..<bytes.count))
+        lines.append(FieldLine(bytes.span, name: nameStart..<valueStart, value: valueStart..<bytes.count))
     }
 
     /// Replaces every field of that name by one, or removes them.
@@ -130,9 +112,10 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
         "[" + lines.map { text($0.name).text }.joined(separator: ", ") + "]"
     }
 
-    func isNamed(_ line: Line, _ wanted: Span<UInt8>) -> Bool {
-        guard Int(line.nameLength) == wanted.count else { return false }
-        let start = Int(line.nameStart)
+    func isNamed(_ line: FieldLine, _ wanted: Span<UInt8>) -> Bool {
+        let name = line.name
+        guard name.count == wanted.count else { return false }
+        let start = name.lowerBound
         for index in wanted.indices
         where ByteClass.lowercased(bytes[start + index]) != ByteClass.lowercased(wanted[index]) {
             return false
@@ -140,15 +123,15 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
         return true
     }
 
-    private mutating func append(_ line: Line, of other: Fields) {
+    private mutating func append(_ line: FieldLine, of other: Fields) {
         let nameStart = bytes.count
         bytes.append(contentsOf: other.bytes[line.name])
         let valueStart = bytes.count
         bytes.append(contentsOf: other.bytes[line.value])
-        lines.append(Line(name: nameStart..<valueStart, value: valueStart..<bytes.count))
+        lines.append(FieldLine(bytes.span, name: nameStart..<valueStart, value: valueStart..<bytes.count))
     }
 
-    private func firstLine(_ name: String) -> Line? {
+    private func firstLine(_ name: String) -> FieldLine? {
         let wanted = name.utf8.span
         for line in lines where isNamed(line, wanted) { return line }
         return nil

@@ -63,37 +63,60 @@ package enum FormEncoding {
     /// pieces between ampersands are skipped.
     package static func decode(_ text: Span<UInt8>, limits: Limits = Limits()) throws(Fault) -> [Pair] {
         var pairs: [Pair] = []
-        var start = 0
-        while start < text.count {
-            let end = index(of: UInt8(ascii: "&"), text, start..<text.count)
-            if end > start {
-                if pairs.count == limits.pairs { throw .tooManyPairs(limit: limits.pairs) }
-                let nameEnd = index(of: UInt8(ascii: "="), text, start..<end)
-                let name: WireText
-                let value: WireText
-                do throws(Malformed) {
-                    name = try percentDecode(text.extracting(start..<nameEnd), plusIsSpace: true)
-                    value = try percentDecode(text.extracting(min(nameEnd + 1, end)..<end), plusIsSpace: true)
-                } catch {
-                    throw .malformed
-                }
-                if name.count > limits.nameBytes { throw .nameTooLong(limit: limits.nameBytes) }
-                pairs.append(Pair(name, value))
-            }
-            start = end + 1
+        var cursor = Cursor(limits: limits)
+        while let place = try cursor.next(in: text) {
+            pairs.append(
+                Pair(try cursor.name(place.name, in: text), try Cursor.decode(text.extracting(place.value))))
         }
         return pairs
     }
 
-    package static func decode(_ text: WireText, limits: Limits = Limits()) throws(Fault) -> [Pair] {
-        try decode(text.utf8.span, limits: limits)
+    /// Finds the pairs of a text one after the other, without a copy of any.
+    package struct Cursor {
+        private let limits: Limits
+        private var start = 0
+        private var count = 0
+
+        package init(limits: Limits = Limits()) {
+            self.limits = limits
+        }
+
+        /// Where the next pair's parts stand, escapes and all; nil behind the last one.
+        package mutating func next(in text: Span<UInt8>) throws(Fault) -> (name: Range<Int>, value: Range<Int>)? {
+            while start < text.count {
+                let piece = start..<ByteRun.first(UInt8(ascii: "&"), text, start..<text.count)
+                start = piece.upperBound + 1
+                if piece.isEmpty { continue }
+                if count == limits.pairs { throw .tooManyPairs(limit: limits.pairs) }
+                count += 1
+                let nameEnd = ByteRun.first(UInt8(ascii: "="), text, piece)
+                return (piece.lowerBound..<nameEnd, min(nameEnd + 1, piece.upperBound)..<piece.upperBound)
+            }
+            return nil
+        }
+
+        /// A pair's name.
+        package func name(_ range: Range<Int>, in text: Span<UInt8>) throws(Fault) -> WireText {
+            let name = try Self.decode(text.extracting(range))
+            if name.count > limits.nameBytes { throw .nameTooLong(limit: limits.nameBytes) }
+            return name
+        }
+
+        /// The text that a name or a value stands for.
+        package static func decode(_ text: Span<UInt8>) throws(Fault) -> WireText {
+            do throws(Malformed) {
+                return try percentDecode(text, plusIsSpace: true)
+            } catch {
+                throw .malformed
+            }
+        }
+
+        /// Whether all names and values stand for themselves: of ASCII, without escapes.
+        package static func isPlain(_ text: Span<UInt8>) -> Bool { ByteRun.hasNeither("%", "+", text) }
     }
 
-    /// The first index in `range` of `byte`; the range's end where there is none.
-    private static func index(of byte: UInt8, _ text: Span<UInt8>, _ range: Range<Int>) -> Int {
-        var index = range.lowerBound
-        while index < range.upperBound, text[index] != byte { index += 1 }
-        return index
+    package static func decode(_ text: WireText, limits: Limits = Limits()) throws(Fault) -> [Pair] {
+        try decode(text.utf8.span, limits: limits)
     }
 
     package static func percentEncode(_ text: String) -> String {

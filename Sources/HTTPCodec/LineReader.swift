@@ -22,7 +22,12 @@ struct LineReader {
     mutating func next(in bytes: Span<UInt8>) throws(Fault) -> Range<Int>? {
         var index = scanned
         let count = bytes.count
-        while index < count, !ByteClass.isForbiddenControl(bytes[index]) { index += 1 }
+        while true {
+            index = ByteRun.visibleEnd(bytes, from: index)
+            // Tabs, and bytes beyond ASCII, may stand in a value.
+            guard index < count, !ByteClass.isForbiddenControl(bytes[index]) else { break }
+            index += 1
+        }
         scanned = index
         guard index < count else { return nil }
         switch bytes[index] {

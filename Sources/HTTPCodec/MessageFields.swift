@@ -36,28 +36,39 @@ struct MessageFields {
         var endsInChunked = false
     }
 
+    /// The names of the fields that are looked at, a bit for each.
+    static var names: UInt16 {
+        FieldName.host.bit | FieldName.expect.bit | FieldName.connection.bit | FieldName.contentLength.bit
+            | FieldName.transferEncoding.bit
+    }
+
+    /// What one Host says, and nothing else.
+    init(host: Range<Int>) {
+        self.host = host
+    }
+
     /// - Parameter allowsTransferEncoding: false for HTTP/1.0, where the field means that somebody on the way has
     ///   misread the framing (RFC 9112 §6.1).
-    init(_ fields: Fields, allowsTransferEncoding: Bool) throws(Fault) {
-        for line in fields.lines {
-            // The length of the name tells the steering fields from nearly all others at the price of one switch.
-            switch line.nameLength {
-            case 4 where fields.isNamed(line, "host".utf8.span):
+    init(_ bytes: Span<UInt8>, _ lines: Span<FieldLine>, allowsTransferEncoding: Bool) throws(Fault) {
+        for index in lines.indices {
+            let line = lines[index]
+            switch line.known {
+            case .host:
                 guard host == nil else { throw .repeatedHost }
                 host = line.value
-            case 6 where fields.isNamed(line, "expect".utf8.span):
-                let isContinue = Self.equals(fields.bytes, line.value, "100-continue")
+            case .expect:
+                let isContinue = Self.equals(bytes, line.value, "100-continue")
                 expectation = isContinue && expectation != .unknown ? .continue : .unknown
-            case 10 where fields.isNamed(line, "connection".utf8.span):
-                readConnection(fields.bytes, line.value)
-            case 14 where fields.isNamed(line, "content-length".utf8.span):
+            case .connection:
+                readConnection(bytes, line.value)
+            case .contentLength:
                 guard contentLength == nil else { throw .contentLength }
-                contentLength = try Self.decimal(fields.bytes, line.value)
-            case 17 where fields.isNamed(line, "transfer-encoding".utf8.span):
+                contentLength = try Self.decimal(bytes, line.value)
+            case .transferEncoding:
                 guard allowsTransferEncoding else { throw .transferEncoding }
                 hasTransferEncoding = true
-                try readTransferEncoding(fields.bytes, line.value)
-            default:
+                try readTransferEncoding(bytes, line.value)
+            case .other, .authorization, .ifNoneMatch, .prefer, .tenant:
                 break
             }
         }
@@ -69,7 +80,7 @@ struct MessageFields {
         isChunked = true
     }
 
-    private mutating func readConnection(_ bytes: [UInt8], _ value: Range<Int>) {
+    private mutating func readConnection(_ bytes: Span<UInt8>, _ value: Range<Int>) {
         var start = value.lowerBound
         while start <= value.upperBound {
             let member = Self.nextMember(bytes, start..<value.upperBound)
@@ -79,7 +90,7 @@ struct MessageFields {
         }
     }
 
-    private mutating func readTransferEncoding(_ bytes: [UInt8], _ value: Range<Int>) throws(Fault) {
+    private mutating func readTransferEncoding(_ bytes: Span<UInt8>, _ value: Range<Int>) throws(Fault) {
         var start = value.lowerBound
         while start <= value.upperBound {
             let member = Self.nextMember(bytes, start..<value.upperBound)
@@ -87,10 +98,11 @@ struct MessageFields {
             if isChunked {
                 codings.chunkedCount += 1
             } else {
-                let name = bytes[member.trimmed].prefix(while: ByteClass.isToken)
-                let rest = bytes[name.endIndex..<member.trimmed.upperBound].drop(while: ByteClass.isWhitespace)
-                guard !name.isEmpty, rest.isEmpty || rest.first == UInt8(ascii: ";"),
-                    !Self.equals(bytes, name.startIndex..<name.endIndex, "chunked")
+                let name = member.trimmed.lowerBound..<Self.tokenEnd(bytes, member.trimmed)
+                var rest = name.upperBound
+                while rest < member.trimmed.upperBound, ByteClass.isWhitespace(bytes[rest]) { rest += 1 }
+                guard !name.isEmpty, rest == member.trimmed.upperBound || bytes[rest] == UInt8(ascii: ";"),
+                    !Self.equals(bytes, name, "chunked")
                 else { throw .transferEncoding }
                 codings.hasUnknown = true
             }
@@ -100,7 +112,7 @@ struct MessageFields {
     }
 
     /// The list member at the beginning of `range`, and where its comma or the range's end is.
-    private static func nextMember(_ bytes: [UInt8], _ range: Range<Int>) -> (trimmed: Range<Int>, end: Int) {
+    private static func nextMember(_ bytes: Span<UInt8>, _ range: Range<Int>) -> (trimmed: Range<Int>, end: Int) {
         var end = range.lowerBound
         while end < range.upperBound, bytes[end] != UInt8(ascii: ",") { end += 1 }
         var (first, last) = (range.lowerBound, end)
@@ -109,20 +121,21 @@ struct MessageFields {
         return (first..<last, end)
     }
 
-    private static func equals(_ bytes: [UInt8], _ range: Range<Int>, _ lowercase: String) -> Bool {
-        let wanted = lowercase.utf8.span
-        guard range.count == wanted.count else { return false }
-        for index in wanted.indices
-        where ByteClass.lowercased(bytes[range.lowerBound + index]) != wanted[index] {
-            return false
-        }
-        return true
+    private static func tokenEnd(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Int {
+        var end = range.lowerBound
+        while end < range.upperBound, ByteClass.isToken(bytes[end]) { end += 1 }
+        return end
     }
 
-    private static func decimal(_ bytes: [UInt8], _ range: Range<Int>) throws(Fault) -> Int {
+    private static func equals(_ bytes: Span<UInt8>, _ range: Range<Int>, _ lowercase: StaticString) -> Bool {
+        range.count == lowercase.utf8CodeUnitCount && ByteRun.has(lowercase, bytes, at: range.lowerBound)
+    }
+
+    private static func decimal(_ bytes: Span<UInt8>, _ range: Range<Int>) throws(Fault) -> Int {
         guard !range.isEmpty else { throw .contentLength }
         var value = 0
-        for byte in bytes[range] {
+        for index in range {
+            let byte = bytes[index]
             guard ByteClass.isDigit(byte) else { throw .contentLength }
             let (product, overflow) = value.multipliedReportingOverflow(by: 10)
             let (sum, carried) = product.addingReportingOverflow(Int(byte - UInt8(ascii: "0")))

@@ -2,6 +2,9 @@
 ///
 /// Each finished line is checked when its CRLF arrives and not looked at again, so the work is linear however the head
 /// is cut up, and a head that can no longer be valid is refused without waiting for its end.
+///
+/// A parser that has read a head can be used for the next one. It keeps its memory, so that a head which arrives whole
+/// costs no allocation.
 package struct RequestParser {
     private struct RequestLine {
         var method: Range<Int>
@@ -13,13 +16,27 @@ package struct RequestParser {
     private var lineReader = LineReader()
     private var skippedEmptyLine = false
     private var requestLine: RequestLine?
-    private var lines: [Fields.Line] = []
+    private var lines: [FieldLine] = []
+    /// Of the lines, a bit for each, and those that came more than once.
+    private var names: UInt16 = 0
+    private var repeatedNames: UInt16 = 0
+    /// The value of the last Host.
+    private var host = 0..<0
 
     package init(limits: RequestLimits = RequestLimits()) {
         self.limits = limits
     }
 
-    /// The head, or nil when it has not all arrived. Not to be called again after a head or a fault.
+    /// Gets ready for the next head.
+    package mutating func reset() {
+        lineReader = LineReader()
+        skippedEmptyLine = false
+        requestLine = nil
+        (names, repeatedNames) = (0, 0)
+        lines.removeAll(keepingCapacity: true)
+    }
+
+    /// The head, or nil when it has not all arrived. Not to be called again after a head or a fault before `reset`.
     /// - Parameter bytes: the stream from the head's first byte on, with everything given before. What follows the head
     ///   is not looked at.
     package mutating func parse(_ bytes: Span<UInt8>) throws(RequestFault) -> RequestHead? {
@@ -33,14 +50,19 @@ package struct RequestParser {
                 guard line.count <= limits.requestLineBytes else { throw .requestLineTooLong }
                 requestLine = try Self.parseRequestLine(bytes, line)
                 // Most heads have about this many; growing from one would allocate four times.
-                lines.reserveCapacity(min(16, limits.fieldCount))
+                if lines.capacity == 0 { lines.reserveCapacity(min(16, limits.fieldCount)) }
                 continue
             }
             guard lineReader.start <= limits.headBytes else { throw .headTooLarge }
-            if line.isEmpty { return try finish(bytes.extracting(0..<lineReader.start)) }
+            if line.isEmpty { return try finish(bytes) }
             guard lines.count < limits.fieldCount else { throw .tooManyFields }
             do throws(FieldLine.Malformed) {
-                lines.append(try FieldLine.parse(bytes, line))
+                let line = try FieldLine.parse(bytes, line)
+                let name = line.known.bit
+                repeatedNames |= names & name
+                names |= name
+                if case .host = line.known { host = line.value }
+                lines.append(line)
             } catch {
                 throw .fieldLine
             }
@@ -66,8 +88,7 @@ package struct RequestParser {
     private static func parseRequestLine(
         _ bytes: Span<UInt8>, _ line: Range<Int>
     ) throws(RequestFault) -> RequestLine {
-        var methodEnd = line.lowerBound
-        while methodEnd < line.upperBound, ByteClass.isToken(bytes[methodEnd]) { methodEnd += 1 }
+        let methodEnd = min(ByteRun.end(of: .token, bytes, from: line.lowerBound), line.upperBound)
         let targetStart = methodEnd + 1
         let targetEnd = line.upperBound - 9
         guard methodEnd > line.lowerBound, targetEnd > targetStart, bytes[methodEnd] == UInt8(ascii: " "),
@@ -76,51 +97,46 @@ package struct RequestParser {
         else { throw .requestLine }
         guard version.major == 1 else { throw .version }
         let method = line.lowerBound..<methodEnd
-        guard !equals(bytes, method, "CONNECT"), !equals(bytes, method, "TRACE") else { throw .method }
-        let isOptions = equals(bytes, method, "OPTIONS")
+        let isOptions: Bool
+        switch method.count {
+        case 5 where ByteRun.hasExactly("TRACE", bytes, at: method.lowerBound): throw .method
+        case 7 where ByteRun.hasExactly("CONNECT", bytes, at: method.lowerBound): throw .method
+        case 7: isOptions = ByteRun.hasExactly("OPTIONS", bytes, at: method.lowerBound)
+        default: isOptions = false
+        }
         guard let target = RequestTarget(bytes, targetStart..<targetEnd, isOptions: isOptions) else { throw .target }
         return RequestLine(method: method, target: target, minorVersion: version.minor)
     }
 
-    private mutating func finish(_ head: Span<UInt8>) throws(RequestFault) -> RequestHead {
+    private mutating func finish(_ bytes: Span<UInt8>) throws(RequestFault) -> RequestHead {
         guard let requestLine else { throw .requestLine }
-        let target = requestLine.target
-        let text = [UInt8](capacity: head.count) { output in
-            for index in head.indices { output.append(head[index]) }
-        }
-        var fields = Fields(bytes: text, lines: lines)
         // A higher minor version of HTTP/1 is answered as 1.1 (RFC 9110 §2.5).
         let isHTTP10 = requestLine.minorVersion == 0
-        let message = try messageFields(fields, isHTTP10: isHTTP10)
+        // Most heads have no field that steers a message but one Host.
+        let message: MessageFields
+        if names & MessageFields.names == FieldName.host.bit, repeatedNames & FieldName.host.bit == 0 {
+            message = MessageFields(host: host)
+        } else {
+            message = try messageFields(bytes, isHTTP10: isHTTP10)
+        }
         if let host = message.host {
-            guard RequestTarget.isHost(head, host) else { throw .host }
+            guard RequestTarget.isHost(bytes, host) else { throw .host }
         } else if !isHTTP10 {
             throw .host
         }
         let framing = try framing(of: message)
         if !isHTTP10, message.expectation == .unknown { throw .expectation }
-        if let authority = target.authority {
-            fields.set("Host", Self.string(text, authority))
-        }
-        let method = Method(Self.string(text, requestLine.method))
-        let path: String
-        if target.path.isEmpty {
-            // RFC 9112 §3.2.1 and §3.2.4: an absolute-form target without a path means the root, or the server as a
-            // whole for OPTIONS.
-            path = method == .options && target.query == nil ? "*" : "/"
-        } else {
-            path = Self.string(text, target.path)
-        }
+        let target = requestLine.target
         return RequestHead(
-            length: head.count, method: method, path: path, query: target.query.map { Self.string(text, $0) },
-            fields: fields, framing: framing, isHTTP10: isHTTP10,
+            length: lineReader.start, method: requestLine.method, target, lines, names: names, framing: framing,
+            isHTTP10: isHTTP10,
             keepsAlive: !message.hasClose && (!isHTTP10 || message.hasKeepAlive),
             expectsContinue: !isHTTP10 && message.expectation == .continue && framing != .none)
     }
 
-    private func messageFields(_ fields: Fields, isHTTP10: Bool) throws(RequestFault) -> MessageFields {
+    private func messageFields(_ bytes: Span<UInt8>, isHTTP10: Bool) throws(RequestFault) -> MessageFields {
         do throws(MessageFields.Fault) {
-            return try MessageFields(fields, allowsTransferEncoding: !isHTTP10)
+            return try MessageFields(bytes, lines.span, allowsTransferEncoding: !isHTTP10)
         } catch {
             switch error {
             case .contentLength: throw .contentLength
@@ -137,16 +153,5 @@ package struct RequestParser {
         guard let length = message.contentLength, length > 0 else { return .none }
         guard length <= limits.bodyBytes else { throw .contentTooLarge }
         return .length(length)
-    }
-
-    private static func string(_ bytes: [UInt8], _ range: Range<Int>) -> String {
-        String(decoding: bytes[range], as: UTF8.self)
-    }
-
-    private static func equals(_ bytes: Span<UInt8>, _ range: Range<Int>, _ wanted: String) -> Bool {
-        let wanted = wanted.utf8.span
-        guard range.count == wanted.count else { return false }
-        for index in wanted.indices where bytes[range.lowerBound + index] != wanted[index] { return false }
-        return true
     }
 }

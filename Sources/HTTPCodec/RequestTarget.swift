@@ -25,25 +25,17 @@ struct RequestTarget {
             self.authority = authority
         }
         var index = pathStart
-        var question: Int?
-        while index < range.upperBound {
-            let byte = bytes[index]
-            if byte == UInt8(ascii: "%") {
-                guard index + 2 < range.upperBound, ByteClass.hexValue(bytes[index + 1]) != nil,
-                    ByteClass.hexValue(bytes[index + 2]) != nil
-                else { return nil }
-                index += 3
-                continue
-            }
-            if byte == UInt8(ascii: "?") {
-                if question == nil { question = index }
-            } else if byte != UInt8(ascii: "/"), !ByteClass.isPathCharacter(byte) {
-                return nil
-            }
-            index += 1
+        while true {
+            index = ByteRun.end(of: .target, bytes, from: index)
+            guard index < range.upperBound else { break }
+            guard bytes[index] == UInt8(ascii: "%"), index + 2 < range.upperBound,
+                ByteClass.hexValue(bytes[index + 1]) != nil, ByteClass.hexValue(bytes[index + 2]) != nil
+            else { return nil }
+            index += 3
         }
-        path = pathStart..<(question ?? range.upperBound)
-        query = question.map { $0 + 1..<range.upperBound }
+        let question = ByteRun.first(UInt8(ascii: "?"), bytes, pathStart..<range.upperBound)
+        path = pathStart..<question
+        query = question < range.upperBound ? question + 1..<range.upperBound : nil
     }
 
     /// `uri-host [ ":" port ]` (RFC 9110 §7.2), with a host that is not empty. A percent escape stands for a character that
@@ -58,17 +50,13 @@ struct RequestTarget {
             else { return false }
             end = close + 1
         } else {
-            while end < range.upperBound {
-                if bytes[end] == UInt8(ascii: "%") {
-                    guard end + 2 < range.upperBound, let high = ByteClass.hexValue(bytes[end + 1]),
-                        let low = ByteClass.hexValue(bytes[end + 2]), ByteClass.isHostCharacter(high << 4 | low)
-                    else { return false }
-                    end += 3
-                } else if ByteClass.isHostCharacter(bytes[end]) {
-                    end += 1
-                } else {
-                    break
-                }
+            while true {
+                end = min(ByteRun.end(of: .host, bytes, from: end), range.upperBound)
+                guard end < range.upperBound, bytes[end] == UInt8(ascii: "%") else { break }
+                guard end + 2 < range.upperBound, let high = ByteClass.hexValue(bytes[end + 1]),
+                    let low = ByteClass.hexValue(bytes[end + 2]), ByteClass.isHostCharacter(high << 4 | low)
+                else { return false }
+                end += 3
             }
             guard end > first else { return false }
         }

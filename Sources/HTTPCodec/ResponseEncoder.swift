@@ -1,5 +1,5 @@
-/// Writes a response, head and content next to each other in one buffer, so that they leave in one piece.
-package enum ResponseEncoder {
+/// Writes the heads of answers. One worker's, for one thread.
+package final class ResponseEncoder {
     /// What the response says about its connection.
     package enum Connection: Sendable {
         /// Nothing: HTTP/1.1 persists unless told otherwise.
@@ -10,9 +10,9 @@ package enum ResponseEncoder {
     }
 
     /// How the content's end is told.
-    package enum Framing: Sendable {
-        /// By its length: the content is known in full.
-        case length
+    package enum Framing: Sendable, Equatable {
+        /// By its length, in bytes: the content is known in full.
+        case length(Int)
         /// By a last chunk (RFC 9112 §7.1): the content is still being made. For HTTP/1.1 clients only.
         case chunked
         /// By the end of the connection (RFC 9112 §6.3): the same for a client that does not know chunks.
@@ -23,63 +23,97 @@ package enum ResponseEncoder {
         "Date", "Content-Length", "Transfer-Encoding", "Connection", "X-Content-Type-Options", "X-Request-ID",
     ]
 
-    /// Of every response: its media type is what it says, whatever a browser makes of its content.
-    package static var contentTypeOptions: String { "X-Content-Type-Options: nosniff\r\n" }
+    private var numbers = RequestNumber.Sequence()
+    private var second: Int64
+    /// From the status line's end to the first half of the request's number. It changes once a second.
+    private let opening = OutputBuffer(capacity: 160)
 
-    /// Appends a response to `output`; on a fault `output` is as it was.
-    /// - Parameters:
-    ///   - framing: with `chunked` a content that is not empty becomes the first chunk, and more may follow.
-    ///   - date: from `HTTPDate.format`.
-    ///   - requestID: for `X-Request-ID`; nil leaves the field out.
-    ///   - omitsBody: the request was HEAD: the length is stated and the content left out (RFC 9110 §9.3.2).
-    package static func append(
-        status: Status, fields: Fields, body: [UInt8], framing: Framing = .length, date: [UInt8], requestID: String?,
-        connection: Connection, omitsBody: Bool = false, to output: inout [UInt8]
+    /// - Parameter second: as in `update`.
+    package init(second: Int64) {
+        self.second = second
+        makeOpening()
+    }
+
+    /// Sets the date of the answers that are written from now on (RFC 9110 §6.6.1).
+    /// - Parameter second: since 1970.
+    package func update(second: Int64) {
+        if self.second == second { return }
+        self.second = second
+        makeOpening()
+    }
+
+    private func makeOpening() {
+        opening.removeAll()
+        opening.append("\r\nDate: ")
+        opening.append(HTTPDate.format(secondsSince1970: second).span)
+        // A response's media type is what it says, whatever a browser makes of its content.
+        opening.append("\r\nX-Content-Type-Options: nosniff\r\nX-Request-ID: ")
+        let (first, second) = RequestNumber.digits(numbers.high)
+        opening.append(first, second)
+    }
+
+    /// A number for the next request.
+    package func nextNumber() -> RequestNumber { numbers.next() }
+
+    /// Appends an answer's head; on a fault `output` is as it was.
+    /// - Parameter number: one that `nextNumber` has made.
+    package func appendHead(
+        _ status: Status, _ fields: Fields, _ framing: Framing, number: RequestNumber, connection: Connection,
+        to output: OutputBuffer
     ) throws(EncodingFault) {
         guard status.code >= 200 else { throw .status }
+        try FieldEncoding.check(fields, reserved: Self.reserved)
+        begin(status, framing, number: number, connection: connection, to: output)
+        FieldEncoding.append(fields, to: output)
+        output.append("\r\n")
+    }
+
+    /// The lines of fields with the empty line behind them: they end a head that `begin` began.
+    package static func encode(_ fields: Fields) throws(EncodingFault) -> [UInt8] {
         try FieldEncoding.check(fields, reserved: reserved)
-        if let requestID, requestID.utf8.contains(where: ByteClass.isForbiddenControl) { throw .fieldValue }
-        // Status line and the fields added below stay under 240 bytes. Behind an earlier response the array's own,
-        // geometric growth is better: exact room for each of many would copy all of them every time.
-        if output.isEmpty {
-            output.reserveCapacity(240 + fields.bytes.count + 4 * fields.lines.count + (omitsBody ? 0 : body.count))
+        var text: [UInt8] = []
+        FieldEncoding.append(fields, to: &text)
+        text.append(contentsOf: "\r\n".utf8)
+        return text
+    }
+
+    /// Appends the status line and the server's own fields. The lines of the answer's fields and an empty line are to
+    /// follow.
+    package func begin(
+        _ status: Status, _ framing: Framing, number: RequestNumber, connection: Connection, to output: OutputBuffer
+    ) {
+        if status.code == 200 {
+            output.append("HTTP/1.1 200 OK")
+        } else {
+            output.append("HTTP/1.1 ")
+            output.append(decimal: Int64(status.code))
+            output.append(" ")
+            output.append(status.reason)
         }
-        output.append(contentsOf: "HTTP/1.1 ".utf8)
-        FieldEncoding.append(decimal: status.code, to: &output)
-        output.append(UInt8(ascii: " "))
-        output.append(contentsOf: status.reason.utf8)
-        output.append(contentsOf: "\r\nDate: ".utf8)
-        output.append(contentsOf: date)
-        output.append(contentsOf: "\r\n".utf8)
-        output.append(contentsOf: contentTypeOptions.utf8)
-        FieldEncoding.append(fields, to: &output)
+        output.append(contentsOf: opening)
+        let (first, second) = RequestNumber.digits(number.low)
+        output.append(first, second)
+        output.append("\r\n")
         if !status.forbidsContent {
             switch framing {
-            case .length:
-                output.append(contentsOf: "Content-Length: ".utf8)
-                FieldEncoding.append(decimal: body.count, to: &output)
-                output.append(contentsOf: "\r\n".utf8)
-            case .chunked: output.append(contentsOf: "Transfer-Encoding: chunked\r\n".utf8)
+            case .length(let count):
+                output.append("Content-Length: ")
+                output.append(decimal: Int64(count))
+                output.append("\r\n")
+            case .chunked: output.append("Transfer-Encoding: chunked\r\n")
             case .close: break
             }
         }
-        if let requestID {
-            output.append(contentsOf: "X-Request-ID: ".utf8)
-            output.append(contentsOf: requestID.utf8)
-            output.append(contentsOf: "\r\n".utf8)
-        }
         switch connection {
         case .unstated: break
-        case .close: output.append(contentsOf: "Connection: close\r\n".utf8)
-        case .keepAlive: output.append(contentsOf: "Connection: keep-alive\r\n".utf8)
+        case .close: output.append("Connection: close\r\n")
+        case .keepAlive: output.append("Connection: keep-alive\r\n")
         }
-        output.append(contentsOf: "\r\n".utf8)
-        if omitsBody || status.forbidsContent { return }
-        if framing == .chunked {
-            appendChunk(body, to: &output)
-        } else {
-            output.append(contentsOf: body)
-        }
+    }
+
+    /// Appends content, or the first piece of one that is still being made.
+    package static func appendContent(_ bytes: [UInt8], _ framing: Framing, to output: inout [UInt8]) {
+        if framing == .chunked { appendChunk(bytes, to: &output) } else { output.append(contentsOf: bytes) }
     }
 
     /// Appends one chunk. Nothing for no bytes: a chunk without any would end the content.

@@ -28,7 +28,7 @@ package struct ResponseParser {
     private var buffer: [UInt8] = []
     private var lineReader = LineReader()
     private var statusLine: (status: Status, minorVersion: UInt8)?
-    private var lines: [Fields.Line] = []
+    private var lines: [FieldLine] = []
     /// Bytes of the interim heads before this one.
     private var earlierHeadBytes = 0
     private var interimCount = 0
@@ -174,7 +174,8 @@ package struct ResponseParser {
         }
         let message: MessageFields
         do throws(MessageFields.Fault) {
-            message = try MessageFields(fields, allowsTransferEncoding: minorVersion > 0)
+            message = try MessageFields(
+                fields.bytes.span, fields.lines.span, allowsTransferEncoding: minorVersion > 0)
         } catch {
             switch error {
             case .contentLength, .conflictingLength: throw .ambiguousLength

@@ -41,7 +41,7 @@ package struct Status: Hashable, Sendable, CustomStringConvertible {
     package var forbidsContent: Bool { code < 200 || code == 204 || code == 304 }
 
     /// The reason phrase of RFC 9110 §15, or an empty text.
-    package var reason: String {
+    package var reason: StaticString {
         switch code {
         case 100: "Continue"
         case 200: "OK"

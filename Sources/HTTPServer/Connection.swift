@@ -35,10 +35,22 @@ final class Connection {
 
     /// What the answer must know of its request.
     struct Exchange {
-        var requestID: String
+        var number: RequestNumber
         var isHead: Bool
         var isHTTP10: Bool
         var keepsAlive: Bool
+
+        init(number: RequestNumber, isHead: Bool, isHTTP10: Bool, keepsAlive: Bool) {
+            self.number = number
+            self.isHead = isHead
+            self.isHTTP10 = isHTTP10
+            self.keepsAlive = keepsAlive
+        }
+
+        init(_ head: ReceivedHead, number: RequestNumber) {
+            self.init(
+                number: number, isHead: head.method == .head, isHTTP10: head.isHTTP10, keepsAlive: head.keepsAlive)
+        }
     }
 
     /// An answer whose content is being made.
@@ -72,11 +84,14 @@ final class Connection {
         }
     }
 
+    /// What was found in the bytes that a client sent.
     enum Event {
-        case needsMore
+        /// A request without content.
+        case head(ReceivedHead)
         /// The head of a request whose content waits to be admitted: `beginContent` lets it be read.
-        case content(RequestHead)
-        case request(RequestHead, body: [UInt8])
+        case content(ReceivedHead)
+        /// A request with its content.
+        case request(ReceivedHead, body: [UInt8])
         case fault(RequestFault)
     }
 
@@ -88,7 +103,7 @@ final class Connection {
 
     /// A request whose content is arriving.
     private final class PartialBody {
-        let head: RequestHead
+        let head: ReceivedHead
         /// For content of a known length: what is still to come.
         var remaining: Int
         /// For chunked content.
@@ -100,7 +115,7 @@ final class Connection {
         /// Whether no known caller sends it.
         let isOpen: Bool
 
-        init(_ head: RequestHead, remaining: Int, decoder: ChunkedDecoder?, isDropped: Bool, isOpen: Bool) {
+        init(_ head: ReceivedHead, remaining: Int, decoder: ChunkedDecoder?, isDropped: Bool, isOpen: Bool) {
             self.head = head
             self.remaining = remaining
             self.decoder = decoder
@@ -129,6 +144,12 @@ final class Connection {
     /// After the last answer, input may still be on its way.
     var mustLinger = false
     var lingeringBytes = 0
+    /// The client waits for 100 before it sends its content.
+    var owesContinue = false
+    /// Whether its last request was answered by `RequestHandler.answerNow`.
+    var isQuick = false
+    /// Whether what is kept of the input is the beginning of a head or a content whose rest has not come.
+    var needsMore = false
 
     // Edges are latched here: what was reported and not yet used up.
     var mayHaveInput = false
@@ -149,14 +170,16 @@ final class Connection {
     private var partialHead: PartialHead?
     private var partialBody: PartialBody?
     /// The head whose content waits to be admitted.
-    private var headBeforeContent: RequestHead?
+    private var headBeforeContent: ReceivedHead?
     /// What was admitted, until its content has arrived.
-    private var admitted: Request?
+    private var admitted: (request: Request, number: RequestNumber)?
     private var input: [UInt8] = []
     private var inputStart = 0
     /// Answers on their way out, from `outputStart` on.
-    var output: [UInt8] = []
+    private(set) var output: [UInt8] = []
     private(set) var outputStart = 0
+    private(set) var unsentBytes = 0
+    private(set) var unreadBytes = 0
 
     init(
         id: ConnectionID, descriptor: consuming OwnedDescriptor, peer: NetworkAddress, source: NetworkSource?,
@@ -176,13 +199,13 @@ final class Connection {
     var hasOpenContent: Bool { partialBody?.isOpen ?? false }
     /// What the worker's sum has of it.
     var accountedContentBytes = 0
+    /// Whether there is anything to do about a content.
+    var hasContent: Bool { partialBody != nil || owesContinue || accountedContentBytes > 0 }
     /// When the content began that is arriving.
     private(set) var contentBegan = MonotonicInstant.distantFuture
 
-    var unsentBytes: Int { output.count - outputStart }
     /// What the worker's sum has of the bytes that the client has not read.
     var accountedAnswerBytes = 0
-    var unreadBytes: Int { input.count - inputStart }
 
     /// No part of a request has come and nothing is owed.
     var isIdle: Bool {
@@ -234,10 +257,11 @@ final class Connection {
         }
     }
 
-    func beginWait(_ wait: Wait, at now: MonotonicInstant, for timeout: Duration) {
+    /// - Parameter timeout: in nanoseconds.
+    func beginWait(_ wait: Wait, at now: MonotonicInstant, for timeout: Int64) {
         self.wait = wait
         waitBegan = now
-        readDeadline = now.advanced(by: timeout)
+        readDeadline = now.advanced(byNanoseconds: timeout)
     }
 
     func endWait() {
@@ -245,9 +269,16 @@ final class Connection {
         readDeadline = .distantFuture
     }
 
+    /// Queues what `write` appends.
+    func queue(_ write: (inout [UInt8]) -> Void) {
+        write(&output)
+        unsentBytes = output.count - outputStart
+    }
+
     /// So many of the unsent bytes have left.
     func sent(_ count: Int) {
         outputStart += count
+        unsentBytes -= count
         writeMark -= count
         if outputStart == output.count {
             output = []
@@ -276,97 +307,88 @@ final class Connection {
         owned = nil
         dropInput()
         output = []
-        outputStart = 0
+        (outputStart, unsentBytes) = (0, 0)
         exchange = nil
     }
 
     // MARK: Input
 
-    /// Reads on in what was received before.
-    func readOn(_ limits: RequestLimits) -> Event {
-        let bytes = input
-        let (event, end) = advance(bytes.span, inputStart..<bytes.count, limits)
+    /// What was received and not read yet. It begins where a request or the rest of its content begins.
+    var keptInput: (bytes: [UInt8], start: Int) { (input, inputStart) }
+
+    /// Takes note of how far the kept input has been read.
+    func readKeptInput(to end: Int) {
         inputStart = end
-        releaseReadInput()
-        return event
+        unreadBytes = input.count - end
+        guard unreadBytes == 0 else { return }
+        input = []
+        inputStart = 0
     }
 
-    /// Takes in bytes that have just arrived. What follows the end of a request is kept.
-    func received(_ bytes: Span<UInt8>, _ limits: RequestLimits) -> Event {
-        if unreadBytes == 0 {
-            // The common case: the request is read where the kernel put it, and nothing is copied.
-            let (event, end) = advance(bytes, 0..<bytes.count, limits)
-            if end < bytes.count {
-                input = []
-                input.append(copying: bytes.extracting(end..<bytes.count))
-                inputStart = 0
-            }
-            return event
-        }
-        if inputStart > 0 {
-            input.removeSubrange(..<inputStart)
-            inputStart = 0
-        }
-        input.append(copying: bytes)
-        return readOn(limits)
+    /// Makes room for input that is appended to what is kept.
+    private func compactInput() {
+        if inputStart == 0 { return }
+        input.removeSubrange(..<inputStart)
+        inputStart = 0
     }
 
-    /// Keeps bytes that somebody else has read, behind those that are kept already.
+    /// Keeps bytes behind those that are kept already.
     func keep(_ bytes: Span<UInt8>) {
+        compactInput()
         input.append(copying: bytes)
+        unreadBytes = input.count
     }
 
     func dropInput() {
         input = []
-        inputStart = 0
+        (inputStart, unreadBytes) = (0, 0)
         partialHead = nil
         partialBody = nil
         headBeforeContent = nil
         admitted = nil
     }
 
-    private func releaseReadInput() {
-        guard inputStart == input.count else { return }
-        input = []
-        inputStart = 0
-    }
+    /// Whether a content is being read.
+    var isInsideContent: Bool { partialBody != nil }
 
-    /// Reads as far as one request goes. Returns what came of it and where it stopped.
-    private func advance(_ bytes: Span<UInt8>, _ range: Range<Int>, _ limits: RequestLimits) -> (Event, Int) {
-        do throws(RequestFault) {
-            if let partialBody { return try advance(partialBody, bytes, range) }
-            if let partialHead {
-                guard let head = try partialHead.parser.parse(bytes.extracting(range)) else {
-                    return (.needsMore, range.lowerBound)
-                }
-                self.partialHead = nil
-                return try headReceived(head, bytes, range, limits)
-            }
-            var parser = RequestParser(limits: limits)
-            guard let head = try parser.parse(bytes.extracting(range)) else {
-                partialHead = PartialHead(parser)
-                return (.needsMore, range.lowerBound)
-            }
-            return try headReceived(head, bytes, range, limits)
-        } catch {
-            return (.fault(error), range.upperBound)
+    /// Reads a head.
+    /// - Parameters:
+    ///   - bytes: what has arrived from its first byte on, with all of one that has arrived in part before.
+    ///   - parser: one that can be used again.
+    /// - Returns: nil where it has not all arrived.
+    func readHead(
+        _ bytes: Span<UInt8>, _ parser: inout RequestParser, _ limits: RequestLimits
+    ) throws(RequestFault) -> RequestHead? {
+        if let partialHead {
+            guard let head = try partialHead.parser.parse(bytes) else { return nil }
+            self.partialHead = nil
+            return head
         }
+        parser.reset()
+        if let head = try parser.parse(bytes) { return head }
+        partialHead = PartialHead(parser)
+        parser = RequestParser(limits: limits)
+        return nil
     }
 
-    private func headReceived(
-        _ head: RequestHead, _ bytes: Span<UInt8>, _ range: Range<Int>, _ limits: RequestLimits
-    ) throws(RequestFault) -> (Event, Int) {
-        let end = range.lowerBound + head.length
-        if head.framing == .none { return (.request(head, body: []), end) }
+    /// A head has been read that content follows.
+    /// - Returns: nil where that is read, and dropped, before anything else.
+    func headReceived(_ head: ReceivedHead, _ limits: RequestLimits, hasMore: Bool) throws(RequestFault) -> Event? {
         // What a GET or a HEAD has of content means nothing (RFC 9110 §9.3.1). It is read and not kept.
         guard head.method == .get || head.method == .head else {
             headBeforeContent = head
-            return (.content(head), end)
+            return .content(head)
         }
-        let partial = try makePartialBody(head, limit: limits.bodyBytes, limits, isDropped: true, isOpen: true)
-        if end < range.upperBound { return try advance(partial, bytes, end..<range.upperBound) }
-        askForContent(head)
-        return (.needsMore, end)
+        _ = try makePartialBody(head, limit: limits.bodyBytes, limits, isDropped: true, isOpen: true)
+        if !hasMore { askForContent(head) }
+        return nil
+    }
+
+    /// Reads from `start` on in the content.
+    /// - Returns: the request, nil where its content has not all arrived, and where reading stopped.
+    func readContent(_ bytes: Span<UInt8>, from start: Int) throws(RequestFault) -> (Event?, end: Int) {
+        guard let partialBody else { return (nil, start) }
+        return try advance(partialBody, bytes, start..<bytes.count)
     }
 
     /// Lets the content be read of the request whose head came last.
@@ -375,23 +397,23 @@ final class Connection {
     ///   - limit: of the content, in bytes.
     ///   - isOpen: whether no known caller sends it.
     func beginContent(
-        of request: Request, limit: Int, isOpen: Bool, _ limits: RequestLimits
+        of request: Request, _ number: RequestNumber, limit: Int, isOpen: Bool, _ limits: RequestLimits
     ) throws(RequestFault) {
         guard let head = headBeforeContent else { return }
         headBeforeContent = nil
         _ = try makePartialBody(head, limit: limit, limits, isDropped: false, isOpen: isOpen)
-        admitted = request
+        admitted = (request, number)
         if unreadBytes == 0 { askForContent(head) }
     }
 
     /// The request that was admitted before its content arrived; nil for one without content.
-    func takeAdmitted() -> Request? {
+    func takeAdmitted() -> (request: Request, number: RequestNumber)? {
         defer { admitted = nil }
         return admitted
     }
 
     private func makePartialBody(
-        _ head: RequestHead, limit: Int, _ limits: RequestLimits, isDropped: Bool, isOpen: Bool
+        _ head: ReceivedHead, limit: Int, _ limits: RequestLimits, isDropped: Bool, isOpen: Bool
     ) throws(RequestFault) -> PartialBody {
         var (length, decoder) = (0, ChunkedDecoder?.none)
         switch head.framing {
@@ -408,19 +430,19 @@ final class Connection {
     }
 
     /// RFC 9110 §10.1.1: a client that waits is asked for its content; one that has begun to send it need not be.
-    private func askForContent(_ head: RequestHead) {
-        if head.expectsContinue { output.append(contentsOf: "HTTP/1.1 100 Continue\r\n\r\n".utf8) }
+    private func askForContent(_ head: ReceivedHead) {
+        if head.expectsContinue { owesContinue = true }
     }
 
     private func advance(
         _ partial: PartialBody, _ bytes: Span<UInt8>, _ range: Range<Int>
-    ) throws(RequestFault) -> (Event, Int) {
+    ) throws(RequestFault) -> (Event?, Int) {
         var index = range.lowerBound
         if partial.decoder == nil {
             let end = index + min(partial.remaining, range.upperBound - index)
             if !partial.isDropped { partial.bytes.append(copying: bytes.extracting(index..<end)) }
             partial.remaining -= end - index
-            return partial.remaining == 0 ? bodyReceived(partial, end) : (.needsMore, end)
+            return partial.remaining == 0 ? bodyReceived(partial, end) : (nil, end)
         }
         let available = bytes.extracting(0..<range.upperBound)
         while let step = try Self.nextChunkStep(partial, available, from: index) {
@@ -431,13 +453,13 @@ final class Connection {
             case .complete(let end):
                 return bodyReceived(partial, end)
             case .needsMore:
-                return (.needsMore, range.upperBound)
+                return (nil, range.upperBound)
             }
         }
-        return (.needsMore, range.upperBound)
+        return (nil, range.upperBound)
     }
 
-    private func bodyReceived(_ partial: PartialBody, _ end: Int) -> (Event, Int) {
+    private func bodyReceived(_ partial: PartialBody, _ end: Int) -> (Event?, Int) {
         partialBody = nil
         return (.request(partial.head, body: partial.bytes), end)
     }

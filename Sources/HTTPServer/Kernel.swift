@@ -1,9 +1,10 @@
 internal import CLinux
 internal import Glibc
+internal import HTTPCodec
 
 /// Where every read of a worker lands first. One worker's, on its thread.
 @safe final class InputBuffer {
-    let base: UnsafeMutableRawPointer
+    fileprivate let base: UnsafeMutableRawPointer
     let capacity: Int
 
     init(capacity: Int) {
@@ -17,7 +18,7 @@ internal import Glibc
     /// Overwrites what was read last: keys and tokens may be in it. Not while a request in it is being read.
     func wipe() { unsafe explicit_bzero(base, capacity) }
 
-    /// Lends some of the bytes to `body`.
+    /// Lends some of the bytes.
     func withBytes<R>(_ range: Range<Int>, _ body: (Span<UInt8>) -> R) -> R {
         precondition(range.lowerBound >= 0 && range.upperBound <= capacity)
         let bytes = unsafe UnsafeBufferPointer(
@@ -34,7 +35,7 @@ extension [UInt8] {
 
     /// Appends a copy of what the buffer holds from `start` on.
     mutating func append(copying output: OutputBuffer, from start: Int = 0) {
-        unsafe output.withBytes(from: start) { unsafe append(contentsOf: $0) }
+        output.withBytes(from: start) { append(copying: $0) }
     }
 }
 
@@ -57,18 +58,6 @@ enum Kernel {
         case failed
     }
 
-    /// The system call, as it is: bytes, `limit` at most, 0 at the end, or -1 with the reason in `errno`.
-    @inline(__always)
-    static func receive(_ descriptor: CInt, _ buffer: InputBuffer, _ limit: Int) -> Int {
-        unsafe clinux_receive(descriptor, buffer.base, min(limit, buffer.capacity))
-    }
-
-    /// The system call, as it is, but never with the signal SIGPIPE: bytes, or -1 with the reason in `errno`.
-    @inline(__always)
-    static func send(_ descriptor: CInt, _ bytes: UnsafeRawPointer?, _ count: Int) -> Int {
-        unsafe clinux_send(descriptor, bytes, count)
-    }
-
     /// Whether there is something to read now.
     static func hasInput(_ descriptor: CInt) -> Bool {
         var byte: UInt8 = 0
@@ -78,7 +67,7 @@ enum Kernel {
     /// Reads into `buffer`, at most as much as it holds.
     static func receive(_ descriptor: CInt, into buffer: InputBuffer) -> Received {
         while true {
-            let count = receive(descriptor, buffer, buffer.capacity)
+            let count = unsafe clinux_receive(descriptor, buffer.base, buffer.capacity)
             if count > 0 { return .bytes(count) }
             if count == 0 { return .finished }
             let number = errno
@@ -92,9 +81,14 @@ enum Kernel {
         unsafe bytes.withUnsafeBytes { unsafe send(descriptor, UnsafeRawBufferPointer(rebasing: $0[start...])) }
     }
 
+    /// The same for what the buffer holds.
+    static func send(_ descriptor: CInt, _ output: OutputBuffer) -> Sent {
+        output.withBytes { bytes in unsafe bytes.withUnsafeBytes { unsafe send(descriptor, $0) } }
+    }
+
     private static func send(_ descriptor: CInt, _ bytes: UnsafeRawBufferPointer) -> Sent {
         while true {
-            let count = unsafe send(descriptor, bytes.baseAddress, bytes.count)
+            let count = unsafe clinux_send(descriptor, bytes.baseAddress, bytes.count)
             if count >= 0 { return .bytes(count) }
             let number = errno
             if number == EINTR { continue }

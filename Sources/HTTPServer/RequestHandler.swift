@@ -47,8 +47,24 @@ package protocol RequestHandler: Sendable {
     /// process is let live. Must return at once.
     func isEssential(_ path: String) -> Bool
 
-    /// A shortcut of one worker's own; nil for none.
-    func makeShortcut() -> (any Shortcut)?
+    /// Answers a request without content at once, from its bytes and from memory, or leaves it to `respond`. Called on the
+    /// loop's thread. Must not block.
+    ///
+    /// The answer must be the one that `respond` would give to the same request at this moment.
+    /// - Parameters:
+    ///   - head: of the request.
+    ///   - bytes: what `head` was read from.
+    ///   - answer: takes the answer. What is written before this returns nil is dropped.
+    /// - Returns: what the answer counts as, 0 to `NowAnswer.kinds` - 1; nil where `respond` is to answer.
+    func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int?
+
+    /// Tells how many requests `answerNow` has answered since the last call. Called at the end of a loop's turn. Must
+    /// return at once.
+    func answeredNow(_ count: Int, kind: Int)
+
+    /// Tells how long the last of a turn's answers by `answerNow` left after the first of their requests was found.
+    /// - Parameter count: how many there were.
+    func turnEnded(answers count: Int, took: Duration)
 }
 
 extension RequestHandler {
@@ -62,5 +78,35 @@ extension RequestHandler {
 
     package func isEssential(_ path: String) -> Bool { false }
 
-    package func makeShortcut() -> (any Shortcut)? { nil }
+    package func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? { nil }
+
+    package func answeredNow(_ count: Int, kind: Int) {}
+
+    package func turnEnded(answers count: Int, took: Duration) {}
+}
+
+/// Where `RequestHandler.answerNow` writes an answer. One worker's, on its loop's thread.
+package final class NowAnswer {
+    /// How many kinds of answers a handler can tell apart.
+    package static let kinds = 64
+
+    private let encoder: ResponseEncoder
+    /// What the answer says about its connection.
+    var connection = ResponseEncoder.Connection.unstated
+    /// What the handler notes for its other answers of the same turn, such as the time. Nil where it has noted nothing.
+    package var note: (Int64, Int64)?
+    /// Takes the lines of the answer's own fields, an empty line and the content, after `begin`.
+    package let output: OutputBuffer
+
+    init(_ encoder: ResponseEncoder, _ output: OutputBuffer) {
+        self.encoder = encoder
+        self.output = output
+    }
+
+    /// Writes the status line and the fields that the server adds to every answer.
+    /// - Parameter contentLength: in bytes. Without meaning for a status that has no content.
+    package func begin(_ status: Status, contentLength: Int) {
+        encoder.begin(
+            status, .length(contentLength), number: encoder.nextNumber(), connection: connection, to: output)
+    }
 }

@@ -93,3 +93,15 @@ package struct ServerConfiguration: Sendable {
         return min(max(shortest / 4, .milliseconds(5)), .seconds(1))
     }
 }
+
+/// Time-outs of a configuration, in nanoseconds: a `Duration` would have to be taken apart for each request.
+struct Timeouts {
+    let head, body, idle, linger: Int64
+
+    init(_ configuration: ServerConfiguration) {
+        head = configuration.headTimeout.nanoseconds
+        body = configuration.bodyTimeout.nanoseconds
+        idle = configuration.idleTimeout.nanoseconds
+        linger = configuration.lingerTimeout.nanoseconds
+    }
+}

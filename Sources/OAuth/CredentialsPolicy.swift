@@ -37,6 +37,12 @@ package struct CredentialsQuery: Sendable, Equatable {
         self.renewedPast = renewedPast
     }
 
+    /// Whether it asks for nothing that a query without parameters does not.
+    package var isDefault: Bool {
+        policy == .localValid && minimumLifetime == Self.defaultMinimumLifetime && lowestLevel == .basic
+            && !refusedByAPI && renewedPast == nil
+    }
+
     /// Whether the query asks to replace the given version.
     func requestsRenewal(of version: Int64) -> Bool {
         guard refusedByAPI || policy == .localForceRefresh else { return false }

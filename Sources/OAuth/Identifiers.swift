@@ -48,8 +48,7 @@ package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertib
 
     /// The first index, from `start` on, of a byte that a storage key cannot contain; `bytes.count` when there is none.
     package static func end(_ bytes: Span<UInt8>, from start: Int) -> Int {
-        // The two masks mean `-`, `.`, digits and `:`, and `@`, letters, `_` and `~`.
-        ByteRun.end(of: (0x07ff_6000_0000_0000, 0x47ff_fffe_87ff_ffff), bytes, from: start)
+        ByteRun.end(of: .identifier, bytes, from: start)
     }
 
     /// Whether the storage key has this text.
@@ -83,6 +82,9 @@ package struct CredentialsID: Hashable, Sendable {
         package init(_ tenant: TenantName) {
             ofTenant = ByteRun.hash(tenant.description.utf8.span, seed: Self.seed)
         }
+
+        /// Of the tenant alone.
+        package var tenantHash: Int { Int(truncatingIfNeeded: ofTenant) }
 
         package func hashValue(storageKey: Span<UInt8>) -> Int {
             Int(truncatingIfNeeded: ByteRun.hash(storageKey, seed: ofTenant))

@@ -37,12 +37,12 @@ package struct AdminKeys: Sendable {
     /// Of 32 random hexadecimal digits, hardly one key in ten million has fewer different ones.
     private static let leastDistinct = 8
 
-    private let digests: [(name: AdminName, digest: [UInt8])]
+    private let digests: [(name: AdminName, digest: SHA256.Words)]
 
     /// Reads keys with commas between them, each by itself or as `name:key`. A key by itself has the name `admin`, and
     /// neither a comma nor a colon.
     package init(parsing text: SecretBytes) throws(Fault) {
-        var digests: [(name: AdminName, digest: [UInt8])] = []
+        var digests: [(name: AdminName, digest: SHA256.Words)] = []
         let entries = text.revealedBytes.split(separator: UInt8(ascii: ","), omittingEmptySubsequences: false)
         for (index, entry) in entries.enumerated() {
             var (name, key) = (AdminName.unnamed, entry)
@@ -55,7 +55,7 @@ package struct AdminKeys: Sendable {
                 throw .malformedKey(name)
             }
             guard Set(key).count >= Self.leastDistinct else { throw .guessable(name) }
-            let digest = SHA256.digest(Array(key))
+            let digest = SHA256.words(Array(key).span)
             if digests.contains(where: { $0.digest == digest }) { throw .duplicateKey(name) }
             digests.append((name, digest))
         }
@@ -63,9 +63,9 @@ package struct AdminKeys: Sendable {
     }
 
     /// The name of the key with that digest; nil for none. Takes the same time whichever it is.
-    func name(digest: [UInt8]) -> AdminName? {
+    func name(digest: SHA256.Words) -> AdminName? {
         var found: AdminName?
-        for known in digests where ConstantTime.equal(digest, known.digest) { found = known.name }
+        for known in digests where digest.isEqual(known.digest) { found = known.name }
         return found
     }
 }

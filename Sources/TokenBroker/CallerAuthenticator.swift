@@ -4,9 +4,32 @@ internal import ExternalText
 internal import HTTPCodec
 package import HTTPServer
 internal import OAuth
+internal import Reactor
 
 /// Finds out who calls (RFC 6750 §2.1).
 package struct CallerAuthenticator: Sendable {
+    /// What memory tells of a caller.
+    enum Finding {
+        case admin(AdminName)
+        case key(CallerKey)
+        /// The store has to be asked for the key with this digest.
+        case unknown(SHA256.Words)
+        /// The request has no key, more than one, or one that has expired.
+        case refused(Refusal)
+    }
+
+    /// Why a request has no caller.
+    enum Refusal {
+        case noKey, unknownKey
+
+        var error: BrokerError {
+            switch self {
+            case .noKey: BrokerError(.unauthorized, "Send one Authorization field with `Bearer` and an API key.")
+            case .unknownKey: BrokerError(.unauthorized, "The API key is unknown or has expired.")
+            }
+        }
+    }
+
     private let adminKeys: AdminKeys
     private let keys: CallerKeyDirectory
     private let time: any Time
@@ -20,26 +43,38 @@ package struct CallerAuthenticator: Sendable {
     /// Does not suspend while the key is in memory.
     /// - Throws: `unauthorized` without a key, with more than one, or with one that is unknown or expired.
     package func caller(of request: Request) async throws(BrokerError) -> Caller {
-        let values = request.fields.values("Authorization")
-        guard values.count == 1, let key = Self.bearerToken(values[0]) else {
-            throw Self.unauthorized("Send one Authorization field with `Bearer` and an API key.")
+        switch find(request.fields.lines.span, request.fields.bytes.span, at: time.clocks) {
+        case .admin(let name): return .admin(name)
+        case .key(let key): return .key(key)
+        case .refused(let refusal): throw refusal.error
+        case .unknown(let digest):
+            guard let key = try await keys.key(digest: digest), !key.hasExpired(at: time.now) else {
+                throw Refusal.unknownKey.error
+            }
+            return .key(key)
         }
-        let digest = SHA256.digest(Array(key))
+    }
+
+    /// Finds the caller in memory.
+    /// - Parameters:
+    ///   - lines: the request's field lines.
+    ///   - bytes: what the lines count in.
+    func find(
+        _ lines: Span<FieldLine>, _ bytes: Span<UInt8>, at clocks: (now: Timestamp, monotonic: MonotonicInstant)
+    ) -> Finding {
+        var value: Range<Int>?
+        var isRepeated = false
+        for index in lines.indices {
+            guard case .authorization = lines[index].known else { continue }
+            isRepeated = value != nil
+            value = lines[index].value
+        }
+        guard let value, !isRepeated, let token = BearerToken.find(bytes, value) else {
+            return .refused(.noKey)
+        }
+        let digest = SHA256.words(bytes.extracting(token))
         if let name = adminKeys.name(digest: digest) { return .admin(name) }
-        guard let known = try await keys.key(digest: digest), known.expires.map({ $0 > time.now }) ?? true else {
-            throw Self.unauthorized("The API key is unknown or has expired.")
-        }
-        return .key(known)
+        guard let key = keys.inMemory(digest: digest, now: clocks.monotonic) else { return .unknown(digest) }
+        return key.hasExpired(at: clocks.now) ? .refused(.unknownKey) : .key(key)
     }
-
-    private static func bearerToken(_ value: WireText) -> Substring.UTF8View? {
-        let scheme = value.utf8.prefix { $0 != UInt8(ascii: " ") }
-        // The bit that tells the two cases of a letter apart, and makes no letter of anything else.
-        guard scheme.lazy.map({ $0 | 0x20 }).elementsEqual("bearer".utf8) else { return nil }
-        let token = value.utf8[scheme.endIndex...].drop { $0 == UInt8(ascii: " ") }
-        guard (1...512).contains(token.count), token.allSatisfy({ $0 > 0x20 && $0 < 0x7f }) else { return nil }
-        return token
-    }
-
-    private static func unauthorized(_ detail: String) -> BrokerError { BrokerError(.unauthorized, detail) }
 }

@@ -27,18 +27,12 @@ struct CredentialsRoutes {
     // MARK: GET /credentials
 
     private func get(_ call: Call) async throws(BrokerError) -> Response {
-        var parameters = try call.query()
-        let storageKey = parameters.storageKey()
-        var query = CredentialsQuery()
-        query.policy = parameters.choice("policy", CredentialsQuery.Policy.self) ?? .localValid
-        query.lowestLevel = parameters.choice("level", CredentialsLevel.self) ?? .basic
-        if let seconds = parameters.integer("min_ttl", in: CredentialsQuery.minimumLifetimeSeconds) {
-            query.minimumLifetime = .seconds(seconds)
-        }
-        query.refusedByAPI = parameters.string("api_error_sub_status").map(APISubStatus.forcesRefresh) ?? false
-        try parameters.finish()
-        let held = EntityTags(call.request.fields)
-        if query.refusedByAPI { query.renewedPast = held.version }
+        let text = call.request.query ?? ""
+        let parameters = try CredentialsParameters(text.utf8.span)
+        let storageKey = parameters.storageKey(in: text.utf8.span)
+        var query = parameters.query
+        let fields = call.request.fields
+        if query.refusedByAPI { query.renewedPast = EntityTags.version(fields.lines.span, fields.bytes.span) }
         let patience = try Self.patience(call.request.fields)
 
         let tenant = try await broker.tenant(of: call)
@@ -57,18 +51,16 @@ struct CredentialsRoutes {
             throw error
         }
         let tag = Self.tag(answer)
-        if let tag, held.match(tag) {
+        if let tag, EntityTags.contain(tag.utf8.span, fields.lines.span, fields.bytes.span) {
             broker.metrics.tokenRead(provider: provider, .notModified)
-            return Response(.notModified, fields: ["ETag": tag, "Cache-Control": "no-store"])
+            return Response(.notModified, fields: CredentialsSnapshot.fieldsOfNotModified(tag: tag))
         }
         broker.metrics.tokenRead(provider: provider, answer.outcome)
         let body =
             answer.level == .basic
             ? Self.basic(answer.tenant, after: answer.snapshot.record.session)
             : answer.snapshot.body(at: broker.time.now, answer.degradation) ?? Self.basic(answer.tenant, after: nil)
-        var fields: Fields = ["Content-Type": "application/json", "Cache-Control": "no-store"]
-        if let tag { fields.append("ETag", tag) }
-        return Response(.ok, fields: fields, body: body)
+        return Response(.ok, fields: CredentialsSnapshot.fields(tag: tag), body: body)
     }
 
     /// The record's version. Basic credentials follow the configuration, so its version stands beside it there. Nil for what
@@ -76,7 +68,8 @@ struct CredentialsRoutes {
     private static func tag(_ answer: CredentialsProvider.Answer) -> String? {
         if !answer.snapshot.isStored { return nil }
         return answer.level == .basic
-            ? "\"\(answer.snapshot.version)-\(answer.tenant.version)\"" : "\"\(answer.snapshot.version)\""
+            ? "\"\(answer.snapshot.version)-\(answer.tenant.version)\""
+            : CredentialsSnapshot.tag(answer.snapshot.version)
     }
 
     private static func basic(_ tenant: Tenant, after session: EndedSession?) -> [UInt8] {
@@ -153,7 +146,7 @@ struct CredentialsRoutes {
         _ storageKey: StorageKey, _ held: HeldCredentials, _ snapshot: CredentialsSnapshot
     ) -> Response {
         var response = Response.json(.ok) { encodeSummary(storageKey, held, to: &$0) }
-        response.fields.append("ETag", "\"\(snapshot.version)\"")
+        response.fields.append("ETag", CredentialsSnapshot.tag(snapshot.version))
         return response
     }
 
@@ -189,30 +182,5 @@ struct CredentialsRoutes {
         json.memberOrNull("user_id", held.userID?.text)
         json.memberOrNull("expires", held.expiry?.description)
         json.member("refreshable", held.refreshToken != nil)
-    }
-}
-
-/// The entity tags of `If-None-Match` (RFC 9110 §13.1.2).
-struct EntityTags {
-    private let tags: [WireText]
-
-    init(_ fields: Fields) {
-        // Our tags hold digits and hyphens, so splitting at commas cannot cut one.
-        tags = fields.list("If-None-Match").map { $0.starts(with: "W/") ? $0.dropping(2) : $0 }
-    }
-
-    /// Weak comparison, as the field asks for.
-    func match(_ tag: String) -> Bool {
-        let tag = WireText(tag)
-        return tags.contains { $0 == tag || $0 == "*" }
-    }
-
-    /// The highest version that the caller says it holds.
-    var version: Int64? {
-        tags.compactMap { tag in
-            guard tag.starts(with: "\"") else { return nil }
-            let digits = tag.utf8.dropFirst().prefix(while: \.isDigit)
-            return digits.count <= 19 ? Int64(WireText(digits).text) : nil
-        }.max()
     }
 }

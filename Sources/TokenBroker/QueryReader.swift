@@ -8,6 +8,9 @@ struct QueryReader {
     private var values: [WireText: WireText] = [:]
     private var faults: [BrokerError.Fault] = []
 
+    /// Of no query.
+    init() {}
+
     init(_ query: String?) throws(BrokerError) {
         guard let query else { return }
         let pairs: [FormEncoding.Pair]
@@ -27,13 +30,30 @@ struct QueryReader {
 
     mutating func integer(_ name: WireText, in range: ClosedRange<Int64>) -> Int64? {
         guard let text = string(name) else { return nil }
-        guard text.count <= 18, !text.isEmpty, text.utf8.allSatisfy(\.isDigit), let number = Int64(text.text),
-            range.contains(number)
-        else {
-            note(name, "must be a whole number from \(range.lowerBound) to \(range.upperBound)")
+        guard let number = Self.number(text.utf8.span), range.contains(number) else {
+            note(name, Self.rule(range))
             return nil
         }
         return number
+    }
+
+    /// The number that up to 18 digits are.
+    static func number(_ text: Span<UInt8>) -> Int64? {
+        guard (1...18).contains(text.count) else { return nil }
+        var number: Int64 = 0
+        for index in text.indices {
+            guard text[index].isDigit else { return nil }
+            number = number * 10 + Int64(text[index] - UInt8(ascii: "0"))
+        }
+        return number
+    }
+
+    static func rule(_ range: ClosedRange<Int64>) -> String {
+        "must be a whole number from \(range.lowerBound) to \(range.upperBound)"
+    }
+
+    static func rule<T: RawRepresentable & CaseIterable>(_ type: T.Type) -> String where T.RawValue == String {
+        "must be one of " + T.allCases.map(\.rawValue).joined(separator: ", ")
     }
 
     mutating func bool(_ name: WireText) -> Bool? {
@@ -58,7 +78,7 @@ struct QueryReader {
     where T.RawValue == String {
         guard let text = string(name) else { return nil }
         if let value = T(text) { return value }
-        note(name, "must be one of " + T.allCases.map(\.rawValue).joined(separator: ", "))
+        note(name, Self.rule(type))
         return nil
     }
 
@@ -80,6 +100,8 @@ struct QueryReader {
         return .seconds(text.count <= 18 ? min(Int64(text.text) ?? 60, 60) : 60)
     }
 
+    mutating func noteUnknown(_ name: WireText) { note(name, "is not a known parameter") }
+
     mutating func note(_ name: WireText, _ detail: String) {
         // Unknown names can be long, and this is for people.
         faults.append(.init(name.prefix(64).text, detail))
@@ -87,9 +109,7 @@ struct QueryReader {
 
     /// Throws `invalid_request` with every fault found; parameters that nobody asked for are among them.
     mutating func finish() throws(BrokerError) {
-        for name in values.keys.sorted() {
-            note(name, "is not a known parameter")
-        }
+        for name in values.keys.sorted() { noteUnknown(name) }
         if faults.isEmpty { return }
         throw BrokerError(
             .invalidRequest,

@@ -133,7 +133,11 @@ struct Route: Sendable {
     /// - Parameter caller: nil on open routes.
     /// - Throws: `forbidden`.
     func authorize(_ caller: Caller?) throws(BrokerError) {
-        guard case .key(let key)? = caller else { return }
+        if case .key(let key)? = caller { try authorize(key) }
+    }
+
+    /// - Throws: `forbidden`.
+    func authorize(_ key: CallerKey) throws(BrokerError) {
         switch access {
         case .open: return
         case .admin: throw BrokerError(.forbidden, "Only the admin key may do this.")

@@ -51,7 +51,7 @@ extension Broker {
 extension Call {
     /// Refuses a storage key that a narrowed API key is not for.
     func authorize(_ storageKey: StorageKey) throws(BrokerError) {
-        if let narrowed = narrowedStorageKeys, !narrowed.contains(storageKey) {
+        if let apiKey, !apiKey.isFor(storageKey.description.utf8.span) {
             throw BrokerError(.forbidden, "The API key is not valid for this storage key.")
         }
     }

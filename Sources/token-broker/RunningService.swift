@@ -139,7 +139,7 @@ struct RunningService {
             server = try Server(
                 configuration: serverConfiguration,
                 handler: Service(
-                    broker, limits: serverConfiguration.limits, scope: operations == nil ? .all : .api))
+                    broker, scope: operations == nil ? .all : .api))
         } catch {
             await operations?.close()
             await journal?.close()
@@ -166,7 +166,7 @@ struct RunningService {
         var server = ServerConfiguration(address: address, loopCount: 1)
         server.maximumConnections = operationsConnections
         return try Server(
-            configuration: server, handler: Service(broker, limits: server.limits, scope: .operations))
+            configuration: server, handler: Service(broker, scope: .operations))
     }
 
     private static func report(_ targets: TargetPolicy, _ log: Log) {

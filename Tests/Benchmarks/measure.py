@@ -302,8 +302,6 @@ def measure_counts(session, findings):
             count, path = instructions(tools, server, target, options, connections)
             rows[name].append(count)
             spent[name] = profile(path, COUNTED + connections)
-    findings.figure("instructions_same", rows["broker, same head"][0])
-    findings.figure("instructions_changing", rows["broker, changing storage key"][0])
     findings.data("instructions", spent)
     findings.table(
         "User-space instructions of a warm request",

@@ -2,17 +2,23 @@ import ExternalText
 import HTTPCodec
 import Testing
 
-private let date = HTTPDate.format(secondsSince1970: 784_111_777)
-
+/// A response's text, with digits in place of the request's number.
 private func response(
-    _ status: Status, fields: Fields = [:], body: String = "", framing: ResponseEncoder.Framing = .length,
-    requestID: String? = nil, connection: ResponseEncoder.Connection = .unstated, omitsBody: Bool = false
+    _ status: Status, fields: Fields = [:], body: String = "", framing: ResponseEncoder.Framing? = nil,
+    connection: ResponseEncoder.Connection = .unstated, omitsBody: Bool = false
 ) throws(EncodingFault) -> String {
+    let encoder = ResponseEncoder(second: 784_111_777)
+    let head = OutputBuffer(capacity: 1)
+    let number = encoder.nextNumber()
+    let framing = framing ?? .length(body.utf8.count)
+    try encoder.appendHead(status, fields, framing, number: number, connection: connection, to: head)
     var output: [UInt8] = []
-    try ResponseEncoder.append(
-        status: status, fields: fields, body: Array(body.utf8), framing: framing, date: date, requestID: requestID,
-        connection: connection, omitsBody: omitsBody, to: &output)
-    return String(decoding: output, as: UTF8.self)
+    head.withBytes { bytes in for index in bytes.indices { output.append(bytes[index]) } }
+    if !omitsBody, !status.forbidsContent {
+        ResponseEncoder.appendContent(Array(body.utf8), framing, to: &output)
+    }
+    #expect(number.text.utf8.count == 32)
+    return String(decoding: output, as: UTF8.self).replacing(number.text, with: "7f")
 }
 
 /// Names and values that would break a head apart.
@@ -22,9 +28,9 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
 @Suite struct `Response encoder` {
     @Test func `writes head and content together`() throws {
         #expect(
-            try response(.ok, fields: ["Content-Type": "text/plain"], body: "hi", requestID: "7f")
-                == "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Content-Type-Options: nosniff\r\nContent-Type: text/plain\r\n"
-                + "Content-Length: 2\r\nX-Request-ID: 7f\r\n\r\nhi")
+            try response(.ok, fields: ["Content-Type": "text/plain"], body: "hi")
+                == "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Content-Type-Options: nosniff\r\n"
+                + "X-Request-ID: 7f\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\r\nhi")
     }
 
     @Test(arguments: [204, 304])
@@ -42,7 +48,7 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
 
     @Test(
         arguments: [
-            (200, .length, "hi", false, "Content-Length: 2\r\n", "hi"),
+            (200, .length(2), "hi", false, "Content-Length: 2\r\n", "hi"),
             (200, .chunked, "", false, "Transfer-Encoding: chunked\r\n", ""),
             (200, .chunked, "hi", false, "Transfer-Encoding: chunked\r\n", "2\r\nhi\r\n"),
             (200, .chunked, "hi", true, "Transfer-Encoding: chunked\r\n", ""),
@@ -53,11 +59,12 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
     func `tells how the content ends`(
         code: Int, framing: ResponseEncoder.Framing, body: String, omitsBody: Bool, field: String, content: String
     ) throws {
-        let text = try response(Status(code), body: body, framing: framing, requestID: "7f", omitsBody: omitsBody)
+        let text = try response(Status(code), body: body, framing: framing, omitsBody: omitsBody)
         let line = "HTTP/1.1 \(code) \(Status(code).reason)\r\n"
         #expect(
-            text == line + "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Content-Type-Options: nosniff\r\n" + field
-                + "X-Request-ID: 7f\r\n\r\n" + content)
+            text == line
+                + "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-Content-Type-Options: nosniff\r\nX-Request-ID: 7f\r\n"
+                + field + "\r\n" + content)
     }
 
     @Test(
@@ -103,7 +110,7 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
 
     @Test(arguments: hostileValues) func `refuses a value that would end its line`(value: String) {
         #expect(throws: EncodingFault.fieldValue) { try response(.ok, fields: ["X": value]) }
-        #expect(throws: EncodingFault.fieldValue) { try response(.ok, requestID: value) }
+        #expect(throws: EncodingFault.fieldValue) { try ResponseEncoder.encode(["X": value]) }
     }
 
     @Test(arguments: hostileNames) func `refuses a name that is no token`(name: String) {
@@ -112,7 +119,7 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
 
     @Test(arguments: ["content-length", "Transfer-Encoding", "Connection", "DATE", "x-request-id"])
     func `refuses fields that it writes itself`(name: String) {
-        for framing in [ResponseEncoder.Framing.length, .chunked, .close] {
+        for framing in [ResponseEncoder.Framing.length(0), .chunked, .close] {
             #expect(throws: EncodingFault.reservedField) { try response(.ok, fields: [name: "x"], framing: framing) }
         }
     }
@@ -122,13 +129,59 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
     }
 
     @Test func `a fault leaves the output as it was`() {
-        var output: [UInt8] = [1, 2, 3]
+        let encoder = ResponseEncoder(second: 0)
+        let output = OutputBuffer(capacity: 3)
+        output.append([1, 2, 3].span)
         #expect(throws: EncodingFault.fieldValue) {
-            try ResponseEncoder.append(
-                status: .ok, fields: ["A": "b", "C": "\r\n"], body: [9], date: date, requestID: nil,
-                connection: .unstated, to: &output)
+            try encoder.appendHead(
+                .ok, ["A": "b", "C": "\r\n"], .length(1), number: encoder.nextNumber(), connection: .unstated,
+                to: output)
         }
-        #expect(output == [1, 2, 3])
+        #expect(output.withBytes { bytes in bytes.indices.map { bytes[$0] } } == [1, 2, 3])
+    }
+
+    @Test func `gives each request a number of its own, and each second its date`() {
+        let encoder = ResponseEncoder(second: 784_111_777)
+        var seen: Set<String> = []
+        for _ in 0..<1000 { seen.insert(encoder.nextNumber().text) }
+        #expect(seen.count == 1000)
+        let output = OutputBuffer(capacity: 1)
+        encoder.update(second: 784_111_778)
+        encoder.begin(.ok, .length(0), number: encoder.nextNumber(), connection: .unstated, to: output)
+        let text = output.withBytes { bytes in String(decoding: bytes.indices.map { bytes[$0] }, as: UTF8.self) }
+        #expect(text.contains("\r\nDate: Sun, 06 Nov 1994 08:49:38 GMT\r\n"))
+    }
+}
+
+@Suite struct `An output buffer` {
+    private static func text(_ output: OutputBuffer) -> String {
+        output.withBytes { bytes in String(decoding: bytes.indices.map { bytes[$0] }, as: UTF8.self) }
+    }
+
+    @Test(arguments: [
+        0, 1, 9, 10, 11, 99, 100, 101, 999, 1000, 12_345, 99_999_999, 100_000_000, 999_999_999_999_999_999,
+        1_000_000_000_000_000_000, Int64.max,
+    ])
+    func `takes numbers, and knows how long they are`(number: Int64) {
+        let output = OutputBuffer(capacity: 1)
+        output.append(decimal: number)
+        #expect(Self.text(output) == "\(number)")
+        #expect(OutputBuffer.digits(of: number) == output.count)
+    }
+
+    @Test func `grows, and forgets what it is told to`() {
+        let output = OutputBuffer(capacity: 4)
+        for _ in 0..<100 { output.append("abc") }
+        #expect(Self.text(output) == String(repeating: "abc", count: 100))
+        output.removeLast(298)
+        #expect(Self.text(output) == "ab")
+        output.wipe()
+        #expect(Self.text(output) == "ab")
+        output.removeAll()
+        output.wipe()
+        output.append("d")
+        #expect(Self.text(output) == "d")
+        #expect(output.withBytes(from: 1) { $0.isEmpty })
     }
 }
 
@@ -184,7 +237,7 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
         let bytes = try RequestEncoder.encode(
             method: .put, target: "/a?b", host: "[::1]:1", fields: ["X": "y"], body: [1, 2])
         var parser = RequestParser()
-        let head = try #require(try parser.parse(bytes.span))
+        let head = try #require(try parser.parsed(bytes.span))
         #expect(head.method == .put)
         #expect(head.path == "/a")
         #expect(head.query == "b")

@@ -2,14 +2,38 @@ import ExternalText
 import HTTPCodec
 import Testing
 
+/// A head with copies of its parts.
+@dynamicMemberLookup
+struct ParsedHead {
+    let length: Int
+    let fieldLines: [FieldLine]
+    private let head: ReceivedHead
+
+    init(_ head: RequestHead, _ bytes: Span<UInt8>) {
+        length = head.length
+        fieldLines = head.fieldLines
+        self.head = head.copied(from: bytes)
+    }
+
+    subscript<Value>(dynamicMember member: KeyPath<ReceivedHead, Value>) -> Value { head[keyPath: member] }
+}
+
+extension RequestParser {
+    /// The head, or nil when it has not all arrived.
+    mutating func parsed(_ bytes: Span<UInt8>) throws(RequestFault) -> ParsedHead? {
+        guard let head = try parse(bytes) else { return nil }
+        return ParsedHead(head, bytes)
+    }
+}
+
 /// What becomes of bytes given at once.
-private func parse(_ text: String, _ limits: RequestLimits = RequestLimits()) -> Result<RequestHead?, RequestFault> {
+private func parse(_ text: String, _ limits: RequestLimits = RequestLimits()) -> Result<ParsedHead?, RequestFault> {
     parse(Array(text.utf8), limits)
 }
 
-private func parse(_ bytes: [UInt8], _ limits: RequestLimits = RequestLimits()) -> Result<RequestHead?, RequestFault> {
+private func parse(_ bytes: [UInt8], _ limits: RequestLimits = RequestLimits()) -> Result<ParsedHead?, RequestFault> {
     var parser = RequestParser(limits: limits)
-    return Result { () throws(RequestFault) in try parser.parse(bytes.span) }
+    return Result { () throws(RequestFault) in try parser.parsed(bytes.span) }
 }
 
 private func fault(_ text: String, _ limits: RequestLimits = RequestLimits()) -> RequestFault? {
@@ -17,7 +41,7 @@ private func fault(_ text: String, _ limits: RequestLimits = RequestLimits()) ->
     return nil
 }
 
-private func head(_ text: String, _ limits: RequestLimits = RequestLimits()) throws -> RequestHead {
+private func head(_ text: String, _ limits: RequestLimits = RequestLimits()) throws -> ParsedHead {
     try #require(try parse(text, limits).get())
 }
 
@@ -64,14 +88,14 @@ private struct Case: Sendable, CustomTestStringConvertible {
         // One parser that is fed byte by byte, and for every cut one that gets the rest at once.
         var parser = RequestParser()
         for end in 0..<bytes.count {
-            #expect(try parser.parse(bytes.span.extracting(0..<end)) == nil)
+            #expect(try parser.parsed(bytes.span.extracting(0..<end)) == nil)
             var other = parser
-            let head = try #require(try other.parse(bytes.span))
+            let head = try #require(try other.parsed(bytes.span))
             #expect(head.length == bytes.count)
             #expect(head.path == whole.path)
             #expect(head.fields == whole.fields)
         }
-        #expect(try parser.parse(bytes.span)?.length == bytes.count)
+        #expect(try parser.parsed(bytes.span)?.length == bytes.count)
     }
 
     @Test(arguments: [
@@ -341,5 +365,130 @@ private struct Case: Sendable, CustomTestStringConvertible {
             #expect((400...599).contains(fault.status.code))
             #expect(!fault.detail.isEmpty)
         }
+    }
+
+    // MARK: Heads of reads
+
+    private static let plainHeads = [
+        "GET /credentials HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /credentials?a=b HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nAuthorization: Bearer x\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nUser-Agent: curl/8\r\nHOST:h\r\nAccept: */*\r\nif-none-match:  \"1\" \r\n\r\n",
+        "GET /credentials? HTTP/1.1\r\nHost: [::1]:1\r\nConnection: Close\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nX-A:\r\n\r\n",
+    ]
+
+    private static let otherHeads = [
+        "GET /credentials HTTP/1.1\r\nHost: h\r\n\r", "GET /credentials HTTP/1.1\r\n\r\n",
+        "GET /credentials HTTP/1.0\r\nHost: h\r\n\r\n", "GET /credentials HTTP/1.1\nHost: h\n\n",
+        "get /credentials HTTP/1.1\r\nHost: h\r\n\r\n", "GET /credential HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /credentials/ HTTP/1.1\r\nHost: h\r\n\r\n", "HEAD /credentials HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n", "GET /credentials HTTP/1.1\r\nHost: a b\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nConnection: close, x\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nAuthorization: a\r\nAuthorization: a\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nX-Tenant: t\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nX : y\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\n folded\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nX: \u{1}\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nX: a\tb\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nX: \u{e9}\r\n\r\n",
+        "GET  /credentials HTTP/1.1\r\nHost: h\r\n\r\n", "GET /credentials  HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /credentials HTTP/1.1\r\nHost: h\r\nPrefer: wait=1\r\n\r\n",
+    ]
+
+    /// What a parser says of a head that comes in pieces which end there.
+    private static func outcome(_ bytes: [UInt8], _ ends: [Int], _ limits: RequestLimits = RequestLimits()) -> String {
+        var parser = RequestParser(limits: limits)
+        for end in ends {
+            do throws(RequestFault) {
+                guard let head = try parser.parsed(bytes.span.extracting(0..<end)) else { continue }
+                let fields = head.fields.all.map { "\($0.name): \($0.value)" }
+                let names = head.fieldLines.map(\.known)
+                return
+                    "\(head.length) \(head.method) \(head.path) \(head.query ?? "-") \(fields) \(names) \(head.framing) "
+                    + "\(head.isHTTP10) \(head.keepsAlive) \(head.expectsContinue)"
+            } catch {
+                return "\(error)"
+            }
+        }
+        return "partial"
+    }
+
+    @Test(arguments: plainHeads + otherHeads)
+    func `reads a head in the same way however it is cut up, also with more behind it`(text: String) {
+        let whole = Self.outcome(Array(text.utf8), [text.utf8.count])
+        #expect(whole == Self.outcome(Array(text.utf8), Array(0...text.utf8.count)))
+        if whole == "partial" { return }
+        for tail in ["G", "GET / HTTP/1.1\r\n"] {
+            let bytes = Array((text + tail).utf8)
+            #expect(Self.outcome(bytes, [bytes.count]) == whole)
+            #expect(Self.outcome(bytes, Array(0...bytes.count)) == whole)
+        }
+    }
+
+    @Test func `reads each head as the one before it had never been`() throws {
+        var parser = RequestParser()
+        for text in Self.plainHeads + Self.otherHeads + Self.plainHeads {
+            parser.reset()
+            let bytes = Array(text.utf8)
+            let alone = parse(text)
+            let again = Result { () throws(RequestFault) in try parser.parsed(bytes.span) }
+            switch (alone, again) {
+            case (.failure(let one), .failure(let other)): #expect(one == other)
+            case (.success(let one), .success(let other)):
+                #expect(one?.fields == other?.fields)
+                #expect(one?.length == other?.length)
+            default: Issue.record("\(text)")
+            }
+        }
+    }
+
+    @Test func `reads a head in the same way however it is cut up, under every change of one byte`() {
+        let head = Array(
+            "GET /credentials?storage_key=a HTTP/1.1\r\nHost: h:1\r\nAuthorization: Bearer k\r\nConnection: close\r\nIf-None-Match: \"1\"\r\n\r\n"
+                .utf8)
+        var readCount = 0
+        for index in head.indices {
+            for byte in UInt8.min...UInt8.max where byte != head[index] {
+                var changed = head
+                changed[index] = byte
+                let whole = Self.outcome(changed, [head.count])
+                if whole.first?.isNumber == true { readCount += 1 }
+                #expect(Self.outcome(changed, [index, index + 1, head.count]) == whole)
+            }
+        }
+        #expect(readCount > 1000)
+    }
+
+    @Test func `heeds the limits of a read's head, to the byte`() {
+        let value = String(repeating: "x", count: 100)
+        let head = Array("GET /credentials HTTP/1.1\r\nHost: h\r\nX: \(value)\r\n\r\n".utf8)
+        for (change, isRead) in [(-1, false), (0, true), (1, true)] {
+            let limits = [
+                RequestLimits(headBytes: head.count + change), RequestLimits(fieldCount: 2 + change),
+                RequestLimits(requestLineBytes: "GET /credentials HTTP/1.1".utf8.count + change),
+            ]
+            for limits in limits {
+                #expect((Self.outcome(head, [head.count], limits).first?.isNumber == true) == isRead)
+                #expect((Self.outcome(head, Array(0...head.count), limits).first?.isNumber == true) == isRead)
+            }
+        }
+    }
+
+    @Test(
+        arguments: [
+            ("Host", .host), ("CONNECTION", .connection), ("content-length", .contentLength),
+            ("Transfer-Encoding", .transferEncoding), ("Expect", .expect), ("authorization", .authorization),
+            ("AuthorizatioN", .authorization), ("If-None-Match", .ifNoneMatch), ("Prefer", .prefer),
+            ("X-Tenant", .tenant), ("Hos", .other), ("Hosts", .other), ("Authorizatio", .other),
+            ("Authorizations", .other), ("X-Tenants", .other), ("If_None_Match", .other), ("X", .other),
+        ] as [(String, FieldName)])
+    func `knows the names that are looked for`(name: String, known: FieldName) {
+        let fields = Fields(dictionaryLiteral: ("A", "b"), (name, "value"))
+        #expect(fields.lines.map(\.known) == [.other, known])
+        let text = "OPTIONS * HTTP/1.0\r\n\(name): 0\r\n\r\n"
+        if case .success(let head?) = parse(text) { #expect(head.fieldLines.map(\.known) == [known]) }
     }
 }

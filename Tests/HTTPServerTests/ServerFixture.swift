@@ -51,14 +51,12 @@ func get(_ target: String, _ fields: String = "") -> String {
     "GET \(target) HTTP/1.1\r\nHost: a\r\n\(fields)\r\n"
 }
 
-extension ShortcutAnswer {
-    /// Appends a whole answer with this body.
-    mutating func write(_ body: [UInt8], _ output: OutputBuffer) {
-        begin(.ok, closes: false, output)
-        output.append("Content-Length: ")
-        output.append(decimal: Int64(body.count))
-        output.append("\r\n\r\n")
-        output.append(body)
+extension NowAnswer {
+    /// Writes a whole answer with this body.
+    func write(_ body: [UInt8]) {
+        begin(.ok, contentLength: body.count)
+        output.append("\r\n")
+        output.append(body.span)
     }
 }
 

@@ -32,29 +32,17 @@ private final class GatedHandler: RequestHandler {
 
     func response(toFault status: Status, detail: String) -> Response { Response(status) }
 
-    func makeShortcut() -> (any Shortcut)? { SlowShortcut() }
-}
-
-/// Answers `GET /quick`, and takes its time for it.
-private final class SlowShortcut: Shortcut {
-    static let request = "GET /quick HTTP/1.1\r\nHost: h\r\n\r\n"
-    /// In microseconds.
-    static let time: UInt32 = 300
-    let generation = Generation()
-
-    func clocks() -> (monotonic: MonotonicInstant, milliseconds: Int64) { (.now, WallClock.milliseconds) }
-
-    func answer(_ bytes: Span<UInt8>, _ answer: inout ShortcutAnswer, _ output: OutputBuffer) {
-        let request = Array(Self.request.utf8)
-        guard bytes.count == request.count, request.indices.allSatisfy({ bytes[$0] == request[$0] }) else { return }
-        usleep(Self.time)
-        answer.write([], output)
-        answer.consumed = request.count
+    /// Answers `GET /quick`, and takes its time for it.
+    func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
+        guard head.isRequest("GET", for: "/quick", in: bytes) else { return nil }
+        usleep(300)
+        answer.write([])
+        return 0
     }
-
-    func answered(_ count: Int, kind: Int) {}
-    func turnEnded(answers: Int, nanoseconds: Int64) {}
 }
+
+/// What is answered at once.
+private let quickRequest = "GET /quick HTTP/1.1\r\nHost: h\r\n\r\n"
 
 @Suite struct `The turns of a loop` {
     @Test func `who asks for much at once gives way to who asks for little`() async throws {
@@ -64,7 +52,7 @@ private final class SlowShortcut: Shortcut {
                 try HTTPRawClient(server.address), try HTTPRawClient(server.address), try HTTPRawClient(server.address)
             )
             for client in [greedy, modest] {
-                try await client.send(SlowShortcut.request)
+                try await client.send(quickRequest)
                 #expect(try await client.response().status == .ok)
             }
             try await first.send(get("/first"))
@@ -89,13 +77,13 @@ private final class SlowShortcut: Shortcut {
             var slow: [HTTPRawClient] = []
             for _ in 0..<20 {
                 let client = try HTTPRawClient(server.address)
-                try await client.send(SlowShortcut.request)
+                try await client.send(quickRequest)
                 #expect(try await client.response().status == .ok)
                 try await client.send("GET /slow HTT")
                 slow.append(client)
             }
             let modest = try HTTPRawClient(server.address)
-            try await modest.send(SlowShortcut.request)
+            try await modest.send(quickRequest)
             #expect(try await modest.response().status == .ok)
             try await first.send(get("/first"))
             await handler.gate.isHeld()
@@ -116,7 +104,7 @@ private final class SlowShortcut: Shortcut {
         }
         try await withServer(configuration, answering: handler) { server in
             let (first, second) = (try HTTPRawClient(server.address), try HTTPRawClient(server.address))
-            try await second.send(SlowShortcut.request)
+            try await second.send(quickRequest)
             #expect(try await second.response().status == .ok)
             try await first.send(get("/first"))
             await handler.gate.isHeld()
@@ -133,20 +121,20 @@ private final class SlowShortcut: Shortcut {
     }
 
     /// Long enough without a pause to be more than a burst, and with more than are served in a turn.
-    @Test func `what the shortcut answers is refused, too, where it waited for too long`() async throws {
+    @Test func `what is answered at once is refused, too, where it waited for too long`() async throws {
         let handler = GatedHandler(delay: 150_000)
         try await withServer(answering: handler) { server in
             let first = try HTTPRawClient(server.address)
             var clients: [HTTPRawClient] = []
             for _ in 0..<1200 {
                 let client = try HTTPRawClient(server.address)
-                try await client.send(SlowShortcut.request)
+                try await client.send(quickRequest)
                 #expect(try await client.response().status == .ok)
                 clients.append(client)
             }
             try await first.send(get("/first"))
             await handler.gate.isHeld()
-            for client in clients { try await client.send(SlowShortcut.request) }
+            for client in clients { try await client.send(quickRequest) }
             handler.gate.letGo()
             var (answered, refused) = (0, 0)
             for client in clients {
@@ -157,7 +145,7 @@ private final class SlowShortcut: Shortcut {
             #expect(server.statistics.refusals[.overload] == refused)
             #expect(handler.paths == ["/first"])
             for client in clients {
-                try await client.send(SlowShortcut.request)
+                try await client.send(quickRequest)
                 #expect(try await client.response().status == .ok)
             }
         }

@@ -76,7 +76,6 @@ ALLOWED = [
     ("Postgres/PostgresResult.swift", r"PostgresType\.text \|\|", "a number"),
     ("Postgres/PostgresHandle.swift", r"split\(separator: \"\\n\"\)", "a message of libpq's, for the log"),
     ("TokenBroker/Accept.swift", r"type == \"", "a WireText"),
-    ("TokenBroker/CredentialsRoutes.swift", r"\$0 == \"\*\"", "a WireText"),
     ("TokenBroker/Router.swift", r"== \"(application/json|charset=utf-8|application/x-www-form-urlencoded)\"",
      "a WireText"),
     ("TokenBroker/Service.swift", r"route\.description == \"/credentials\"", "a StaticString of our own"),

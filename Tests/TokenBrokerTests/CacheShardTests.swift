@@ -160,36 +160,38 @@ internal import Testing
         #expect(shard.find(1, 1) == nil)
     }
 
+    private static let note = CacheNote(source: 7, conclusion: 8)
+
     @Test func `what is noted of an entry goes with it`() throws {
         var shard = Shard(limit: 2)
-        func note(_ key: Int) throws -> UInt64 { shard.note(try #require(shard.find(key, key))) }
+        func note(_ key: Int) throws -> CacheNote { shard.note(try #require(shard.find(key, key))) }
         Self.set(1, 1, version: 1, in: &shard)
-        #expect(try note(1) == 0)
+        #expect(try note(1) == CacheNote())
         let slot = try #require(shard.find(1, 1))
-        shard.note(slot, 7)
+        shard.note(slot, Self.note)
         shard.use(slot)
         shard.renew(slot, shard.entry(slot), checked: Self.now.advanced(by: .seconds(1)))
-        #expect(try note(1) == 7)
+        #expect(try note(1) == Self.note)
         // The same version is another value all the same.
         Self.set(1, 1, version: 1, in: &shard)
-        #expect(try note(1) == 0)
-        shard.note(slot, 7)
+        #expect(try note(1) == CacheNote())
+        shard.note(slot, Self.note)
         Self.set(1, 1, version: 2, in: &shard)
-        #expect(try note(1) == 0)
+        #expect(try note(1) == CacheNote())
         // Another one that comes into its slot.
-        shard.note(slot, 7)
+        shard.note(slot, Self.note)
         shard.set(1, 1, to: nil, checked: Self.now)
         Self.set(2, 2, in: &shard)
         #expect(shard.find(2, 2) == slot)
-        #expect(try note(2) == 0)
+        #expect(try note(2) == CacheNote())
         // And where there was no room for both.
-        shard.note(slot, 7)
+        shard.note(slot, Self.note)
         Self.set(3, 3, bytes: 2, in: &shard)
         #expect(shard.find(2, 2) == nil)
-        #expect(try note(3) == 0)
+        #expect(try note(3) == CacheNote())
         Self.set(4, 4, bytes: 2, in: &shard)
         #expect(shard.find(4, 4) == slot)
-        #expect(try note(4) == 0)
+        #expect(try note(4) == CacheNote())
     }
 
     @Test func `an entry that grows in its place drives out others`() {

@@ -69,13 +69,17 @@ extension CredentialsSnapshot {
             let place = try #require(Self.find(id.tenant, id.storageKey.description, in: shard))
             let body = try #require(snapshot.body(at: Self.time))
             let isAnswer = shard.withAnswer(place) { facts, bytes in
-                #expect(facts.version == 5 && facts.expires == 1_800_000_000_000)
-                // The seconds, which are not written yet.
-                let width = CredentialsSnapshot.secondsWidth
-                let seconds = facts.secondsEnd - width..<facts.secondsEnd
-                #expect(seconds.allSatisfy { bytes[$0] == UInt8(ascii: " ") })
-                let start = bytes.count - body.count
-                return body.indices.allSatisfy { body[$0] == bytes[start + $0] || seconds.contains(start + $0) }
+                #expect(facts.expires == 1_800_000_000_000)
+                func text(_ range: Range<Int>) -> String { String(decoding: range.map { bytes[$0] }, as: UTF8.self) }
+                #expect(text(facts.tag) == "\"5\"")
+                #expect(
+                    text(facts.fieldLines)
+                        == "Content-Type: application/json\r\nCache-Control: no-store\r\nETag: \"5\"\r\n\r\n")
+                #expect(
+                    text(CredentialsSnapshot.notModifiedStart..<facts.fieldLines.upperBound)
+                        == "Cache-Control: no-store\r\nETag: \"5\"\r\n\r\n")
+                let (before, after) = (text(facts.bodyBeforeSeconds), text(facts.bodyAfterSeconds))
+                return before + "1000" + after == String(decoding: body, as: UTF8.self)
             }
             #expect(isAnswer == true)
         }

@@ -19,7 +19,7 @@ internal import TokenBroker
         #expect(answer.status == 200)
         #expect(
             answer.text == #"{"level":"user","client_id":"c1","requested_scopes":["r_usr"],"client_unique_key":null,"#
-                + #""granted_scopes":["r_usr"],"user_id":"42","expires":"2026-11-21T10:00:00Z","expires_in":        3600,"#
+                + #""granted_scopes":["r_usr"],"user_id":"42","expires":"2026-11-21T10:00:00Z","expires_in":3600,"#
                 + #""token_type":"Bearer","token":"access-1"}"#)
         #expect(answer.fields["Cache-Control"] == "no-store")
         #expect(answer.fields["Content-Type"] == "application/json")

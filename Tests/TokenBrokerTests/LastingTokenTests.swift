@@ -85,7 +85,7 @@ internal import TokenBroker
         Self.expectEndless(first, "a1")
         #expect(
             first.text == #"{"level":"user","client_id":"c1","requested_scopes":[],"client_unique_key":null,"#
-                + #""granted_scopes":[],"user_id":"42","expires":null,"expires_in":        null,"#
+                + #""granted_scopes":[],"user_id":"42","expires":null,"expires_in":null,"#
                 + #""token_type":"Bearer","token":"a1"}"#)
         broker.time.advance(by: Self.century)
         let second = await broker.get("min_ttl=86400")
@@ -194,7 +194,7 @@ internal import TokenBroker
         Self.expectEndless(await broker.get(), "a1")
     }
 
-    @Test func `that never ends is answered by the shortcut as by the usual way`() async throws {
+    @Test func `that never ends is answered at once as by the way that may wait`() async throws {
         try await withWarmServer(tenant: Self.lasting) { server async throws in
             let put = await server.harness.call(
                 .put, "/credentials", key: server.key,
@@ -202,7 +202,6 @@ internal import TokenBroker
             #expect(put.status == 200)
             let usual = await server.harness.call(.get, "/credentials?storage_key=k", key: server.key)
             Self.expectEndless(usual, "t-k")
-            // Made, kept, and answered from what was kept.
             for _ in 0..<3 {
                 let answer = try await server.get("/credentials?storage_key=k")
                 #expect(answer.text == usual.text)

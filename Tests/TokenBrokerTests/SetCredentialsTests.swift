@@ -34,7 +34,7 @@ internal import TokenBroker
         #expect(read.tag == answer.tag)
         #expect(
             read.text == #"{"level":"user","client_id":"c1","requested_scopes":["a","b"],"client_unique_key":"u1","#
-                + #""granted_scopes":["a"],"user_id":"42","expires":"2026-11-21T09:30:00Z","expires_in":        1800,"#
+                + #""granted_scopes":["a"],"user_id":"42","expires":"2026-11-21T09:30:00Z","expires_in":1800,"#
                 + #""token_type":"Bearer","token":"a1"}"#)
         #expect(!(answer.text + read.text + broker.log.joined()).contains("canary-refresh"))
         #expect(broker.transport.seen.isEmpty)

@@ -1,32 +1,35 @@
-package import BrokerCore
 package import CredentialStore
-internal import Cryptography
+package import Cryptography
 internal import ExternalText
 internal import JSON
 package import OAuth
-internal import Reactor
+package import Reactor
 
 /// The API keys. Only digests are kept: a key is 256 random bits, so its plain SHA-256 gives nothing away.
 package final class CallerKeyDirectory: Sendable {
     private let vault: Vault
     private let time: any Time
-    private let cache: RevalidatingCache<[UInt8], CallerKey>
+    private let cache: RevalidatingCache<SHA256.Words, CallerKey>
     private static let onlyVersion: Int64 = 1
     /// For how long a key is taken for valid after the store, or its change feed, was last known to have it, while the
     /// store cannot be asked. A key that was revoked meanwhile, on another replica, is good for no longer.
     package static let longestBelief: Duration = .seconds(30)
+    private static let longestBeliefInNanoseconds = longestBelief.nanoseconds
     private let bus: EventBus
 
     package init(vault: Vault, bus: EventBus, time: any Time) {
         self.vault = vault
         self.time = time
         self.bus = bus
-        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust, holdsConfiguration: true) { digest, key in
-            Footprint.bytes(digest.count) + Footprint.text(key.id) + Footprint.text(key.tenant.description)
+        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust) { _, key in
+            Footprint.text(key.id) + Footprint.text(key.tenant.description)
                 + Footprint.text(key.name) + Footprint.bytes(key.permissions.count)
                 + (key.storageKeys.map { Footprint.texts($0.map(\.description)) } ?? 0)
         } version: { _ in
             Self.onlyVersion
+        } hash: {
+            // Only digests of keys that this service has made are in the cache, and those are random.
+            Int(truncatingIfNeeded: $0.first)
         }
         bus.onChange(of: .apiKey) { [cache] id, version in
             // A key is written once: news of it with its version is news of a key that nobody here has asked for yet.
@@ -37,7 +40,7 @@ package final class CallerKeyDirectory: Sendable {
     }
 
     /// The cache, with the records that its entries were read from: no two keys ever have the same identifier.
-    var renewable: RenewableCache {
+    package var renewable: RenewableCache {
         RenewableCache(cache) { _, key in RecordID(.apiKey, key.tenant, key: key.id) }
     }
 
@@ -45,13 +48,13 @@ package final class CallerKeyDirectory: Sendable {
     package var statistics: CacheStatistics { cache.statistics }
 
     /// The key with this digest, expired or not. Does not suspend while the cached one may be believed.
-    package func key(digest: [UInt8]) async throws(BrokerError) -> CallerKey? {
-        if let key = holding(digest: digest)?.value { return key }
+    package func key(digest: SHA256.Words) async throws(BrokerError) -> CallerKey? {
+        if let key = inMemory(digest: digest, now: time.monotonic) { return key }
         let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
             // The digest is the index of a look-up, not a secret that is compared: how long the look-up takes says
             // nothing about a key whose digest cannot be steered.
-            guard let record = try await vault.find(.apiKey, lookup: digest) else {
+            guard let record = try await vault.find(.apiKey, lookup: digest.bytes) else {
                 cache.fill(digest, nil, ticket)
                 return nil
             }
@@ -86,7 +89,7 @@ package final class CallerKeyDirectory: Sendable {
         let key = CallerKey(
             id: id, tenant: tenant, name: name, permissions: permissions, storageKeys: storageKeys, created: now,
             expires: expiresIn.map { now.advanced(by: $0) })
-        let digest = SHA256.digest(Array(secret.utf8))
+        let digest = SHA256.words(secret.utf8.span)
         let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
             try await vault.commit([
@@ -95,7 +98,7 @@ package final class CallerKeyDirectory: Sendable {
                     OpenRecord(
                         id: RecordID(.apiKey, tenant, key: id), version: Self.onlyVersion,
                         content: SecretBytes(encode(key)),
-                        lookup: digest, expires: key.expires)),
+                        lookup: digest.bytes, expires: key.expires)),
             ])
         } catch .conflict {
             throw BrokerError(.notFound, "There is no tenant of that name.")
@@ -106,13 +109,12 @@ package final class CallerKeyDirectory: Sendable {
         return (key, secret)
     }
 
-    /// The key with this digest, expired or not, where the one in memory may be believed, and until when: for
-    /// `longestBelief` at most after the store or its feed was last known to have it, however long other things are believed.
-    func holding(digest: [UInt8]) -> (value: CallerKey, end: MonotonicInstant)? {
-        let now = time.monotonic
+    /// The key with this digest, expired or not, where the one in memory may be believed: for `longestBelief` at most after
+    /// the store or its feed was last known to have it, however long other things are believed.
+    package func inMemory(digest: SHA256.Words, now: MonotonicInstant) -> CallerKey? {
         guard let holding = cache.holding(digest, now: now) else { return nil }
-        let end = min(holding.end, bus.trust.lastVouched(for: holding.checked).advanced(by: Self.longestBelief))
-        return end > now ? (holding.value, end) : nil
+        let vouched = bus.trust.lastVouched(for: holding.checked)
+        return vouched.advanced(byNanoseconds: Self.longestBeliefInNanoseconds) > now ? holding.value : nil
     }
 
     package func list(tenant: TenantName, after: String?, limit: Int) async throws(BrokerError) -> [CallerKey] {

@@ -1,0 +1,16 @@
+/// The credentials of RFC 6750 §2.1.
+package enum BearerToken {
+    /// How long a token may be, in bytes.
+    package static let longest = 512
+
+    /// The token in the value of an Authorization field, which stands behind the scheme `Bearer`, in any case, and spaces.
+    /// Nil where there is none, or more than one word.
+    package static func find(_ bytes: Span<UInt8>, _ value: Range<Int>) -> Range<Int>? {
+        guard value.count > 7, ByteRun.has("bearer ", bytes, at: value.lowerBound) else { return nil }
+        var start = value.lowerBound + 7
+        while start < value.upperBound, bytes[start] == UInt8(ascii: " ") { start += 1 }
+        guard (1...longest).contains(value.upperBound - start), ByteRun.isVisible(bytes, start..<value.upperBound)
+        else { return nil }
+        return start..<value.upperBound
+    }
+}

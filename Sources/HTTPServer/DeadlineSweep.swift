@@ -1,0 +1,80 @@
+internal import HTTPCodec
+internal import Reactor
+internal import Synchronization
+
+/// Looks at the deadlines of a worker's connections, all of them every now and then: one look at an integer for each
+/// connection costs less than a timer for each request. On the loop's thread only.
+final class DeadlineSweep {
+    private let server: ConnectionServer
+    private let loop: EventLoop
+    private let interval: Duration
+    private var isUnderWay = false
+    /// The slot at which the sweep goes on.
+    private var nextSlot = 0
+
+    /// For how long it looks at connections in one turn, in nanoseconds.
+    private static let timePerTurn: Int64 = 25_000
+
+    init(_ server: ConnectionServer) {
+        self.server = server
+        loop = server.loop
+        interval = server.configuration.sweepInterval
+    }
+
+    /// Begins to look where it does not already. It ends by itself when no connection is left.
+    func begin() {
+        if isUnderWay { return }
+        isUnderWay = true
+        loop.schedule(at: .after(interval)) { self.look() }
+    }
+
+    private func look() {
+        let now = MonotonicInstant.now
+        let end = now.advanced(byNanoseconds: Self.timePerTurn)
+        while nextSlot < server.connections.slotCount {
+            let slot = nextSlot
+            nextSlot += 1
+            var hasPassed = false
+            if let connection = server.connections[slot] {
+                if connection.writeDeadline <= now {
+                    hasPassed = true
+                    server.counters.stalled.add(1, ordering: .relaxed)
+                    server.abort(connection)
+                } else if connection.readDeadline <= now {
+                    hasPassed = true
+                    readDeadlinePassed(connection, now)
+                }
+            }
+            // A look at a deadline that has not passed takes less than one at the clock.
+            if hasPassed || slot.isMultiple(of: 16), nextSlot < server.connections.slotCount,
+                MonotonicInstant.now >= end
+            {
+                loop.schedule(at: .now) { self.look() }
+                return
+            }
+        }
+        nextSlot = 0
+        isUnderWay = false
+        server.wipeBuffers()
+        if server.connections.count > 0 { begin() }
+    }
+
+    private func readDeadlinePassed(_ connection: Connection, _ now: MonotonicInstant) {
+        let wait = connection.wait
+        if wait == .linger || wait == .nothing { return server.close(connection) }
+        server.serveWhatCame(connection)
+        guard connection.phase == .receiving, connection.wait == wait, connection.readDeadline <= now,
+            !connection.isQueued
+        else { return }
+        switch wait {
+        case .firstRequest, .nextRequest, .linger, .nothing:
+            server.close(connection)
+        case .head:
+            server.fail(connection, .requestTimeout, "The head of the request took too long.")
+            server.serve(connection)
+        case .body:
+            server.fail(connection, .requestTimeout, "The content of the request took too long.")
+            server.serve(connection)
+        }
+    }
+}

@@ -1,0 +1,165 @@
+internal import BrokerCore
+internal import ExternalText
+internal import HTTPCodec
+internal import OAuth
+
+/// What the query of `GET /credentials` asks for. Reading a query without escapes takes no memory.
+struct CredentialsParameters {
+    private(set) var query = CredentialsQuery()
+    /// Where the storage key stands in the text that was read; nil where it has escapes, or is not given.
+    private var storageKeyRange: Range<Int>?
+    /// The storage key where it has no range.
+    private var otherStorageKey = StorageKey.default
+
+    /// The parameters that there are, in the order in which their faults are told.
+    private enum Parameter: Int, CaseIterable {
+        case storageKey, policy, level, minimumLifetime, apiErrorSubStatus
+
+        init?(_ name: Span<UInt8>) {
+            switch name.count {
+            case 5 where ByteRun.hasExactly("level", name, at: 0): self = .level
+            case 6 where ByteRun.hasExactly("policy", name, at: 0): self = .policy
+            case 7 where ByteRun.hasExactly("min_ttl", name, at: 0): self = .minimumLifetime
+            case 11 where ByteRun.hasExactly("storage_key", name, at: 0): self = .storageKey
+            case 20 where ByteRun.hasExactly("api_error_sub_status", name, at: 0): self = .apiErrorSubStatus
+            default: return nil
+            }
+        }
+
+        var name: String {
+            switch self {
+            case .storageKey: "storage_key"
+            case .policy: "policy"
+            case .level: "level"
+            case .minimumLifetime: "min_ttl"
+            case .apiErrorSubStatus: "api_error_sub_status"
+            }
+        }
+
+        /// What a value has to be.
+        var rule: String {
+            switch self {
+            case .storageKey: StorageKey.rule
+            case .policy: QueryReader.rule(CredentialsQuery.Policy.self)
+            case .level: QueryReader.rule(CredentialsLevel.self)
+            case .minimumLifetime: QueryReader.rule(CredentialsQuery.minimumLifetimeSeconds)
+            case .apiErrorSubStatus: ""
+            }
+        }
+    }
+
+    /// What a query has of faults.
+    private struct Faults {
+        var repeated: [WireText] = []
+        /// The parameters whose value is not allowed, a bit for each.
+        var invalid: UInt8 = 0
+        /// Names that are no parameter's, each once.
+        var unknown: Set<WireText> = []
+    }
+
+    /// - Throws: `invalid_request` with every fault found.
+    init(_ text: Span<UInt8>) throws(BrokerError) {
+        if text.isEmpty { return }
+        var faults: Faults?
+        do throws(FormEncoding.Fault) {
+            try read(text, &faults)
+        } catch {
+            throw BrokerError(error, in: "query")
+        }
+        guard let faults else { return }
+        var reader = QueryReader()
+        for name in faults.repeated { reader.note(name, "occurs more than once") }
+        for parameter in Parameter.allCases where faults.invalid & 1 << parameter.rawValue != 0 {
+            reader.note(WireText(parameter.name), parameter.rule)
+        }
+        for name in faults.unknown.sorted() { reader.noteUnknown(name) }
+        try reader.finish()
+    }
+
+    /// Lends the storage key's text.
+    /// - Parameter text: what was read.
+    func withStorageKey<R>(in text: Span<UInt8>, _ body: (Span<UInt8>) -> R) -> R {
+        if let storageKeyRange { return body(text.extracting(storageKeyRange)) }
+        return body(otherStorageKey.description.utf8.span)
+    }
+
+    func storageKey(in text: Span<UInt8>) -> StorageKey {
+        guard let storageKeyRange else { return otherStorageKey }
+        return WireText(validating: text.extracting(storageKeyRange)).flatMap { StorageKey($0) } ?? .default
+    }
+
+    private mutating func read(_ text: Span<UInt8>, _ faults: inout Faults?) throws(FormEncoding.Fault) {
+        var cursor = FormEncoding.Cursor()
+        let isPlain = FormEncoding.Cursor.isPlain(text)
+        var seen: UInt8 = 0
+        while let (name, value) = try cursor.next(in: text) {
+            let parameter: Parameter?
+            if isPlain {
+                parameter = Parameter(text.extracting(name))
+            } else {
+                parameter = Parameter(try cursor.name(name, in: text).utf8.span)
+            }
+            guard let parameter else {
+                let other = try cursor.name(name, in: text)
+                _ = try FormEncoding.Cursor.decode(text.extracting(value))
+                if faults?.unknown.contains(other) ?? false {
+                    faults?.repeated.append(other)
+                } else {
+                    Self.note(&faults) { $0.unknown.insert(other) }
+                }
+                continue
+            }
+            let bit: UInt8 = 1 << UInt8(parameter.rawValue)
+            if seen & bit != 0 { Self.note(&faults) { $0.repeated.append(WireText(parameter.name)) } }
+            seen |= bit
+            let isAllowed: Bool
+            if isPlain {
+                isAllowed = take(text.extracting(value), of: parameter)
+                if parameter == .storageKey { storageKeyRange = isAllowed ? value : nil }
+            } else {
+                let decoded = try FormEncoding.Cursor.decode(text.extracting(value))
+                isAllowed = take(decoded.utf8.span, of: parameter)
+                if parameter == .storageKey {
+                    storageKeyRange = nil
+                    otherStorageKey = StorageKey(decoded) ?? .default
+                }
+            }
+            // A later value takes the place of an earlier one, and the query has a fault in any case.
+            if isAllowed { faults?.invalid &= ~bit } else { Self.note(&faults) { $0.invalid |= bit } }
+        }
+    }
+
+    private static func note(_ faults: inout Faults?, _ change: (inout Faults) -> Void) {
+        var noted = faults ?? Faults()
+        change(&noted)
+        faults = noted
+    }
+
+    /// Takes note of a value. False for one that is not allowed. A storage key is only looked at.
+    private mutating func take(_ value: Span<UInt8>, of parameter: Parameter) -> Bool {
+        switch parameter {
+        case .storageKey:
+            return (1...StorageKey.longest).contains(value.count) && StorageKey.end(value, from: 0) == value.count
+        case .policy:
+            guard let policy: CredentialsQuery.Policy = Self.choice(value) else { return false }
+            query.policy = policy
+        case .level:
+            guard let level: CredentialsLevel = Self.choice(value) else { return false }
+            query.lowestLevel = level
+        case .minimumLifetime:
+            guard let seconds = QueryReader.number(value),
+                CredentialsQuery.minimumLifetimeSeconds.contains(seconds)
+            else { return false }
+            query.minimumLifetime = .seconds(seconds)
+        case .apiErrorSubStatus:
+            query.refusedByAPI = APISubStatus.forcesRefresh(WireText(validating: value) ?? "")
+        }
+        return true
+    }
+
+    private static func choice<T: RawRepresentable & CaseIterable>(_ value: Span<UInt8>) -> T?
+    where T.RawValue == String {
+        for candidate in T.allCases where ByteRun.equal(candidate.rawValue.utf8.span, value) { return candidate }
+        return nil
+    }
+}

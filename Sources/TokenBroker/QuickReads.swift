@@ -1,0 +1,126 @@
+internal import BrokerCore
+internal import HTTPCodec
+internal import HTTPServer
+internal import OAuth
+internal import Reactor
+
+/// Answers `GET /credentials` within the turn of the loop that read the request, where all that it takes is in memory and
+/// believed: the API key, its tenant, and credentials that the policy serves as they are.
+///
+/// It parses, authenticates and decides by the same functions as `CredentialsRoutes`, which answers all other requests of
+/// the route, and sends the bytes that those are made of.
+final class QuickReads: Sendable {
+    private static let path: StaticString = "/credentials"
+
+    /// What an answer counts as.
+    private struct Counters {
+        let requests: Metrics.Counter
+        let reads: Metrics.Counter
+    }
+
+    // Each by itself: the way over the broker would count references.
+    private let time: any Time
+    private let authenticator: CallerAuthenticator
+    private let tenants: TenantDirectory
+    private let credentials: CredentialsProvider
+    private let route: Route
+    /// By the number of the tenant's preset, twice as many: with content, and without since it is not modified.
+    private let counters: [Counters]
+    private let durations: Metrics.Durations
+
+    /// - Parameter route: `GET /credentials`.
+    init(_ broker: Broker, _ route: Route) {
+        time = broker.time
+        authenticator = broker.authenticator
+        tenants = broker.tenants
+        credentials = broker.credentials
+        self.route = route
+        let metrics = broker.metrics
+        counters = ProviderPreset.all.flatMap { preset in
+            [(200, Metrics.TokenRead.fresh), (304, .notModified)].map { status, outcome in
+                Counters(
+                    requests: metrics.counter(ofRequests: Self.path, method: "GET", status: status),
+                    reads: metrics.counter(ofReads: outcome, provider: preset.name))
+            }
+        }
+        precondition(counters.count <= NowAnswer.kinds)
+        durations = metrics.durations(ofRequests: Self.path)
+    }
+
+    /// Whether the route is `GET /credentials`.
+    static func answers(_ route: Route) -> Bool {
+        route.method == .get && ByteRun.equal(route.path.description.utf8.span, path.description.utf8.span)
+    }
+
+    /// As `RequestHandler.answerNow`.
+    func answer(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
+        guard head.isRequest("GET", for: Self.path, in: bytes) else { return nil }
+        // What these ask for is found out by the way that may wait.
+        if head.has(.tenant) || head.has(.prefer) { return nil }
+        let lines = head.fieldLines.span
+        let clocks = clocks(for: answer)
+        guard case .key(let key) = authenticator.find(lines, bytes, at: clocks), (try? route.authorize(key)) != nil,
+            let tenant = tenants.inMemory(of: key, now: clocks.monotonic)
+        else { return nil }
+        let text = bytes.extracting(head.query ?? 0..<0)
+        guard let parameters = try? CredentialsParameters(text), !parameters.query.refusedByAPI,
+            parameters.query.policy != .localForceRefresh
+        else { return nil }
+        var isModified = true
+        let isAnswered = parameters.withStorageKey(in: text) { storageKey in
+            guard key.isFor(storageKey) else { return false }
+            return credentials.answerFromMemory(storageKey, of: tenant, parameters.query, at: clocks) {
+                isModified = Self.write($0, $1, head, bytes, at: clocks.now, into: answer)
+            }
+        }
+        guard isAnswered else { return nil }
+        return 2 * tenant.presetNumber + (isModified ? 0 : 1)
+    }
+
+    /// Both clocks, read once in a turn.
+    private func clocks(for answer: NowAnswer) -> (now: Timestamp, monotonic: MonotonicInstant) {
+        if let (now, monotonic) = answer.note {
+            return (Timestamp(milliseconds: now), MonotonicInstant(nanoseconds: monotonic))
+        }
+        let clocks = time.clocks
+        answer.note = (clocks.now.milliseconds, clocks.monotonic.nanoseconds)
+        return clocks
+    }
+
+    /// Writes the answer. Returns false where the caller has it already.
+    private static func write(
+        _ facts: CachedAnswer.Facts, _ text: Span<UInt8>, _ head: RequestHead, _ bytes: Span<UInt8>,
+        at now: Timestamp, into answer: NowAnswer
+    ) -> Bool {
+        let output = answer.output
+        if head.has(.ifNoneMatch), EntityTags.contain(text.extracting(facts.tag), head.fieldLines.span, bytes) {
+            answer.begin(.notModified, contentLength: 0)
+            let start = CredentialsSnapshot.notModifiedStart
+            output.append(text.extracting(start..<facts.fieldLines.upperBound))
+            return false
+        }
+        let (before, after) = (facts.bodyBeforeSeconds, facts.bodyAfterSeconds)
+        if facts.expires == Timestamp.never.milliseconds {
+            answer.begin(.ok, contentLength: before.count + after.count)
+            output.append(text)
+        } else {
+            let seconds = CredentialsSnapshot.seconds(until: facts.expires, at: now)
+            answer.begin(.ok, contentLength: before.count + OutputBuffer.digits(of: seconds) + after.count)
+            output.append(text.extracting(0..<before.upperBound))
+            output.append(decimal: seconds)
+            output.append(text.extracting(after))
+        }
+        return true
+    }
+
+    /// As `RequestHandler.answeredNow`.
+    func answered(_ count: Int, kind: Int) {
+        counters[kind].requests.add(count)
+        counters[kind].reads.add(count)
+    }
+
+    /// As `RequestHandler.turnEnded`.
+    func turnEnded(answers count: Int, took: Duration) {
+        durations.add(took, count: count)
+    }
+}
