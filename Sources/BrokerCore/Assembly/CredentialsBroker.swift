@@ -120,7 +120,9 @@ package final class CredentialsBroker: Sendable {
             vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,
             budget: settings.providerBudget, time: time, metrics: metrics, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, credentials: credentials, time: time, log: log)
-        beliefRenewal = BeliefRenewal(vault: vault, bus: bus, time: time, log: log)
+        beliefRenewal = BeliefRenewal(vault: vault, trust: bus.trust, time: time, log: log) { [bus] entry, stored in
+            bus.announce(missedBy: entry, stored: stored)
+        }
         beliefRenewal.include(credentials.records.renewable)
         beliefRenewal.include(tenants.renewable)
         logins = LoginFlow(

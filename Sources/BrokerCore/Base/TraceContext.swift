@@ -1,7 +1,6 @@
 internal import Cryptography
 internal import ExternalText
 package import HTTPCodec
-internal import HTTPSClient
 internal import OAuth
 
 /// Where a request stands in a distributed trace (W3C Trace Context): taken from its `traceparent`, in the lines of the log
@@ -61,23 +60,5 @@ package struct TraceContext: Sendable, Equatable {
 
     private static func number(_ bytes: ArraySlice<UInt8>) -> UInt8? {
         bytes.allSatisfy(isHexDigit) ? UInt8(String(decoding: bytes, as: UTF8.self), radix: 16) : nil
-    }
-}
-
-/// Names the trace of the request that causes a call.
-struct TracingTransport: ProviderTransport {
-    private let base: any ProviderTransport
-
-    init(_ base: any ProviderTransport) {
-        self.base = base
-    }
-
-    var executor: (any TaskExecutor)? { base.executor }
-
-    func send(_ request: ClientRequest) async throws(TransportError) -> ClientResponse {
-        guard let trace = TraceContext.current else { return try await base.send(request) }
-        var request = request
-        request.fields.append("traceparent", trace.child())
-        return try await base.send(request)
     }
 }

@@ -1,5 +1,4 @@
 internal import CredentialStore
-internal import OAuth
 internal import Reactor
 internal import Synchronization
 
@@ -7,7 +6,8 @@ internal import Synchronization
 /// their entries in the caches would run out, so that no caller has to wait for each to be read again.
 ///
 /// Only while a change feed vouches for the entries. What it asks for bounds how long a change is served that nobody
-/// tells of, as reading again would; what it finds changed is announced as the feed would have.
+/// tells of, as reading again would; each change that it finds is passed to `onChange`, which announces the change as the
+/// feed would have.
 ///
 /// A version stands for a record's content, also past the record's removal and return: see `VersionSource`.
 ///
@@ -28,16 +28,25 @@ package final class BeliefRenewal: Sendable {
     static let batch = 500
 
     private let vault: Vault
-    private let bus: EventBus
+    private let trust: Trust
+    private let onChange: @Sendable (RenewableEntry, Int64?) -> Void
     private let time: any Time
     private let log: Log
     private let caches = Mutex<[RenewableCache]>([])
     private let worker = Mutex<Task<Void, Never>?>(nil)
     private let missed = Atomic<Int>(0)
 
-    init(vault: Vault, bus: EventBus, time: any Time, log: Log) {
+    /// - Parameters:
+    ///   - trust: the caches' own.
+    ///   - onChange: called with each entry that the store has in another version, and with that version; nil where the store
+    ///     has no such record.
+    init(
+        vault: Vault, trust: Trust, time: any Time, log: Log,
+        onChange: @escaping @Sendable (RenewableEntry, Int64?) -> Void
+    ) {
         self.vault = vault
-        self.bus = bus
+        self.trust = trust
+        self.onChange = onChange
         self.time = time
         self.log = log
     }
@@ -52,7 +61,7 @@ package final class BeliefRenewal: Sendable {
 
     /// Begins, where others write to the store; until `stop`.
     func start() {
-        if bus.trust.validity == nil { return }
+        if trust.validity == nil { return }
         let worker = Task {
             var done = part(at: time.monotonic)
             while true {
@@ -102,7 +111,7 @@ package final class BeliefRenewal: Sendable {
         let round = Self.interval * Self.parts + Self.slack
         while !Task.isCancelled {
             let now = time.monotonic
-            guard let checked = bus.trust.checksRunningOut(at: now.advanced(by: round), now) else { return }
+            guard let checked = trust.checksRunningOut(at: now.advanced(by: round), now) else { return }
             let entries = cache.find(&walk, Self.batch, checked)
             if entries.isEmpty { return }
             let versions = try await vault.versions(of: entries.map(\.id))
@@ -112,19 +121,11 @@ package final class BeliefRenewal: Sendable {
                 if version == entry.version || version == nil && entry.version == 0 {
                     same.append(entry)
                 } else {
-                    announce(entry, version)
+                    missed.add(1, ordering: .relaxed)
+                    onChange(entry, version)
                 }
             }
             cache.renew(same, now)
         }
-    }
-
-    /// A version that is lower is one that the store has gone back to.
-    private func announce(_ entry: RenewableEntry, _ version: Int64?) {
-        missed.add(1, ordering: .relaxed)
-        if let version, version < entry.version, entry.id.kind == .credentials, let id = CredentialsID(entry.id) {
-            return bus.announce(older: id)
-        }
-        bus.announce(entry.id, version: version.flatMap { $0 > entry.version ? $0 : nil })
     }
 }

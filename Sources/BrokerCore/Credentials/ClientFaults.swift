@@ -14,38 +14,10 @@ internal import Synchronization
 /// them tells listeners. What is about the client credentials grant alone, and what is about a client that the tenant had
 /// before, each replica keeps for itself.
 final class ClientFaults: Sendable {
-    /// A client as it shows itself to its provider, and what it asks for.
-    struct Request: Sendable, Equatable {
-        fileprivate let client: Client
-        fileprivate let grant: TokenRequest.Grant
-
-        init(_ client: ClientConfiguration, _ grant: TokenRequest.Grant) {
-            self.client = Client(client.fingerprint)
-            self.grant = grant
-        }
-    }
-
-    fileprivate struct Client: Hashable {
-        let id: WireText
-        let secretDigest: [UInt8]?
-
-        init(_ fingerprint: ClientFingerprint) {
-            (id, secretDigest) = (fingerprint.clientID, fingerprint.clientSecretDigest)
-        }
-    }
-
-    /// What a provider refuses.
-    enum Scope: Hashable {
-        /// The client itself, whatever it asks for.
-        case client
-        /// What the client may not ask for by that grant.
-        case grant(TokenRequest.Grant)
-    }
-
     private struct Key: Hashable {
         let tenant: TenantName
-        let client: Client
-        let scope: Scope
+        let client: ClientIdentity
+        let scope: ClientRefusalScope
     }
 
     private struct Entry {
@@ -80,30 +52,30 @@ final class ClientFaults: Sendable {
     }
 
     /// What callers are told without the provider's being asked; nil where it may be.
-    func standing(_ request: Request, of tenant: Tenant) -> BrokerError? {
-        for key in Self.keys(request, tenant) {
+    func standing(_ use: ClientUse, of tenant: Tenant) -> BrokerError? {
+        for key in Self.keys(use, tenant) {
             if let error = standing(key, tenant) { return error }
         }
         return nil
     }
 
     /// The same just before a call, which nil allows. Where the pause is over, one call is allowed and the next pause begins.
-    func admit(_ request: Request, of tenant: Tenant) async -> BrokerError? {
+    func admit(_ use: ClientUse, of tenant: Tenant) async -> BrokerError? {
         // A turn is not taken for a call that another fault stands in the way of.
-        if let error = standing(request, of: tenant) { return error }
-        for key in Self.keys(request, tenant) {
+        if let error = standing(use, of: tenant) { return error }
+        for key in Self.keys(use, tenant) {
             if let error = await admit(key, tenant) { return error }
         }
         return nil
     }
 
-    private static func keys(_ request: Request, _ tenant: Tenant) -> [Key] {
-        [Scope.client, .grant(request.grant)].map { Key(tenant: tenant.name, client: request.client, scope: $0) }
+    private static func keys(_ use: ClientUse, _ tenant: Tenant) -> [Key] {
+        [ClientRefusalScope.client, .grant(use.grant)].map { Key(tenant: tenant.name, client: use.client, scope: $0) }
     }
 
     /// Whether it is about the client that the tenant has now, and about its users.
     private static func concernsUsers(_ key: Key, _ tenant: Tenant) -> Bool {
-        key.client == Client(tenant.terms.client) && key.scope != .grant(.clientCredentials)
+        key.client == ClientIdentity(tenant.terms.client) && key.scope != .grant(.clientCredentials)
     }
 
     private func standing(_ key: Key, _ tenant: Tenant) -> BrokerError? {
@@ -153,8 +125,8 @@ final class ClientFaults: Sendable {
     }
 
     /// The provider does not accept the client. Listeners are told where that is new.
-    func note(_ error: BrokerError, _ scope: Scope, of request: Request, _ tenant: Tenant) async {
-        let key = Key(tenant: tenant.name, client: request.client, scope: scope)
+    func note(_ error: BrokerError, _ scope: ClientRefusalScope, of use: ClientUse, _ tenant: Tenant) async {
+        let key = Key(tenant: tenant.name, client: use.client, scope: scope)
         let now = time.monotonic
         let standing = entries.withLock { entries -> Entry? in
             if entries.count >= Self.limit { entries = entries.filter { $0.value.until > now } }
@@ -167,7 +139,7 @@ final class ClientFaults: Sendable {
         var fields: [LogField] = [
             .tenant(tenant.name), .provider(tenant.configuration.preset), .code(error.code),
         ]
-        if key.client != Client(tenant.terms.client) { fields.append(.reason("earlier_registration")) }
+        if key.client != ClientIdentity(tenant.terms.client) { fields.append(.reason("earlier_registration")) }
         if standing == nil { log.error("client_refused", fields) }
         // Calls that were under way together with the first one bring no news.
         guard Self.concernsUsers(key, tenant), standing.map({ $0.isTrial || $0.until <= now }) ?? true else { return }
@@ -176,8 +148,8 @@ final class ClientFaults: Sendable {
     }
 
     /// The provider accepts the client.
-    func lift(_ request: Request, of tenant: Tenant) async {
-        let lifted = forget(Self.keys(request, tenant), tenant)
+    func lift(_ use: ClientUse, of tenant: Tenant) async {
+        let lifted = forget(Self.keys(use, tenant), tenant)
         guard lifted.contains(where: { Self.concernsUsers($0, tenant) }) else { return }
         do throws(StoreError) {
             guard let standing = try await shared(tenant.name) else { return }

@@ -16,9 +16,6 @@ extension CredentialsProvider {
         case overtaken
     }
 
-    /// How often it is looked whether another replica has finished, beside its telling so.
-    static let lookInterval: Duration = .seconds(1)
-
     /// Re-decides, acts and publishes. Runs once at a time for a storage key.
     /// - Parameter urgency: in the background, another replica's renewal is as good as one's own.
     func renew(

@@ -391,7 +391,9 @@ extension CredentialsProvider {
     /// Has what is in the journal tried now. Returns whether it is stored.
     func isPublished(_ id: CredentialsID, since ticket: Signals<CredentialsID>.Ticket) async -> Bool {
         nudges.signal(id)
-        await records.changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: Self.lookInterval) }
+        await records.changes.wait(for: id, since: ticket) {
+            try? await self.time.sleep(for: CredentialsRecords.changeInterval)
+        }
         return records.unpublished(id) == nil
     }
 

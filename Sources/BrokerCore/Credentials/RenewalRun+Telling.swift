@@ -93,7 +93,7 @@ extension RenewalRun {
     /// What the provider is not asked because of: it does not accept the tenant's client. No renewal has begun then.
     func clientFault() -> BrokerError? {
         guard let grant else { return nil }
-        let request = ClientFaults.Request(tenant.configuration.client, grant)
+        let request = ClientUse(tenant.configuration.client, grant)
         guard let fault = provider.clientFaults.standing(request, of: tenant) else { return nil }
         if decision == .refresh(isEarly: true) {
             provider.pauseEarlyRenewal(id, of: current.version, for: CredentialsProvider.pauseAfterEarlyFailure)

@@ -68,9 +68,9 @@ final class RenewalRun {
     /// What the provider's last answer was; nil where it has given none.
     var lastAnswer: LastAnswer?
     /// The last request that the provider may be sent although it may not have accepted the client before.
-    private var admitted: ClientFaults.Request?
+    private var admitted: ClientUse?
     /// The last request by which the provider has accepted the client.
-    var accepted: ClientFaults.Request?
+    var accepted: ClientUse?
 
     enum Claim { case notMade, made, failed }
 
@@ -257,7 +257,7 @@ final class RenewalRun {
     private func wait(_ duration: Duration) async -> Bool {
         waitedSince = waitedSince ?? provider.time.monotonic
         let (records, time) = (provider.records, provider.time)
-        let pause = min(duration, CredentialsProvider.lookInterval)
+        let pause = min(duration, CredentialsRecords.changeInterval)
         await records.changes.wait(for: id, since: ticket) { try? await time.sleep(for: pause) }
         return !Task.isCancelled
     }

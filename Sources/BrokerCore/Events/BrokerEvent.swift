@@ -57,11 +57,6 @@ package struct BrokerEvent: Sendable, Equatable {
         case subjectChanged = "subject_changed"
     }
 
-    package enum LoginFlow: String, Sendable, CaseIterable {
-        case standard
-        case device
-    }
-
     package let kind: Kind
     /// One JSON object in one line.
     package let data: [UInt8]
@@ -158,20 +153,20 @@ package struct BrokerEvent: Sendable, Equatable {
 
     /// - Parameter loginID: nil for a device login, whose handle is a secret.
     package static func loginCompleted(
-        _ id: CredentialsID, _ flow: LoginFlow, loginID: String?, at time: Timestamp
+        _ id: CredentialsID, _ kind: LoginKind, loginID: String?, at time: Timestamp
     ) -> BrokerEvent {
         BrokerEvent(.loginCompleted, id, at: time) { json in
-            json.member("flow", flow.rawValue)
+            json.member("flow", kind.rawValue)
             json.memberIfPresent("login_id", loginID)
         }
     }
 
     /// - Parameter error: nil for a login whose time ran out.
     package static func loginFailed(
-        _ id: CredentialsID, _ flow: LoginFlow, loginID: String?, _ error: BrokerError?, at time: Timestamp
+        _ id: CredentialsID, _ kind: LoginKind, loginID: String?, _ error: BrokerError?, at time: Timestamp
     ) -> BrokerEvent {
         BrokerEvent(.loginFailed, id, at: time) { json in
-            json.member("flow", flow.rawValue)
+            json.member("flow", kind.rawValue)
             json.memberIfPresent("login_id", loginID)
             json.member("error", error?.code.rawValue ?? "expired")
             json.memberIfPresent("error_code", error?.errorCode)

@@ -53,6 +53,16 @@ package final class EventBus: Sendable {
         if id.kind == .apiKey, version == nil { hearers.withLock { $0.revocation }?(id.tenant) }
     }
 
+    /// A cache has an entry of another version than the store: the change was announced to no cache.
+    /// - Parameter stored: the store's version; nil where the record was removed. One that is lower than the entry's is a
+    ///   version that the store has gone back to.
+    func announce(missedBy entry: RenewableEntry, stored: Int64?) {
+        if let stored, stored < entry.version, entry.id.kind == .credentials, let id = CredentialsID(entry.id) {
+            return announce(older: id)
+        }
+        announce(entry.id, version: stored.flatMap { $0 > entry.version ? $0 : nil })
+    }
+
     /// Somebody's commit removed the tenant with everything under it.
     func announce(removalOf tenant: TenantName) {
         for hear in hearers.withLock({ $0.removals }) { hear(tenant) }

@@ -196,7 +196,7 @@ package final class ProviderBudget: Sendable {
         _ urgency: Urgency = .caller, mayWait: Bool = true, heedsPause: Bool = true,
         _ body: () async throws(BrokerError) -> R
     ) async throws(BrokerError) -> R {
-        let origin = Self.origin(of: server)
+        let origin = server.origin
         let pause = heedsPause ? ProviderPauses.Key(client, at: server) : nil
         switch await take(urgency, at: origin, pause, tenant, mayWait: mayWait) {
         case .taken: break
@@ -217,12 +217,6 @@ package final class ProviderBudget: Sendable {
                 inUse: state.providers.values.reduce(0) { $0 + $1.inUse },
                 waiting: state.providers.values.reduce(0) { $0 + $1.waiting })
         }
-    }
-
-    /// What is no URL is refused when it is called, and shares its places with nobody until then.
-    static func origin(of server: AuthorizationServer) -> String {
-        guard let url = URLTarget(server.tokenEndpoint) else { return server.tokenEndpoint }
-        return "\(url.scheme.rawValue)://\(url.origin.authority)"
     }
 
     private func take(

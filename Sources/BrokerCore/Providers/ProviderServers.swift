@@ -150,7 +150,7 @@ package final class ProviderServers: Sendable {
         let preset = tenant.configuration.preset
         let fields =
             [.tenant(tenant.name), .provider(preset)]
-            + [LogField.issuer(of: tenant.configuration)].compactMap(\.self)
+            + [tenant.configuration.issuer.map(LogField.issuer)].compactMap(\.self)
         let (issuer, pins) = (source.issuer, source.pins)
         guard let base = URLTarget(issuer), !WireText(base.pathAndQuery).contains("?") else {
             return .failure(BrokerError(.illegalConfiguration, "The issuer is not a URL without a query."))

@@ -17,7 +17,7 @@ package struct TokenEndpoint: Sendable {
         /// The same, and the answer was of status 4xx and named no cause.
         case refusedWithoutCause(BrokerError, status: Int)
         /// The provider does not accept the client, and so none of its users' requests.
-        case clientRefused(BrokerError, ClientFaults.Scope)
+        case clientRefused(BrokerError, ClientRefusalScope)
         case again(BrokerError, retryAfter: Duration?)
         /// The provider counts the client's requests, and asks it to wait.
         case rateLimited(BrokerError, retryAfter: Duration)
@@ -46,7 +46,7 @@ package struct TokenEndpoint: Sendable {
         let tenant: TenantName
         let client: ClientConfiguration
         /// Which client it shows to the provider, and for what.
-        let shown: ClientFaults.Request
+        let shown: ClientUse
         /// What the provider's pauses are kept by.
         let pause: ProviderPauses.Key
 
@@ -91,7 +91,7 @@ package struct TokenEndpoint: Sendable {
         let (form, authorization) = request.form(for: client, at: server)
         return Call(
             message: try Self.message(to: server.tokenEndpoint, form, authorization, server), grant: request.grant,
-            server: server, id: id, tenant: tenant, client: client, shown: ClientFaults.Request(client, request.grant),
+            server: server, id: id, tenant: tenant, client: client, shown: ClientUse(client, request.grant),
             pause: ProviderPauses.Key(client, at: server))
     }
 

@@ -224,7 +224,7 @@ extension CredentialsRecords {
             let isKnownToBeOld = known > version && memory.version(id) == known
             guard let rest = hold ?? (isKnownToBeOld ? rollback.remainingLongHold : nil) else { return }
             if latest <= time.monotonic { throw BrokerError(StoreError.unavailable) }
-            let pause = hold == nil ? min(rest, CredentialsProvider.lookInterval) : rest
+            let pause = hold == nil ? min(rest, Self.changeInterval) : rest
             await changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
             if Task.isCancelled {
                 throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)

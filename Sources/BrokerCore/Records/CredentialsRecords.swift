@@ -34,6 +34,8 @@ final class CredentialsRecords: Sendable {
     /// Likewise, when it took something last.
     private let lastCommit = Atomic<Int64>(Int64.min)
 
+    /// How often a wait for another replica's change reads the store, for a change that is announced to no replica.
+    static let changeInterval: Duration = .seconds(1)
     /// Longer than a statement takes before its sender gives up, by what two clocks may differ.
     private static let claimLimit: Duration = .seconds(6)
 

@@ -145,9 +145,11 @@ package struct LogField: Sendable {
         [.code(error.code), .detail(of: error)] + [.providerError(of: error)].compactMap(\.self)
     }
 
-    /// A tenant's issuer, as it was configured; nil for a tenant without one.
-    package static func issuer(of configuration: TenantConfiguration) -> LogField? {
-        configuration.issuer.map { .init("issuer", $0) }
+    /// A tenant's issuer, as it was configured, without its query; a text that is no URL is not taken over.
+    package static func issuer(_ address: String) -> LogField {
+        let isURL = URLTarget(address) != nil
+        return .init(
+            "issuer", isURL ? String(decoding: address.utf8.prefix { $0 != UInt8(ascii: "?") }, as: UTF8.self) : "-")
     }
 
     private init(_ name: StaticString, _ value: Value) {

@@ -220,8 +220,8 @@ package final class Metrics: Sendable {
         case metadata
     }
 
-    package func loginEnded(_ flow: BrokerEvent.LoginFlow, _ outcome: String) {
-        increment("logins_total", #"flow="\#(flow.rawValue)",outcome="\#(outcome)""#)
+    package func loginEnded(_ kind: LoginKind, _ outcome: String) {
+        increment("logins_total", #"flow="\#(kind.rawValue)",outcome="\#(outcome)""#)
     }
 
     package func devicePolled(_ outcome: DevicePolling.Outcome) {
@@ -311,8 +311,8 @@ package final class Metrics: Sendable {
             }
         }
         for outcome in RenewalAhead.allCases { add("proactive_refresh_total", #"outcome="\#(outcome.rawValue)""#) }
-        for flow in BrokerEvent.LoginFlow.allCases {
-            for outcome in loginOutcomes { add("logins_total", #"flow="\#(flow.rawValue)",outcome="\#(outcome)""#) }
+        for kind in LoginKind.allCases {
+            for outcome in loginOutcomes { add("logins_total", #"flow="\#(kind.rawValue)",outcome="\#(outcome)""#) }
         }
         series += StoreReports.Access.allCases.map { Self.series($0) }
         for poll in DevicePoll.allCases { add("device_polls_total", #"outcome="\#(poll.rawValue)""#) }

@@ -173,7 +173,7 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// A name for the provider within this process, before its metadata is known: what is asked at one place bears one.
     var providerName: String {
-        configuredServer.map { ProviderBudget.origin(of: $0) } ?? issuer ?? preset.name
+        configuredServer?.origin ?? issuer ?? preset.name
     }
 
     /// One slash between the two, whatever the base ends in.
