@@ -34,9 +34,10 @@ ROOMS = {
     "Tenants": "tenants and their configuration",
     "Providers": "requests to the providers of tenants",
     "Records": "credentials in the store, in memory and in the journal",
-    "Credentials": "credentials are handed out, renewed, set and removed",
+    "Renewals": "credentials are renewed: leases, attempts, what becomes of their results",
+    "Credentials": "credentials are handed out, set, removed and listed",
     "Logins": "logins of users",
-    "Assembly": "the parts, put together, and their work in the background",
+    "Assembly": "the parts, put together",
 }
 
 # Which modules a room does not refer to, and why.

@@ -57,7 +57,11 @@ package final class CredentialsBroker: Sendable {
     package let metrics: Metrics
     package let budget: ProviderBudget
     package let tenants: TenantDirectory
+    package let providers: ProviderAccess
     package let credentials: CredentialsProvider
+    package let writer: CredentialsWriter
+    package let list: CredentialsList
+    package let renewer: CredentialsRenewer
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
     package let events: EventFeed
@@ -68,70 +72,83 @@ package final class CredentialsBroker: Sendable {
     package let tenantCheck: TenantCheck
     private let leaseRecovery: LeaseRecovery
     let storeRecovery: StoreRecovery
-    private let settings: Settings
+    private let housekeeping: Housekeeping
     /// Tells the log and the metrics when its store is away.
     package let vault: Vault
-    private let servers: ProviderServers
-    private let housekeeping = Mutex<Task<Void, Never>?>(nil)
+    private let jobs = Mutex(Jobs())
+
+    /// The tasks of the work in the background.
+    private struct Jobs {
+        var tasks: [Task<Void, Never>] = []
+        /// That of `storeRecovery`, which works until everything else has ended.
+        var recovery: Task<Void, Never>?
+    }
 
     package init(
         settings: Settings, vault: Vault, journal: Journal? = nil, transport: any ProviderTransport, time: any Time,
         log: Log
     ) {
-        let transport = TracingTransport(transport)
-        self.settings = settings
         self.time = time
         self.log = log
         metrics = Metrics()
+        let instruments = Instruments(time: time, log: log, metrics: metrics)
         let reports = StoreReports(log, metrics, time: time)
         let vault = vault.behind { ReportingStore(inner: $0, reports: reports) }
         self.vault = vault
-        bus = EventBus(trust: Trust(validity: vault.revalidateAfter))
+        let bus = EventBus(trust: Trust(validity: vault.revalidateAfter))
+        self.bus = bus
         events = EventFeed(
             vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant,
             maximumPerKey: settings.listenersPerKey, span: settings.eventSpan)
-        let schedule = ExpirySchedule(notice: settings.expiryNotice)
-        servers = ProviderServers(
-            transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
+
+        let transport = TracingTransport(transport)
         budget = ProviderBudget(limits: settings.providerBudget, time: time)
-        tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [servers, pauses = budget.pauses] tenant in
+        let servers = ProviderServers(
+            transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
+        let endpoint = TokenEndpoint(transport: transport, budget: budget, time: time, metrics: metrics, log: log)
+        providers = ProviderAccess(
+            servers: servers, endpoint: endpoint,
+            trials: ClientTrials(
+                endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout,
+                time: time, log: log),
+            callLimit: settings.providerTimeout)
+        tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
             // Whoever puts a tenant may have mended what its provider could not bear.
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
             pauses.lift(ProviderPauses.Key(tenant.configuration.client, at: server))
         }
-        let endpoint = TokenEndpoint(
-            transport: transport, budget: budget, time: time, metrics: metrics, log: log)
-        let clientTrials = ClientTrials(
-            endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout, time: time,
-            log: log)
-        credentials = CredentialsProvider(
-            vault: vault, tenants: tenants, servers: servers, endpoint: endpoint, bus: bus, time: time,
-            metrics: metrics, log: log, quarantine: settings.quarantine, schedule: schedule,
-            cacheBytes: settings.cacheBytes,
-            memory: GrantMemory(
-                GrantMemory.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log),
-            renewalPatience: settings.renewalPatience, clientTrials: clientTrials, callLimit: settings.providerTimeout,
-            journal: journal)
-        tenantCheck = TenantCheck(
-            servers: servers, endpoint: endpoint, trials: clientTrials, transport: transport,
-            callLimit: settings.providerTimeout, time: time)
-        storeRecovery = StoreRecovery(vault: vault, records: credentials.records, time: time, log: log)
+        tenantCheck = TenantCheck(providers: providers, transport: transport, time: time)
+
+        let schedule = ExpirySchedule(notice: settings.expiryNotice)
+        let memory = GrantMemory(
+            GrantMemory.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log)
+        let records = CredentialsRecords(
+            vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule,
+            cacheBytes: settings.cacheBytes, memory: memory)
+        renewer = CredentialsRenewer(
+            records: records, tenants: tenants, providers: providers, journal: journal,
+            quarantine: settings.quarantine, instruments: instruments)
+        credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
+        writer = CredentialsWriter(records: records)
+        list = CredentialsList(records: records)
+        logins = LoginFlow(
+            vault: vault, providers: providers, writer: writer, bus: bus, publicBaseURL: settings.publicBaseURL,
+            limit: settings.pendingLogins, instruments: instruments)
+        deviceLogins = DeviceFlow(
+            vault: vault, providers: providers, writer: writer, bus: bus, limit: settings.pendingDeviceLogins,
+            instruments: instruments)
+
+        storeRecovery = StoreRecovery(vault: vault, records: records, time: time, log: log)
+        leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         expiryJob = ExpiryJob(
-            vault: vault, bus: bus, tenants: tenants, credentials: credentials, schedule: schedule,
-            budget: settings.providerBudget, time: time, metrics: metrics, log: log)
-        leaseRecovery = LeaseRecovery(vault: vault, credentials: credentials, time: time, log: log)
-        beliefRenewal = BeliefRenewal(vault: vault, trust: bus.trust, time: time, log: log) { [bus] entry, stored in
+            renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
+        beliefRenewal = BeliefRenewal(vault: vault, trust: bus.trust, time: time, log: log) { entry, stored in
             bus.announce(missedBy: entry, stored: stored)
         }
-        beliefRenewal.include(credentials.records.renewable)
+        beliefRenewal.include(records.renewable)
         beliefRenewal.include(tenants.renewable)
-        logins = LoginFlow(
-            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
-            publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins, time: time, metrics: metrics, log: log
-        )
-        deviceLogins = DeviceFlow(
-            vault: vault, servers: servers, endpoint: endpoint, credentials: credentials, bus: bus,
-            limit: settings.pendingDeviceLogins, time: time, metrics: metrics, log: log)
+        housekeeping = Housekeeping(
+            vault: vault, memory: memory, events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
         ChangeFeed(bus: bus, time: time, log: log).listen(to: vault)
     }
 
@@ -139,35 +156,24 @@ package final class CredentialsBroker: Sendable {
     /// - Throws: `storage_unavailable` and `internal_error` where the journal cannot be read.
     package func takeUpJournal() async throws(BrokerError) {
         try await storeRecovery.takeUp()
-        try await credentials.takeUpJournal()
+        try await renewer.publisher.takeUpJournal()
     }
 
     /// Begins the work that nobody asks for: removing what has expired, polling for device logins, looking after
     /// tokens that are about to expire, finishing renewals whose process has died, keeping believed what is in memory.
     package func start() {
-        deviceLogins.start()
-        storeRecovery.start()
-        leaseRecovery.start()
-        beliefRenewal.start()
-        expiryJob.start()
-        let task = Task { [settings, vault, time, log, memory = credentials.records.memory] in
-            while !Task.isCancelled {
-                await memory.expire()
-                await Self.removeExpired(vault, time, log)
-                await Self.trimEvents(vault, settings, time, log)
-                do {
-                    try await time.sleep(for: .seconds(60))
-                } catch {
-                    return
-                }
-            }
+        jobs.withLock { [deviceLogins, storeRecovery, leaseRecovery, beliefRenewal, expiryJob, housekeeping] jobs in
+            jobs.tasks = [
+                Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
+                Task { await beliefRenewal.run() }, Task { await expiryJob.run() }, Task { await housekeeping.run() },
+            ]
+            jobs.recovery = Task { await storeRecovery.run() }
         }
-        housekeeping.withLock { $0 = task }
     }
 
     /// Nobody is kept waiting any more for what may yet happen.
     package func beginDraining() {
-        credentials.beginDraining()
+        renewer.beginDraining()
         logins.beginDraining()
         deviceLogins.beginDraining()
         events.beginDraining()
@@ -180,14 +186,11 @@ package final class CredentialsBroker: Sendable {
     /// stops the process does not wait longer, and would end it without a word.
     /// - Parameter limit: nil waits as long as it takes.
     package func finish(within limit: Duration? = nil) async {
-        let housekeeping = housekeeping.withLock { task in
-            defer { task = nil }
-            return task
+        let jobs = jobs.withLock { jobs in
+            defer { jobs = Jobs() }
+            return jobs
         }
-        housekeeping?.cancel()
-        expiryJob.stop()
-        leaseRecovery.stop()
-        beliefRenewal.stop()
+        for task in jobs.tasks { task.cancel() }
         let cutOff = limit.map { limit in
             Task {
                 do {
@@ -195,27 +198,27 @@ package final class CredentialsBroker: Sendable {
                 } catch {
                     return
                 }
-                self.cutShort()
+                self.cancelAll()
             }
         }
         events.beginDraining()
-        await deviceLogins.idle()
-        await logins.idle()
-        await leaseRecovery.idle()
-        await beliefRenewal.idle()
-        await credentials.idle()
+        for task in jobs.tasks { await task.value }
+        await deviceLogins.finish()
+        await logins.finish()
+        await renewer.finish()
         // A store that goes back meanwhile is to get what this process alone may know.
-        await storeRecovery.finish()
-        await expiryJob.idle()
-        await events.idle()
-        // A store that is closed does not answer who is still at work.
-        await housekeeping?.value
+        if let recovery = jobs.recovery {
+            recovery.cancel()
+            await recovery.value
+            await storeRecovery.finish()
+        }
+        await events.finish()
         cutOff?.cancel()
     }
 
-    private func cutShort() {
-        let count = credentials.cutShort() + logins.cutShort() + deviceLogins.cutShort()
-        servers.cutShort()
+    private func cancelAll() {
+        let count = renewer.cancelAll() + logins.cancelAll() + deviceLogins.cancelAll()
+        providers.servers.cancelAll()
         log.error("work_cut_short", [.count(count)])
     }
 
@@ -224,38 +227,5 @@ package final class CredentialsBroker: Sendable {
         // Where the deletion's answer is lost, everything may be gone all the same.
         defer { bus.announce(removalOf: name) }
         return try await tenants.delete(name)
-    }
-
-    private static func removeExpired(_ vault: Vault, _ time: any Time, _ log: Log) async {
-        let batch = 500
-        do throws(StoreError) {
-            var removed = 0
-            while !Task.isCancelled {
-                let count = try await vault.removeExpired(before: time.now, limit: batch)
-                removed += count
-                if count < batch { break }
-            }
-            if removed > 0 { log.info("expired_records_removed", [.count(removed)]) }
-        } catch {
-            log.storeFailed(error)
-        }
-    }
-
-    /// Every replica does this; what another one has removed is not there any more.
-    private static func trimEvents(_ vault: Vault, _ settings: Settings, _ time: any Time, _ log: Log) async {
-        let batch = 1000
-        do throws(StoreError) {
-            var removed = 0
-            while !Task.isCancelled {
-                let count = try await vault.trimLog(
-                    before: time.now.advanced(by: .zero - settings.eventRetention), keeping: settings.eventLimit,
-                    limit: batch)
-                removed += count
-                if count < batch { break }
-            }
-            if removed > 0 { log.info("events_trimmed", [.count(removed)]) }
-        } catch {
-            log.storeFailed(error)
-        }
     }
 }

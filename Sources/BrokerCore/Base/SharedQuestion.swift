@@ -57,7 +57,7 @@ final class SharedQuestion<Answer: Sendable>: Sendable {
     }
 
     /// Suspends until the question is not under way. Whoever asks after this call may have it asked again.
-    func idle() async {
+    func finish() async {
         await state.withLock { $0.run }?.value
     }
 

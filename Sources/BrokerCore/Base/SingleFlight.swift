@@ -55,7 +55,7 @@ package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sen
     }
 
     /// Suspends until no work is in flight.
-    package func idle() async {
+    package func finish() async {
         await withCheckedContinuation { continuation in
             let isIdle = registry.withLock { registry in
                 if registry.flights.isEmpty { return true }

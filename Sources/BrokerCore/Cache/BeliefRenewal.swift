@@ -33,7 +33,6 @@ package final class BeliefRenewal: Sendable {
     private let time: any Time
     private let log: Log
     private let caches = Mutex<[RenewableCache]>([])
-    private let worker = Mutex<Task<Void, Never>?>(nil)
     private let missed = Atomic<Int>(0)
 
     /// - Parameters:
@@ -59,37 +58,24 @@ package final class BeliefRenewal: Sendable {
     /// Changes found that nobody had told of by then.
     package var countOfMissedChanges: Int { missed.load(ordering: .relaxed) }
 
-    /// Begins, where others write to the store; until `stop`.
-    func start() {
+    /// Works until its task is cancelled; at once over where no other process writes to the store. Once at most.
+    func run() async {
         if trust.validity == nil { return }
-        let worker = Task {
-            var done = part(at: time.monotonic)
-            while true {
-                do {
-                    try await time.sleep(for: Self.interval)
-                    do throws(StoreError) {
-                        try await renew(&done)
-                    } catch {
-                        if Task.isCancelled { return }
-                        log.storeFailed(error)
-                        try await time.sleep(for: Self.pause)
-                    }
+        var done = part(at: time.monotonic)
+        while true {
+            do {
+                try await time.sleep(for: Self.interval)
+                do throws(StoreError) {
+                    try await renew(&done)
                 } catch {
-                    return
+                    if Task.isCancelled { return }
+                    log.storeFailed(error)
+                    try await time.sleep(for: Self.pause)
                 }
+            } catch {
+                return
             }
         }
-        self.worker.withLock { $0 = worker }
-    }
-
-    /// Begins nothing more.
-    func stop() {
-        worker.withLock { $0 }?.cancel()
-    }
-
-    /// Suspends until the work is over. Only after `stop`.
-    func idle() async {
-        await worker.withLock { $0 }?.value
     }
 
     private func part(at now: MonotonicInstant) -> Int64 { now.nanoseconds / Self.interval.nanoseconds }

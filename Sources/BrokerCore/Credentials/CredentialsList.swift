@@ -48,7 +48,17 @@ package struct CredentialsPage: Sendable {
     package var next: StorageKey?
 }
 
-extension CredentialsProvider {
+/// Lists what stands under a tenant's storage keys.
+package struct CredentialsList: Sendable {
+    private let records: CredentialsRecords
+    private let log: Log
+    private let time: any Time
+
+    init(records: CredentialsRecords) {
+        self.records = records
+        (log, time) = (records.log, records.time)
+    }
+
     /// How many storage keys are read at once, and how many are looked at for one page: what they hold is sealed, so that
     /// each one has to be opened to know whether a filter lets it through.
     private static let listedAtOnce = 200

@@ -22,82 +22,26 @@ package final class CredentialsProvider: Sendable {
     }
 
     let records: CredentialsRecords
-    /// Whose leases attempts of this process could not give back, since the store was away.
-    let unreleased = Mutex<Set<CredentialsID>>([])
     /// The records', so that a warm read has it at hand.
     let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
-    let tenants: TenantDirectory
-    let servers: ProviderServers
-    let endpoint: TokenEndpoint
-    let time: any Time
-    let metrics: Metrics
-    let log: Log
-    let quarantine: Duration
     let policy = CredentialsPolicy()
-    /// The longest that one call to the provider takes.
-    let callLimit: Duration
-    /// Nil keeps what cannot be stored in memory only.
-    let journal: Journal?
-    /// What stores the journal's entries.
-    let publications = Mutex<[CredentialsID: KeptPublication]>([:])
-    /// Signalled when an entry of the journal is to be stored without delay.
-    let nudges = Signals<CredentialsID>()
-    /// Signalled when a lease was given up that is to be seen to at once.
-    let lapses = Signals<Int>()
-    /// Closed when the broker is about to stop.
-    let stop = Signals<Int>()
-    let holders: LeaseHolders
-    let keeper: LeaseKeeper
-    let failures: RenewalFailures
-    let clientFaults: ClientFaults
-    let clientTrials: ClientTrials
+    private let renewer: CredentialsRenewer
+    private let time: any Time
     private let degradations = Degradations()
     /// How long a caller waits for a renewal while the token at hand lives; nil as long as it takes.
     private let renewalPatience: Duration?
-    private let flights: SingleFlight<CredentialsID, Result<Renewed, BrokerError>>
-    private let earlyPauses = Mutex<[CredentialsID: EarlyPause]>([:])
 
-    /// An early renewal that failed or brought little, and until when none is tried of the version that it left.
-    private struct EarlyPause {
-        let version: Int64
-        let until: MonotonicInstant
-    }
-
-    static let pauseAfterEarlyFailure: Duration = .seconds(30)
     /// By how much a token must have outlived a query when it was granted, for its having grown too short to be a delay.
     private static let shortestDelay: Duration = .seconds(1)
 
-    /// - Parameters:
-    ///   - quarantine: how long credentials that the provider ended are kept aside; zero keeps nothing.
-    ///   - schedule: when something is to be done about what is about to expire.
-    ///   - renewalPatience: how long a caller waits for a renewal while the token at hand lives; nil as long as it takes.
-    ///   - callLimit: the longest that one call to the provider takes, which `transport` must see to.
-    init(
-        vault: Vault, tenants: TenantDirectory, servers: ProviderServers, endpoint: TokenEndpoint, bus: EventBus,
-        time: any Time, metrics: Metrics, log: Log, quarantine: Duration, schedule: ExpirySchedule, cacheBytes: Int,
-        memory: GrantMemory, renewalPatience: Duration?, clientTrials: ClientTrials,
-        callLimit: Duration, journal: Journal?
-    ) {
-        records = CredentialsRecords(
-            vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule, cacheBytes: cacheBytes,
-            memory: memory)
-        cache = records.cache
-        holders = LeaseHolders(isOnlyWriter: !records.isShared)
-        keeper = LeaseKeeper(records: records, time: time)
-        failures = RenewalFailures(isShared: records.isShared)
-        clientFaults = ClientFaults(records: records, time: time, log: log)
+    /// - Parameter renewalPatience: how long a caller waits for a renewal while the token at hand lives; nil as long as it
+    ///   takes.
+    init(renewer: CredentialsRenewer, renewalPatience: Duration?) {
+        self.renewer = renewer
         self.renewalPatience = renewalPatience
-        self.tenants = tenants
-        self.servers = servers
-        self.endpoint = endpoint
-        flights = SingleFlight(on: endpoint.executor)
-        self.time = time
-        self.metrics = metrics
-        self.log = log
-        self.quarantine = quarantine
-        self.clientTrials = clientTrials
-        self.callLimit = callLimit
-        self.journal = journal
+        records = renewer.records
+        cache = records.cache
+        time = renewer.time
     }
 
     /// What of the credentials is kept in memory.
@@ -138,7 +82,8 @@ package final class CredentialsProvider: Sendable {
             if query.renewedPast == nil || isSame { query.renewedPast = snapshot.version }
             first = first ?? snapshot
             let decision =
-                reading.isCurrent ? decide(snapshot, tenant, query, id, renewsEarly: renewsEarly) : .serve
+                reading.isCurrent
+                ? renewer.decider.decide(snapshot, tenant, query, id, renewsEarly: renewsEarly) : .serve
             switch decision {
             case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival, .keptForOtherProvider:
                 return try answer(decision, snapshot, tenant, outcome)
@@ -151,17 +96,15 @@ package final class CredentialsProvider: Sendable {
                     return try answer(.serve, snapshot, tenant, .degraded, degradation)
                 }
                 // Its last tries have failed a moment ago.
-                if let failure = failures.standing(
-                    id, snapshot.version, Self.grant(of: decision), of: tenant, time.monotonic)
+                if let failure = renewer.failures.standing(
+                    id, snapshot.version, decision.grant, of: tenant, time.monotonic)
                 {
                     guard maySpare else { throw failure.after(snapshot.record) }
                     (renewsEarly, obstacle) = (false, failure)
                     continue
                 }
-                let (owner, asked) = (tenant, query)
-                let run = await flights.run(id, within: timer(until: maySpare ? soon(deadline) : deadline)) {
-                    await self.renew(id, of: owner, asked)
-                }
+                let run = await renewer.renew(
+                    id, of: tenant, query, within: timer(until: maySpare ? soon(deadline) : deadline))
                 guard let run else {
                     let stillRenewing = BrokerError(
                         .retryableError, "The credentials are still being renewed. Ask again.", retryAfter: 1)
@@ -201,7 +144,7 @@ package final class CredentialsProvider: Sendable {
                     }
                 case .success(.overtaken):
                     outcome = run.isOwn ? .renewed : .joined
-                    guard let current = try await tenants.currentTenant(id.tenant) else {
+                    guard let current = try await renewer.tenants.currentTenant(id.tenant) else {
                         throw BrokerError.noSuchTenant
                     }
                     tenant = current
@@ -247,50 +190,6 @@ package final class CredentialsProvider: Sendable {
         try await records.reading(id) { known in
             known.record.held.map { $0.level == .user && $0.expires > time.now } ?? false
         }.snapshot
-    }
-
-    /// Renews credentials that nobody asks for, if they still have that version. Joins a renewal that is under way; it
-    /// goes on when the task that waits is cancelled.
-    func renewAhead(_ id: CredentialsID, of tenant: Tenant, version: Int64) async -> Metrics.RenewalAhead {
-        let query = CredentialsQuery(policy: .localForceRefresh, renewedPast: version)
-        let run = await flights.run(id, within: nil) { await self.renew(id, of: tenant, query, .background) }
-        return switch run?.value {
-        case .success(.new)?: .renewed
-        case .success(.overtaken)?: .overtaken
-        case .failure?: .failed
-        case nil: .cancelled
-        }
-    }
-
-    func decide(
-        _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, _ id: CredentialsID,
-        renewsEarly: Bool = true
-    ) -> CredentialsDecision {
-        var terms = tenant.terms
-        if terms.leadTime > .zero, !renewsEarly || isPaused(id, snapshot.version) { terms.leadTime = .zero }
-        // Where the configuration has an issuer alone, and the credentials none to compare with it.
-        if terms.providers.tokenEndpoint == nil, let granted = snapshot.record.held?.grantedBy, granted.issuer == nil {
-            terms.providers = providers(of: tenant)
-        }
-        return policy.decide(
-            snapshot.record.held, version: snapshot.version, terms: terms, query: query, now: time.now)
-    }
-
-    private func isPaused(_ id: CredentialsID, _ version: Int64) -> Bool {
-        let now = time.monotonic
-        return earlyPauses.withLock { $0[id].map { $0.version == version && $0.until > now } ?? false }
-    }
-
-    func pauseEarlyRenewal(_ id: CredentialsID, of version: Int64, for pause: Duration) {
-        let now = time.monotonic
-        earlyPauses.withLock { pauses in
-            if pauses.count >= 16_384 {
-                pauses = pauses.filter { $0.value.until > now }
-                // Who loses a pause renews once more than needed; sweeping a full table at every failure would cost all.
-                if pauses.count >= 8192 { pauses = [:] }
-            }
-            pauses[id] = EarlyPause(version: version, until: now.advanced(by: pause))
-        }
     }
 
     private func answer(
@@ -343,70 +242,8 @@ package final class CredentialsProvider: Sendable {
         return snapshot.record.state(version: snapshot.version, trouble: trouble)
     }
 
-    // MARK: Providers
-
-    /// Whose refresh tokens the tenant's provider is sent, as far as that is known without asking it.
-    package func providers(of tenant: Tenant) -> AcceptedProviders {
-        var providers = tenant.terms.providers
-        if providers.tokenEndpoint == nil {
-            providers.tokenEndpoint = servers.tokenEndpoint(inMetadataFor: tenant.configuration)
-        }
-        return providers
-    }
-
-    /// The names of what is otherwise in the tenant's configuration than it was when these credentials were granted.
-    package func differences(of held: HeldCredentials, from tenant: Tenant) -> [String] {
-        var names = held.obtainedWith.differences(from: tenant.terms.client).map(\.rawValue)
-        if let difference = providers(of: tenant).difference(from: held.grantedBy) { names.append(difference.rawValue) }
-        return names
-    }
-
-    /// The tenant's provider where what is held may be shown to it; nil where another one granted it.
-    func server(
-        for tenant: Tenant, holding held: HeldCredentials
-    ) async throws(BrokerError) -> AuthorizationServer? {
-        var providers = providers(of: tenant)
-        if providers.difference(from: held.grantedBy) != nil { return nil }
-        let server = try await servers.server(for: tenant)
-        providers.tokenEndpoint = WireText(server.tokenEndpoint)
-        return providers.difference(from: held.grantedBy) == nil ? server : nil
-    }
-
-    // MARK: Living on
-
-    /// Renewals that wait for another try are left to other replicas, or to the next process.
-    package func beginDraining() {
-        stop.close()
-    }
-
-    /// Suspends until no renewal is in flight: what a provider has granted is stored by then.
-    package func idle() async {
-        await flights.idle()
-        await leaveJournalled()
-    }
-
     /// How many sets of credentials wait in the journal for the store.
     package var countInJournal: Int { records.countOfUnpublished }
-
-    /// The store did not answer just now.
-    func noteStoreFailure() { records.noteFailure() }
-
-    /// Sees to a record whose holder died while it renewed, if nobody else does.
-    func recover(_ id: CredentialsID) async throws(BrokerError) {
-        guard let tenant = try await tenants.currentTenant(id.tenant) else { return }
-        let run = await flights.run(id, within: nil) {
-            await self.renew(id, of: tenant, CredentialsQuery(), .background)
-        }
-        if case .failure(let error)? = run?.value { throw error }
-    }
-
-    /// Has the renewals in flight wait for nothing any more. What a provider has granted is lost where the store does
-    /// not take it at once.
-    /// - Returns: how many there are.
-    package func cutShort() -> Int {
-        defer { flights.cancelAll() }
-        return flights.count
-    }
 }
 
 extension BrokerError {

@@ -3,10 +3,19 @@ internal import Cryptography
 package import OAuth
 internal import Synchronization
 
-extension CredentialsProvider {
+/// Stores, removes and restores credentials because a user or an operator wants it so.
+package final class CredentialsWriter: Sendable {
     /// What is committed together with new credentials, and told after them; made anew for each try. Nil when there
     /// is no longer a reason to store them.
     package typealias Companions = () async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
+
+    private let records: CredentialsRecords
+    private let time: any Time
+
+    init(records: CredentialsRecords) {
+        self.records = records
+        time = records.time
+    }
 
     /// Stores credentials over whatever is there (TIDAL's Auth design, "Setting credentials").
     package func set(_ id: CredentialsID, to held: HeldCredentials) async throws(BrokerError) -> CredentialsSnapshot {
@@ -59,7 +68,7 @@ extension CredentialsProvider {
         _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin, _ companions: Companions
     ) async throws(StoreError) -> CredentialsSnapshot? {
         // What is in memory does for the first try: what is not stored any more is not replaced.
-        var known = cache.fresh(id, now: time.monotonic)
+        var known = records.cache.fresh(id, now: time.monotonic)
         return try await retryingConflicts { () async throws(StoreError) in
             guard let (others, told) = try await companions() else { return nil }
             let current: CredentialsSnapshot
@@ -167,24 +176,4 @@ extension CredentialsProvider {
     }
 
     private static let restoredAtOnce = 4
-
-    /// Tells the provider that a token is no longer wanted. Only the one that granted it: to another one it is not sent.
-    package func revoke(_ held: HeldCredentials, of tenant: Tenant) async -> Revocation {
-        let server: AuthorizationServer?
-        do throws(BrokerError) {
-            server = try await self.server(for: tenant, holding: held)
-        } catch {
-            return .failed
-        }
-        guard let server, server.revocationEndpoint != nil else { return .unsupported }
-        let isRevoked = await endpoint.revoke(held, for: tenant.configuration.client, at: server)
-        return isRevoked ? .revoked : .failed
-    }
-
-    package enum Revocation: String, Sendable {
-        case revoked
-        case failed
-        case unsupported
-    }
-
 }

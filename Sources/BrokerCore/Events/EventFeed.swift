@@ -340,9 +340,9 @@ package final class EventFeed: Sendable {
     }
 
     /// Suspends until nothing reads the log any more. Only after `beginDraining`.
-    package func idle() async {
+    package func finish() async {
         await state.withLock { $0.reader }?.value
-        await reach.idle()
+        await reach.finish()
     }
 
     // MARK: Following the log

@@ -1,4 +1,4 @@
-package import CredentialStore
+internal import CredentialStore
 package import Cryptography
 package import OAuth
 internal import Reactor
@@ -31,7 +31,7 @@ package final class DeviceFlow: Sendable {
     private let vault: Vault
     private let servers: ProviderServers
     private let endpoint: TokenEndpoint
-    private let credentials: CredentialsProvider
+    private let writer: CredentialsWriter
     private let logins: LoginRecords
     private let time: any Time
     private let metrics: Metrics
@@ -45,7 +45,6 @@ package final class DeviceFlow: Sendable {
     /// The tasks that see logins through.
     private struct Pollers {
         var tasks: [RecordID: Task<Void, Never>] = [:]
-        var search: Task<Void, Never>?
         /// Those that the draining has cancelled; nil before it begins.
         var ending: [Task<Void, Never>]?
     }
@@ -61,19 +60,17 @@ package final class DeviceFlow: Sendable {
     static let clockTolerance: Duration = .seconds(300)
 
     /// - Parameter limit: how many device logins of a tenant may be pending at once; nil for any number.
-    package init(
-        vault: Vault, servers: ProviderServers, endpoint: TokenEndpoint, credentials: CredentialsProvider,
-        bus: EventBus, limit: Int?, time: any Time, metrics: Metrics, log: Log
+    init(
+        vault: Vault, providers: ProviderAccess, writer: CredentialsWriter, bus: EventBus, limit: Int?,
+        instruments: Instruments
     ) {
+        (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         quota = PendingLoginQuota(.device, .pendingDeviceLogins, limit: limit, vault: vault, time: time)
         self.vault = vault
-        self.servers = servers
-        self.endpoint = endpoint
-        self.credentials = credentials
+        servers = providers.servers
+        endpoint = providers.endpoint
+        self.writer = writer
         logins = LoginRecords(vault: vault, bus: bus, time: time)
-        self.time = time
-        self.metrics = metrics
-        self.log = log
         endings = LoginEndings(.device, vault: vault, bus: bus, time: time)
     }
 
@@ -171,21 +168,19 @@ package final class DeviceFlow: Sendable {
 
     // MARK: The job
 
-    /// Takes up the logins that an earlier process, or a replica that died, left pending.
-    package func start() {
-        let search = Task {
-            repeat {
-                let isComplete = await self.searchForLogins()
-                // The only writer of its store has begun every later login itself.
-                if isComplete, self.vault.revalidateAfter == nil { return }
-                do {
-                    try await self.time.sleep(for: Self.searchInterval)
-                } catch {
-                    return
-                }
-            } while !Task.isCancelled
-        }
-        pollers.withLock { $0.search = search }
+    /// Takes up the logins that an earlier process, or a replica that died, left pending, until its task is cancelled. The
+    /// logins that it has taken up go on until `beginDraining`. Once at most.
+    func run() async {
+        repeat {
+            let isComplete = await searchForLogins()
+            // The only writer of its store has begun every later login itself.
+            if isComplete, vault.revalidateAfter == nil { return }
+            do {
+                try await time.sleep(for: Self.searchInterval)
+            } catch {
+                return
+            }
+        } while !Task.isCancelled
     }
 
     /// - Returns: whether the whole store was seen.
@@ -386,7 +381,7 @@ package final class DeviceFlow: Sendable {
         var tried: Int64?
         var hasArrived = false
         do throws(BrokerError) {
-            let stored = try await credentials.settle(login: held, by: .device, for: login.credentialsID) {
+            let stored = try await writer.settle(login: held, by: .device, for: login.credentialsID) {
                 () async throws(StoreError) in
                 guard let standing = try await self.vault.read(login.recordID) else { return nil }
                 let known = try PendingDeviceLogin(standing)
@@ -441,10 +436,10 @@ package final class DeviceFlow: Sendable {
     // MARK: Living on
 
     /// No poll begins any more, and nobody is kept waiting for one.
-    package func beginDraining() {
+    func beginDraining() {
         endings.beginDraining()
         let tasks = pollers.withLock { pollers in
-            let tasks = Array(pollers.tasks.values) + [pollers.search].compactMap { $0 }
+            let tasks = Array(pollers.tasks.values)
             pollers.ending = (pollers.ending ?? []) + tasks
             return tasks
         }
@@ -453,15 +448,15 @@ package final class DeviceFlow: Sendable {
 
     /// Suspends until no poll is under way and, while draining, none can begin any more: what a provider has granted is
     /// stored by then.
-    package func idle() async {
+    package func finish() async {
         for task in pollers.withLock({ $0.ending ?? [] }) { await task.value }
-        await polls.idle()
-        await quota.idle()
+        await polls.finish()
+        await quota.finish()
     }
 
-    /// Has the polls under way wait for nothing any more; see `CredentialsProvider.cutShort`.
+    /// Has the polls under way wait for nothing any more; see `CredentialsRenewer.cancelAll`.
     /// - Returns: how many there are.
-    package func cutShort() -> Int {
+    package func cancelAll() -> Int {
         defer { polls.cancelAll() }
         return polls.count
     }

@@ -1,4 +1,4 @@
-package import CredentialStore
+internal import CredentialStore
 package import Cryptography
 package import ExternalText
 internal import HTTPSClient
@@ -91,7 +91,7 @@ package final class LoginFlow: Sendable {
     private let vault: Vault
     private let servers: ProviderServers
     private let endpoint: TokenEndpoint
-    private let credentials: CredentialsProvider
+    private let writer: CredentialsWriter
     private let logins: LoginRecords
     private let publicBaseURL: String
     private let time: any Time
@@ -108,21 +108,20 @@ package final class LoginFlow: Sendable {
     /// - Parameters:
     ///   - publicBaseURL: without a slash at its end.
     ///   - limit: how many logins of a tenant may be pending at once; nil for any number.
-    package init(
-        vault: Vault, servers: ProviderServers, endpoint: TokenEndpoint, credentials: CredentialsProvider,
-        bus: EventBus, publicBaseURL: String, limit: Int?, time: any Time, metrics: Metrics, log: Log
+    init(
+        vault: Vault, providers: ProviderAccess, writer: CredentialsWriter, bus: EventBus, publicBaseURL: String,
+        limit: Int?,
+        instruments: Instruments
     ) {
+        (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         quota = PendingLoginQuota(.login, .pendingLogins, limit: limit, vault: vault, time: time)
         self.vault = vault
-        self.servers = servers
-        self.endpoint = endpoint
+        servers = providers.servers
+        endpoint = providers.endpoint
         attempts = SingleFlight(on: endpoint.executor)
-        self.credentials = credentials
+        self.writer = writer
         logins = LoginRecords(vault: vault, bus: bus, time: time)
         self.publicBaseURL = publicBaseURL
-        self.time = time
-        self.metrics = metrics
-        self.log = log
         endings = LoginEndings(.login, vault: vault, bus: bus, time: time)
     }
 
@@ -574,7 +573,7 @@ package final class LoginFlow: Sendable {
         let completedRecord = completed.record(replacing: record)
         var (isFirst, hasArrived) = (true, false)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
-        let stored = try await credentials.settle(login: held, by: .login, for: login.credentialsID) {
+        let stored = try await writer.settle(login: held, by: .login, for: login.credentialsID) {
             () async throws(StoreError) in
             let completion: [VaultChange] = [.replace(completedRecord, version: record.version)]
             // Nobody but us has reason to write a login whose state is used: that need not be looked at first.
@@ -743,19 +742,19 @@ package final class LoginFlow: Sendable {
     }
 
     /// Nobody is kept waiting for a login from now on.
-    package func beginDraining() {
+    func beginDraining() {
         endings.beginDraining()
     }
 
     /// Suspends until no code is being redeemed.
-    package func idle() async {
-        await attempts.idle()
-        await quota.idle()
+    package func finish() async {
+        await attempts.finish()
+        await quota.finish()
     }
 
-    /// Has the redemptions in flight wait for nothing any more; see `CredentialsProvider.cutShort`.
+    /// Has the redemptions in flight wait for nothing any more; see `CredentialsRenewer.cancelAll`.
     /// - Returns: how many there are.
-    package func cutShort() -> Int {
+    package func cancelAll() -> Int {
         defer { attempts.cancelAll() }
         return attempts.count
     }

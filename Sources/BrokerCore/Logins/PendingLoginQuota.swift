@@ -68,8 +68,8 @@ final class PendingLoginQuota: Sendable {
     }
 
     /// Suspends until nothing is being counted.
-    func idle() async {
-        await counting.idle()
+    func finish() async {
+        await counting.finish()
     }
 
     /// Counts one more; false where that is too many, nil where the count is too old or missing.

@@ -89,7 +89,7 @@ package final class ProviderServers: Sendable {
     }
 
     /// Gives up the requests for metadata that are under way.
-    package func cutShort() {
+    func cancelAll() {
         fetches.cancelAll()
     }
 

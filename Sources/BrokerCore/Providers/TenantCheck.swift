@@ -46,23 +46,13 @@ package struct TenantCheck: Sendable {
     /// unless they are told to.
     private static let slowCall: Duration = .seconds(2)
 
-    private let servers: ProviderServers
-    private let endpoint: TokenEndpoint
+    private let providers: ProviderAccess
     private let transport: any ProviderTransport
-    private let trials: ClientTrials
-    /// The longest that one call takes: what a renewal's call may take, so that what is well here is well there.
-    private let callLimit: Duration
     private let time: any Time
 
-    init(
-        servers: ProviderServers, endpoint: TokenEndpoint, trials: ClientTrials, transport: any ProviderTransport,
-        callLimit: Duration, time: any Time
-    ) {
-        self.servers = servers
-        self.endpoint = endpoint
+    init(providers: ProviderAccess, transport: any ProviderTransport, time: any Time) {
+        self.providers = providers
         self.transport = transport
-        self.trials = trials
-        self.callLimit = callLimit
         self.time = time
     }
 
@@ -71,7 +61,7 @@ package struct TenantCheck: Sendable {
     package func outcomes(of tenant: Tenant) async -> [Outcome] {
         let configuration = tenant.configuration
         let needsMetadata = configuration.configuredServer == nil
-        let fetched = needsMetadata ? await servers.fetchAnew(for: tenant) : nil
+        let fetched = needsMetadata ? await providers.servers.fetchAnew(for: tenant) : nil
         let metadata = try? fetched?.get()
         let server = metadata.map { configuration.server(completedBy: $0) } ?? configuration.configuredServer
         let keys = configuration.endpoints.jwks ?? metadata?.jwksURI
@@ -124,7 +114,7 @@ package struct TenantCheck: Sendable {
         }
         do throws(TransportError) {
             _ = try await transport.send(
-                ClientRequest(method: .get, url: url, pins: pins, timeLimit: callLimit))
+                ClientRequest(method: .get, url: url, pins: pins, timeLimit: providers.callLimit))
             return .answered
         } catch {
             return Self.reach(error, origin)
@@ -200,7 +190,7 @@ package struct TenantCheck: Sendable {
         case .untrusted(.expired): "The certificate has expired."
         case .untrusted(.notYetValid): "The certificate is not valid yet."
         case .untrusted(.hostName): "The certificate does not name this host."
-        case .untrusted(.purpose): "The certificate is not meant for TLS servers."
+        case .untrusted(.purpose): "The certificate is not meant for TLS providers.servers."
         case .untrusted(.pin):
             "No key of the chain is pinned: pinned_certificates is out of date, or something else answers there."
         case .untrusted(.noCommonProtocol): "The server offers nothing that is as good as TLS 1.2 with forward secrecy."
@@ -238,7 +228,7 @@ package struct TenantCheck: Sendable {
             response = try await transport.send(
                 ClientRequest(
                     method: .get, url: url, fields: ["Accept": "application/json"], pins: pins,
-                    timeLimit: callLimit))
+                    timeLimit: providers.callLimit))
         } catch let error as TransportError {
             return Outcome(.jwks, false, unanswered(address, error, since: start))
         } catch {
@@ -278,7 +268,7 @@ package struct TenantCheck: Sendable {
                     missingGrant = "It may not have client credentials: \(RefusalAdvice.clientCredentials)"
                 }
             }
-            switch try await attempt(try trials.madeUpCode(of: tenant), for: tenant, at: server) {
+            switch try await attempt(try providers.trials.madeUpCode(of: tenant), for: tenant, at: server) {
             case .unanswered(let words): return Outcome(.clientAuthentication, false, words)
             case .answered(let answer, let slowness):
                 let outcome = Self.outcome(ofCode: answer)
@@ -296,13 +286,13 @@ package struct TenantCheck: Sendable {
         case unanswered(words: String)
     }
 
-    /// One call to the token endpoint.
+    /// One call to the token providers.endpoint.
     private func attempt(
         _ request: TokenRequest, for tenant: Tenant, at server: AuthorizationServer
     ) async throws(BrokerError) -> Attempt {
         let start = time.monotonic
-        let trial = try await endpoint.tryClient(
-            by: request, for: tenant.configuration.client, of: tenant.name, at: server, within: callLimit)
+        let trial = try await providers.endpoint.tryClient(
+            by: request, for: tenant.configuration.client, of: tenant.name, at: server, within: providers.callLimit)
         switch trial {
         case .unanswered(let error):
             return .unanswered(words: unanswered("The token endpoint", error, since: start))
@@ -310,7 +300,7 @@ package struct TenantCheck: Sendable {
             let duration = start.duration(to: time.monotonic)
             let slowness =
                 "The token endpoint answered only after \(Self.seconds(duration)); a call may take "
-                + "\(Self.seconds(callLimit)) (TOKEN_BROKER_PROVIDER_TIMEOUT)."
+                + "\(Self.seconds(providers.callLimit)) (TOKEN_BROKER_PROVIDER_TIMEOUT)."
             return .answered(answer, slowness: duration < Self.slowCall ? nil : slowness)
         }
     }
@@ -325,7 +315,7 @@ package struct TenantCheck: Sendable {
         }
         return
             "\(receiver) did not answer within \(Self.seconds(start.duration(to: time.monotonic))), and a call may take "
-            + "\(Self.seconds(callLimit)) (TOKEN_BROKER_PROVIDER_TIMEOUT)."
+            + "\(Self.seconds(providers.callLimit)) (TOKEN_BROKER_PROVIDER_TIMEOUT)."
     }
 
     /// In tenths of a second, rounded down.
@@ -363,7 +353,7 @@ package struct TenantCheck: Sendable {
         case .granted, .unusable:
             return Outcome(
                 .clientAuthentication, false,
-                "A made-up code was sent, and the provider did not refuse it: this is no token endpoint.")
+                "A made-up code was sent, and the provider did not refuse it: this is no token providers.endpoint.")
         }
     }
 

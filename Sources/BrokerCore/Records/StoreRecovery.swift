@@ -4,7 +4,6 @@ internal import ExternalText
 internal import JSON
 internal import OAuth
 internal import Reactor
-internal import Synchronization
 
 /// Notices that the shared store has gone back, and has everything stored again that this process knows and the store does
 /// not.
@@ -21,7 +20,6 @@ final class StoreRecovery: Sendable {
     private let records: CredentialsRecords
     private let time: any Time
     private let log: Log
-    private let worker = Mutex<Task<Void, Never>?>(nil)
 
     private var rollback: StoreRollback { records.rollback }
     private var memory: GrantMemory { records.memory }
@@ -53,26 +51,21 @@ final class StoreRecovery: Sendable {
         }
     }
 
-    /// Begins, where others write to the store; until `finish`.
-    func start() {
+    /// Works until its task is cancelled; at once over where no other process writes to the store. Once at most.
+    func run() async {
         guard memory.isEnabled else { return }
-        let worker = Task {
-            while !Task.isCancelled {
-                let ticket = rollback.wakeUps.ticket(0)
-                let pause = await look()
-                await rollback.wakeUps.wait(for: 0, since: ticket) { [time] in
-                    if let pause { try? await time.sleep(for: pause) } else { await Self.untilCancelled() }
-                }
+        while !Task.isCancelled {
+            let ticket = rollback.wakeUps.ticket(0)
+            let pause = await look()
+            await rollback.wakeUps.wait(for: 0, since: ticket) { [time] in
+                if let pause { try? await time.sleep(for: pause) } else { await Self.untilCancelled() }
             }
         }
-        self.worker.withLock { $0 = worker }
     }
 
-    /// Ends the work. What is known and was not stored again yet has been tried once by then.
+    /// Tries once more to store again what is known and was not stored again yet. To be called after `run` has ended, from
+    /// a task that is not cancelled.
     func finish() async {
-        guard let worker = worker.withLock({ $0 }) else { return }
-        worker.cancel()
-        await worker.value
         guard rollback.takeSweep() else { return }
         do throws(StoreError) {
             _ = try await records.mendAll()

@@ -4,50 +4,45 @@ internal import Reactor
 internal import Renewal
 internal import Synchronization
 
-/// Something to be stored in place of exactly what it came from, and how far that has got.
-struct Publication: Sendable {
-    let id: CredentialsID
-    /// The version that the tenant must have where the record is new.
-    let tenantVersion: Int64?
-    /// The holder of the lease under which the record came to be; nil where none was needed.
-    let holder: String?
-    fileprivate(set) var record: CredentialRecord
-    /// The digest of the refresh token that was exchanged for the record's; nil where none was.
-    fileprivate(set) var spent: [UInt8]?
-    fileprivate(set) var events: CredentialsRecords.Events
-    /// The version that is to be replaced.
-    var base: Int64
-    var aside: CredentialsRecords.AsideChange = .none
-    /// Whether it is known that the record's user is that of what it replaces.
-    fileprivate(set) var isOfSameUser = true
-    fileprivate(set) var prepared: (change: CredentialsRecords.Prepared, for: Terms)?
-    fileprivate(set) var tries = 0
-    fileprivate(set) var conflicts = 0
-    /// The version of a later change that this process knew of when it read last what stands in the store.
-    fileprivate(set) var heeded: Int64 = 0
-
-    /// What a change that is prepared goes by.
-    struct Terms: Equatable {
-        /// Whether another attempt's lease stands in the way.
-        let heedsLease: Bool
-        /// Whether the record is to tell what its refresh token was exchanged for.
-        let tellsExchange: Bool
-    }
-}
-
-/// The work in the background that stores what is in the journal.
-struct KeptPublication: Sendable {
-    let task: Task<Void, Never>
-    /// The holder of the lease under which the record came to be.
-    let holder: String?
-}
-
-/// Storing what a renewal brought, in place of exactly what it started from.
+/// Stores what a renewal brought, in place of exactly what it started from.
 ///
 /// A provider may have replaced the refresh token by now, so the result may not be lost: a store that is away is asked
 /// until it answers. Where there is a journal, the result goes there meanwhile, callers are served from it, and this
 /// process or the next one that has the journal stores it when the store is back.
-extension CredentialsProvider {
+final class CredentialsPublisher: Sendable {
+    /// The work in the background that stores what is in the journal.
+    private struct Kept {
+        let task: Task<Void, Never>
+        /// The holder of the lease under which the record came to be.
+        let holder: String?
+    }
+
+    private let records: CredentialsRecords
+    private let holders: LeaseHolders
+    /// Nil keeps what cannot be stored in memory only.
+    let journal: Journal?
+    private let quarantine: Duration
+    private let callLimit: Duration
+    private let time: any Time
+    private let log: Log
+    /// What stores the journal's entries.
+    private let kept = Mutex<[CredentialsID: Kept]>([:])
+    /// Signalled when an entry of the journal is to be stored without delay.
+    private let nudges = Signals<CredentialsID>()
+
+    init(
+        records: CredentialsRecords, holders: LeaseHolders, journal: Journal?, quarantine: Duration,
+        callLimit: Duration, time: any Time, log: Log
+    ) {
+        self.records = records
+        self.holders = holders
+        self.journal = journal
+        self.quarantine = quarantine
+        self.callLimit = callLimit
+        self.time = time
+        self.log = log
+    }
+
     enum Advance {
         case stored(CredentialsSnapshot)
         case conflict(RenewalAttempt.Conflict)
@@ -272,7 +267,7 @@ extension CredentialsProvider {
         }
         // What was in the journal before was replaced in the store by what this one started from. The work that still
         // sees to it would take this one out of the journal with it.
-        let previous = publications.withLock { $0[publication.id] }
+        let previous = kept.withLock { $0[publication.id] }
         previous?.task.cancel()
         await previous?.task.value
         if let holder = previous?.holder { holders.end(holder) }
@@ -297,7 +292,7 @@ extension CredentialsProvider {
 
     /// Takes up what earlier processes left in the journal. To be done before any caller is served.
     /// - Throws: `storage_unavailable` and `internal_error` where the journal cannot be read.
-    package func takeUpJournal() async throws(BrokerError) {
+    func takeUpJournal() async throws(BrokerError) {
         guard let journal else { return }
         do throws(StoreError) {
             holders.adopt(lineage: try await journal.lineage())
@@ -351,22 +346,22 @@ extension CredentialsProvider {
 
     /// Stores in the background what is in the journal.
     private func goOn(
-        with kept: Publication, _ started: RenewalAttempt, _ step: RenewalAttempt.Step,
+        with grant: Publication, _ started: RenewalAttempt, _ step: RenewalAttempt.Step,
         since beginning: MonotonicInstant
     ) {
-        let id = kept.id
-        publications.withLock { tasks in
+        let id = grant.id
+        kept.withLock { tasks in
             let task = Task {
-                var (publication, attempt) = (kept, started)
+                var (publication, attempt) = (grant, started)
                 switch await self.publish(&publication, &attempt, step, since: beginning, isKept: true) {
                 case .stored: await self.leaveJournal(publication, isStored: true)
                 case .overtaken: await self.leaveJournal(publication, isStored: false)
                 // The process ends, or a later grant takes its place in the journal.
                 case .kept, .cutShort: break
                 }
-                self.publications.withLock { $0[id] = nil }
+                self.kept.withLock { $0[id] = nil }
             }
-            tasks[id] = KeptPublication(task: task, holder: kept.holder)
+            tasks[id] = Kept(task: task, holder: grant.holder)
         }
     }
 
@@ -398,8 +393,8 @@ extension CredentialsProvider {
     }
 
     /// Ends the tries to store what is in the journal: it is safe there.
-    func leaveJournalled() async {
-        let tasks = publications.withLock { $0.values.map(\.task) }
+    func finish() async {
+        let tasks = kept.withLock { $0.values.map(\.task) }
         for task in tasks { task.cancel() }
         for task in tasks { await task.value }
     }

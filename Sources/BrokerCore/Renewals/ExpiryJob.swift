@@ -19,11 +19,11 @@ package final class ExpiryJob: Sendable {
     private struct State {
         /// When the worker looks again; nil while it does not wait.
         var next: Timestamp?
-        var worker: Task<Void, Never>?
+        var isWorking = false
         var attempts: [RecordID: Attempt] = [:]
         /// How many attempts have ended so far.
         var ended = 0
-        var isStopping = false
+        var isEnding = false
     }
 
     private struct Attempt {
@@ -60,10 +60,8 @@ package final class ExpiryJob: Sendable {
         case attemptEnded
     }
 
-    private let vault: Vault
+    private let renewer: CredentialsRenewer
     private let bus: EventBus
-    private let tenants: TenantDirectory
-    private let credentials: CredentialsProvider
     private let schedule: ExpirySchedule
     /// How many attempts are under way at one provider: a few more than have a place, so that none stays free.
     private let limitPerProvider: Int
@@ -73,25 +71,25 @@ package final class ExpiryJob: Sendable {
     private let state = Mutex(State())
     private let signals = Signals<Signal>()
 
+    private var vault: Vault { renewer.records.vault }
+
     init(
-        vault: Vault, bus: EventBus, tenants: TenantDirectory, credentials: CredentialsProvider,
-        schedule: ExpirySchedule, budget: ProviderBudget.Limits, time: any Time, metrics: Metrics, log: Log
+        renewer: CredentialsRenewer, bus: EventBus, schedule: ExpirySchedule, budget: ProviderBudget.Limits,
+        instruments: Instruments
     ) {
-        self.vault = vault
+        self.renewer = renewer
         self.bus = bus
-        self.tenants = tenants
-        self.credentials = credentials
         self.schedule = schedule
         limitPerProvider = 2 * budget.backgroundPlaces
-        self.time = time
-        self.metrics = metrics
-        self.log = log
+        (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         bus.onDue { [weak self] due in self?.expect(due) }
     }
 
-    /// Begins the work, until `stop`.
-    package func start() {
-        let worker = Task {
+    /// Works until its task is cancelled. Then no attempt begins any more, and those under way are waited for no longer
+    /// than they take to leave their renewal to the provider. Once at most.
+    package func run() async {
+        await withTaskCancellationHandler {
+            state.withLock { $0.isWorking = true }
             while !Task.isCancelled {
                 // What is marked from here on is looked for at once, or heard of.
                 let ticket = signals.ticket(.earlierMark)
@@ -100,23 +98,18 @@ package final class ExpiryJob: Sendable {
                 await signals.wait(for: .earlierMark, since: ticket) { _ = try? await self.time.sleep(for: pause) }
                 state.withLock { $0.next = nil }
             }
+        } onCancel: {
+            let tasks = state.withLock { state in
+                state.isEnding = true
+                return state.attempts.values.map(\.task)
+            }
+            for task in tasks { task.cancel() }
         }
-        state.withLock { $0.worker = worker }
+        await finish()
     }
 
-    /// Begins nothing more, and waits for no renewal any more: those under way are the provider's to finish.
-    package func stop() {
-        let tasks = state.withLock { state in
-            state.isStopping = true
-            return [state.worker].compactMap { $0 } + state.attempts.values.map(\.task)
-        }
-        for task in tasks { task.cancel() }
-    }
-
-    /// Suspends until no attempt is under way and, after `stop`, the worker is done.
-    package func idle() async {
-        let worker = state.withLock { $0.isStopping ? $0.worker : nil }
-        await worker?.value
+    /// Suspends until no attempt is under way.
+    package func finish() async {
         while let task = state.withLock({ $0.attempts.values.first?.task }) { await task.value }
     }
 
@@ -126,7 +119,7 @@ package final class ExpiryJob: Sendable {
         if due > time.now.advanced(by: Self.interval) { return }
         let isEarlier = state.withLock { state in
             // Nobody waits: either nobody works, or whoever does is looking and may have looked past this one.
-            guard let next = state.next else { return state.worker != nil }
+            guard let next = state.next else { return state.isWorking }
             return due < next
         }
         if isEarlier { signals.signal(.earlierMark) }
@@ -220,7 +213,7 @@ package final class ExpiryJob: Sendable {
         if !held.canBeRefreshed { return .never }
         let tenant: Tenant?
         do throws(BrokerError) {
-            tenant = try await tenants.tenant(id.tenant)
+            tenant = try await renewer.tenants.tenant(id.tenant)
         } catch {
             if error.code == .storageUnavailable { throw .unavailable }
             log.error("tenant_unreadable", [.tenant(id.tenant), .code(error.code)])
@@ -229,7 +222,7 @@ package final class ExpiryJob: Sendable {
         guard let tenant, tenant.configuration.proactiveRefresh != nil else { return .never }
         let isOfTenant =
             held.obtainedWith.clientID == tenant.terms.client.clientID
-            && credentials.providers(of: tenant).difference(from: held.grantedBy) == nil
+            && renewer.providers.servers.acceptedProviders(of: tenant).difference(from: held.grantedBy) == nil
         return isOfTenant ? .now(tenant) : .later
     }
 
@@ -239,7 +232,7 @@ package final class ExpiryJob: Sendable {
     ) async throws(StoreError) -> Bool {
         // A mark that was moved on when they were told lies behind that time.
         if mark <= schedule.noticeTime(of: held) { return false }
-        let trouble = try await credentials.records.trouble(id)?.content
+        let trouble = try await renewer.records.trouble(id)?.content
         return trouble?.version == due.version && trouble?.isExpiryAnnounced == true
     }
 
@@ -247,7 +240,7 @@ package final class ExpiryJob: Sendable {
     private func tellAndGoOn(
         _ id: CredentialsID, _ held: HeldCredentials, _ due: DueRecord, from mark: Timestamp
     ) async throws(StoreError) {
-        let (records, now) = (credentials.records, time.now)
+        let (records, now) = (renewer.records, time.now)
         let standing = try await records.trouble(id)
         var trouble = RenewalTrouble(version: due.version, after: standing?.content)
         trouble.isExpiryAnnounced = true
@@ -334,7 +327,7 @@ package final class ExpiryJob: Sendable {
         let next = schedule.nextMark(of: candidate.held, now: time.now)
         guard try await settle(candidate.due, from: candidate.mark, next: next) else { return }
         state.withLock { state in
-            if state.isStopping { return }
+            if state.isEnding { return }
             if state.attempts[id] != nil {
                 // It takes longer than was thought, and is still the owner.
                 state.attempts[id]?.mark = next
@@ -353,7 +346,7 @@ package final class ExpiryJob: Sendable {
     }
 
     private func attempt(_ candidate: Candidate) async {
-        let outcome = await credentials.renewAhead(candidate.id, of: candidate.tenant, version: candidate.due.version)
+        let outcome = await renewer.renewAhead(candidate.id, of: candidate.tenant, version: candidate.due.version)
         metrics.renewedAhead(outcome)
         guard outcome == .failed, !Task.isCancelled,
             let mark = state.withLock({ $0.attempts[candidate.due.id]?.mark })

@@ -15,7 +15,6 @@ final class LeaseRecovery: Sendable {
     }
 
     private struct State {
-        var worker: Task<Void, Never>?
         var failures: [CredentialsID: Failure] = [:]
         /// What is seen to or waits for that, and what of it waits.
         var underWay: Set<CredentialsID> = []
@@ -37,45 +36,42 @@ final class LeaseRecovery: Sendable {
     private static let atOnce = 16
 
     private let vault: Vault
-    private let credentials: CredentialsProvider
+    private let renewer: CredentialsRenewer
     private let time: any Time
     private let log: Log
     private let state = Mutex(State())
 
-    init(vault: Vault, credentials: CredentialsProvider, time: any Time, log: Log) {
+    init(vault: Vault, renewer: CredentialsRenewer, time: any Time, log: Log) {
         self.vault = vault
-        self.credentials = credentials
+        self.renewer = renewer
         self.time = time
         self.log = log
     }
 
-    /// Begins to look, until `stop`.
-    func start() {
+    /// Looks until its task is cancelled, and then until what it sees to is over. Once at most.
+    func run() async {
         let interval = vault.revalidateAfter == nil ? Self.idleInterval : Self.interval
-        let lapses = credentials.lapses
-        let worker = Task {
-            await withDiscardingTaskGroup { group in
-                var ticket = lapses.ticket(0)
-                while !Task.isCancelled {
-                    // One that takes long holds up none that is found meanwhile.
-                    if let ids = await look() { begin(ids, in: &group) }
-                    let isHurried = isHurried()
-                    var pause = isHurried ? Self.interval : interval
-                    // Replicas that were started together come to look at different times.
-                    pause += .milliseconds(Int64.random(in: 0...pause.milliseconds / 4))
-                    let wait = pause
-                    if isHurried || interval == Self.interval {
-                        _ = try? await time.sleep(for: wait)
-                    } else {
-                        let end = time.monotonic.advanced(by: wait)
-                        await lapses.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: wait) }
-                        ticket = lapses.ticket(0)
-                        if time.monotonic < end { state.withLock { $0.hurriedLooks = Self.hurry } }
-                    }
+        let abandoned = renewer.abandoned
+        await withDiscardingTaskGroup { group in
+            var ticket = abandoned.ticket()
+            while !Task.isCancelled {
+                // One that takes long holds up none that is found meanwhile.
+                if let ids = await look() { begin(ids, in: &group) }
+                let isHurried = isHurried()
+                var pause = isHurried ? Self.interval : interval
+                // Replicas that were started together come to look at different times.
+                pause += .milliseconds(Int64.random(in: 0...pause.milliseconds / 4))
+                let wait = pause
+                if isHurried || interval == Self.interval {
+                    _ = try? await time.sleep(for: wait)
+                } else {
+                    let end = time.monotonic.advanced(by: wait)
+                    await abandoned.wait(since: ticket) { _ = try? await self.time.sleep(for: wait) }
+                    ticket = abandoned.ticket()
+                    if time.monotonic < end { state.withLock { $0.hurriedLooks = Self.hurry } }
                 }
             }
         }
-        state.withLock { $0.worker = worker }
     }
 
     /// Whether the next look comes soon: something was given up, is seen to, or could not be.
@@ -86,16 +82,6 @@ final class LeaseRecovery: Sendable {
             state.hurriedLooks -= 1
             return true
         }
-    }
-
-    /// Begins nothing more.
-    func stop() {
-        state.withLock { $0.worker }?.cancel()
-    }
-
-    /// Suspends until the work is over. Only after `stop`.
-    func idle() async {
-        await state.withLock { $0.worker }?.value
     }
 
     /// What has run out by now, the earliest first; nil where the store does not say. What waits to be seen to, or failed a
@@ -109,10 +95,7 @@ final class LeaseRecovery: Sendable {
                 StorageKey(lease.id.key).map { CredentialsID(tenant: lease.id.tenant, storageKey: $0) }
             }
             // Others wait for the end of a lease that this process could not give back.
-            ids += credentials.unreleased.withLock { unreleased in
-                defer { unreleased = [] }
-                return unreleased.subtracting(ids)
-            }
+            ids += renewer.abandoned.takeUnreleased().subtracting(ids)
             return state.withLock { state in
                 if lapsed.isEmpty { state.failures = [:] }
                 return ids.filter { id in
@@ -120,7 +103,7 @@ final class LeaseRecovery: Sendable {
                 }
             }
         } catch {
-            if error == .unavailable { credentials.noteStoreFailure() }
+            if error == .unavailable { renewer.records.noteFailure() }
             log.storeFailed(error)
             return nil
         }
@@ -155,7 +138,7 @@ final class LeaseRecovery: Sendable {
 
     private func lapsed() async throws(StoreError) -> [LapsedLease] {
         let vault = vault
-        return try await credentials.records.within(Self.lookLimit) {
+        return try await renewer.records.within(Self.lookLimit) {
             do throws(StoreError) {
                 return .success(try await vault.lapsed(.credentials, limit: Self.batch))
             } catch {
@@ -166,7 +149,7 @@ final class LeaseRecovery: Sendable {
 
     private func recover(_ id: CredentialsID) async {
         do throws(BrokerError) {
-            try await credentials.recover(id)
+            try await renewer.recover(id)
             state.withLock { $0.failures[id] = nil }
         } catch {
             log.warning("lease_not_recovered", LogField.credentials(id) + [.code(error.code)])

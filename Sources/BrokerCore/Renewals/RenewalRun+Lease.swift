@@ -12,11 +12,11 @@ extension RenewalRun {
     func takeLease(
         on version: Int64, over replaced: String?, overdue: Duration, isOpen: Bool
     ) async -> RenewalAttempt.Outcome {
-        let (records, isFirst) = (provider.records, claim != .made)
+        let (records, isFirst) = (renewer.records, claim != .made)
         var events: [BrokerEvent] = []
         if isFirst, let grant, grant.spendsRefreshToken {
             events = BrokerEvent.steps(
-                [.refreshStarted, .refreshRefreshingAccessToken], id, grant, refreshID, at: provider.time.now)
+                [.refreshStarted, .refreshRefreshingAccessToken], id, grant, refreshID, at: renewer.time.now)
         }
         do throws(StoreError) {
             var changes: [VaultChange] = []
@@ -25,13 +25,13 @@ extension RenewalRun {
                 var claim = leaseClaim(
                     isOpen: isOpen,
                     notAfter: isFirst
-                        ? records.claimDeadline : provider.time.now.advanced(by: Self.statementLimit))
+                        ? records.claimDeadline : renewer.time.now.advanced(by: Self.statementLimit))
                 // Between two calls that both did not reach the provider nothing was used.
                 claim.restartsUse = attempt.calls > 0 && !attempt.isUncertain
                 if isFirst || replaced != nil {
                     claim.replacing = replaced ?? failedHolder
                     claim.overdue = overdue
-                    claim.replacesStanding = replaced.map { provider.holders.isGone($0) } ?? false
+                    claim.replacesStanding = replaced.map { renewer.holders.isGone($0) } ?? false
                 }
                 changes.append(.claim(CredentialsRecords.recordID(id), version: version, claim))
             }
@@ -60,11 +60,11 @@ extension RenewalRun {
     /// Runs `body` while the lease is extended.
     func keepingLease<R>(_ body: () async throws(BrokerError) -> R) async throws(BrokerError) -> R {
         if attempt.version == 0 { return try await body() }
-        let token = provider.keeper.keep(
+        let token = renewer.keeper.keep(
             LeaseKeeper.Held(
                 id: id, version: attempt.version, claim: leaseClaim(isOpen: attempt.isOpen, notAfter: nil),
                 interval: attempt.rules.extensionInterval, extended: extended))
-        defer { provider.keeper.letGo(token) }
+        defer { renewer.keeper.letGo(token) }
         return try await body()
     }
 
@@ -72,7 +72,7 @@ extension RenewalRun {
     func tell(
         _ events: [BrokerEvent], with changes: [VaultChange], within limit: Duration?
     ) async throws(StoreError) {
-        let (records, id) = (provider.records, id)
+        let (records, id) = (renewer.records, id)
         guard let limit else { return try await records.tell(events, of: id, with: changes) }
         try await records.within(limit) {
             do throws(StoreError) {
@@ -92,14 +92,14 @@ extension RenewalRun {
                 with: [.release(CredentialsRecords.recordID(id), version: version, holder: holder, release)],
                 within: Self.statementLimit)
             // A lease is not taken again under the name that has given it up.
-            provider.holders.end(holder)
-            holder = provider.holders.begin(RefreshID())
+            renewer.holders.end(holder)
+            holder = renewer.holders.begin(RefreshID())
             return .stored
         } catch .conflict {
             return .refused
         } catch {
-            provider.records.report(error, id)
-            provider.unreleased.withLock { _ = $0.insert(id) }
+            renewer.records.report(error, id)
+            renewer.abandoned.noteUnreleased(id)
             return .storeAway
         }
     }
@@ -121,13 +121,13 @@ extension RenewalRun {
         var leaseRelease = LeaseRelease(outcome)
         if pauses { remember(error, over: version) }
         if !isStopping, !isSuperseded {
-            leaseRelease.failure = provider.failures.shared(error, pauses: pauses, of: tenant)
+            leaseRelease.failure = renewer.failures.shared(error, pauses: pauses, of: tenant)
         }
         let change: [VaultChange] =
             version > 0
             ? [.release(CredentialsRecords.recordID(id), version: version, holder: holder, leaseRelease)] : []
         await tell(error, pauses: pauses, with: change, trouble)
-        if case .unknown(_?) = outcome { provider.lapses.signal(0) }
+        if case .unknown(_?) = outcome { renewer.abandoned.signal() }
         await liftFault()
     }
 }

@@ -19,11 +19,11 @@ extension RenewalRun {
             guard isUpgradeDead, let held = current.record.held, let refreshToken = held.refreshToken,
                 let earlier = client.asRegistered(by: held.obtainedWith)
             else { return nil }
-            return try provider.endpoint.prepare(
+            return try renewer.providers.endpoint.prepare(
                 .refresh(refreshToken), for: earlier, of: tenant.name, at: server, as: refreshID)
         }
         if let request { return request }
-        let request = try provider.endpoint.prepare(
+        let request = try renewer.providers.endpoint.prepare(
             try tokenRequest(), for: client, of: tenant.name, at: server, as: refreshID)
         self.request = request
         return request
@@ -44,7 +44,7 @@ extension RenewalRun {
     /// The record that the grant makes, and what it is told as.
     private func grantedRecord() -> (record: CredentialRecord, origin: BrokerEvent.Origin)? {
         guard let granted, let server else { return nil }
-        let (client, held, now) = (tenant.configuration.client, current.record.held, provider.time.now)
+        let (client, held, now) = (tenant.configuration.client, current.record.held, renewer.time.now)
         switch granted.grant {
         case .clientCredentials:
             let obtained = HeldCredentials(
@@ -78,13 +78,13 @@ extension RenewalRun {
         guard rest > .zero, let successor = granted?.response.refreshToken,
             successor != current.record.held?.refreshToken
         else { return nil }
-        return provider.time.now.advanced(by: rest)
+        return renewer.time.now.advanced(by: rest)
     }
 
     private func events(
         _ held: HeldCredentials, _ origin: BrokerEvent.Origin
     ) -> CredentialsRecords.Events {
-        let (id, refreshID, grant, now) = (id, refreshID, grant, provider.time.now)
+        let (id, refreshID, grant, now) = (id, refreshID, grant, renewer.time.now)
         return { version in
             let updated = BrokerEvent.updated(id, to: held, version: version, by: origin, refreshID, at: now)
             guard let grant, grant.spendsRefreshToken else { return [updated] }
@@ -101,19 +101,19 @@ extension RenewalRun {
         guard let (record, origin) = grantedRecord(), let held = record.held else {
             return (.success(.overtaken), false)
         }
-        let life = provider.time.now.duration(to: held.expires)
+        let life = renewer.time.now.duration(to: held.expires)
         var publication = Publication(
             id: id, tenantVersion: tenant.version, holder: current.version > 0 ? holder : nil, record: record,
             spent: grant?.spendsRefreshToken == true ? current.record.held?.refreshTokenDigest : nil,
             events: events(held, origin), base: current.version)
-        switch await provider.publish(&publication, &attempt, step, since: beginning) {
-        case .stored(let snapshot) where provider.records.newestKnown(id) > snapshot.version:
+        switch await renewer.publisher.publish(&publication, &attempt, step, since: beginning) {
+        case .stored(let snapshot) where renewer.records.newestKnown(id) > snapshot.version:
             // The store's word has taken so long that callers were served what came after it.
             return (.success(.overtaken), false)
         case .stored(let snapshot):
             // A token that lives no longer than the lead time would be due again at once, and at every read.
             if grant == .refreshToken, life <= tenant.terms.leadTime {
-                provider.pauseEarlyRenewal(id, of: snapshot.version, for: life / 2)
+                renewer.decider.pauseEarlyRenewal(id, of: snapshot.version, for: life / 2)
             }
             // The session lives, and the upgrade was refused all the same: callers are told for a while without asking.
             if grant == .upgrade, granted?.grant == .refreshToken {
@@ -152,7 +152,7 @@ extension RenewalRun {
     /// been the old secret that was refused.
     func isOutdated(refusedWith errorCode: String?) async -> Bool {
         do throws(BrokerError) {
-            if try await provider.isCurrent(tenant) { return false }
+            if try await renewer.isCurrent(tenant) { return false }
             isSuperseded = true
             failure = BrokerError(.conflict, "The tenant was configured anew meanwhile.", errorCode: errorCode)
         } catch {
@@ -165,7 +165,7 @@ extension RenewalRun {
     /// failures: a sibling that has refreshed meanwhile, or a new login, shows that the session goes on.
     func publishEnd() async -> Result<Renewed, BrokerError> {
         guard let held = current.record.held, let ending else { return .success(.overtaken) }
-        let (id, refreshID, now) = (id, refreshID, provider.time.now)
+        let (id, refreshID, now) = (id, refreshID, renewer.time.now)
         let endReason: BrokerEvent.EndReason? = isDoubtful ? .outcomeUnknown : nil
         let grant = grant ?? .refreshToken
         let reason: BrokerError =
@@ -189,7 +189,7 @@ extension RenewalRun {
                     case .otherUser: BrokerEvent.subjectChanged(id, from: held, version: version, refreshID, at: now)
                     }
                 return ended + [.refreshFailed(id, grant, reason, refreshID, at: now)]
-            }, base: current.version, aside: .keep(held, for: provider.quarantine))
+            }, base: current.version, aside: .keep(held, for: renewer.quarantine))
         let result = await storeEnd(&publication, endsRenewal: true)
         if case (.otherUser, .success(.new)) = (ending, result) { return .failure(.subjectChanged) }
         return result
@@ -201,11 +201,11 @@ extension RenewalRun {
     func retire() async -> Result<Renewed, BrokerError> {
         guard let held = current.record.held else { return .success(.overtaken) }
         do throws(BrokerError) {
-            if held.refreshToken != nil, try await !provider.isCurrent(tenant) { return .success(.overtaken) }
+            if held.refreshToken != nil, try await !renewer.isCurrent(tenant) { return .success(.overtaken) }
         } catch {
             return .failure(error)
         }
-        let (id, now) = (id, provider.time.now)
+        let (id, now) = (id, renewer.time.now)
         let session = held.level == .user ? EndedSession(.expired, at: now) : current.record.session
         // Another replica may be exchanging the refresh token just now: its lease is heeded.
         var publication = Publication(
@@ -214,7 +214,7 @@ extension RenewalRun {
             events: { version in [.deauthorized(id, from: held, version: version, by: .expired, nil, at: now)] },
             base: current.version,
             aside: held.refreshToken == nil && !(query.refusedByAPI && held.isLoggedIn(at: now))
-                ? .none : .keep(held, for: provider.quarantine, because: .expired))
+                ? .none : .keep(held, for: renewer.quarantine, because: .expired))
         return await storeEnd(&publication, endsRenewal: false)
     }
 
@@ -224,7 +224,7 @@ extension RenewalRun {
         _ publication: inout Publication, endsRenewal: Bool
     ) async -> Result<Renewed, BrokerError> {
         while true {
-            switch await provider.advance(&publication, heedsLease: true) {
+            switch await renewer.publisher.advance(&publication, heedsLease: true) {
             case .stored(let snapshot): return .success(.new(snapshot, life: nil))
             case .conflict(.spent(let version, lease: nil)) where version == current.version: continue
             case .conflict:
@@ -233,7 +233,7 @@ extension RenewalRun {
             case .storeAway(let error):
                 guard error.code == .storageUnavailable else { return .failure(error) }
                 do throws(BrokerError) {
-                    try await provider.records.waitForStore(beforeTry: publication.tries, id)
+                    try await renewer.records.waitForStore(beforeTry: publication.tries, id)
                 } catch {
                     return .failure(error)
                 }

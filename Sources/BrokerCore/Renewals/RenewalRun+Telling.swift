@@ -24,13 +24,13 @@ extension RenewalRun {
         guard version > 0, grant?.spendsRefreshToken == true else { return nil }
         let standing: (content: RenewalTrouble?, version: Int64)?
         do throws(StoreError) {
-            standing = try await provider.records.trouble(id)
+            standing = try await renewer.records.trouble(id)
         } catch {
             // The log has the failure; the next one is written down again.
-            provider.records.report(error, id)
+            renewer.records.report(error, id)
             return nil
         }
-        let (now, error) = (provider.time.now, reason())
+        let (now, error) = (renewer.time.now, reason())
         var trouble = RenewalTrouble(version: version, after: standing?.content)
         var failed = trouble.failure ?? RenewalTrouble.Failure(first: now, last: now, code: "", errorCode: nil)
         (failed.last, failed.code, failed.errorCode) = (now, error.code.rawValue, error.errorCode)
@@ -55,7 +55,7 @@ extension RenewalRun {
                 "The provider has refused this user's refresh token for an hour with status \(status) and named no "
                     + "cause. \(remedy)")
         }
-        return provider.records.change(of: trouble, id, over: standing?.version)
+        return renewer.records.change(of: trouble, id, over: standing?.version)
     }
 
     /// Tells listeners of a failure. Where the store does not take it, a listener misses the event; the log has it.
@@ -66,7 +66,7 @@ extension RenewalRun {
         _ error: BrokerError, pauses: Bool = false, with changes: [VaultChange] = [],
         _ trouble: VaultChange? = nil
     ) async {
-        let now = provider.time.now
+        let now = renewer.time.now
         var events: [BrokerEvent] = []
         if let grant, grant.spendsRefreshToken {
             events.append(.refreshFailed(id, grant, error, refreshID, at: now))
@@ -84,8 +84,8 @@ extension RenewalRun {
             } catch .conflict {
                 continue
             } catch {
-                if !changes.isEmpty { provider.unreleased.withLock { _ = $0.insert(id) } }
-                return provider.log.warning("event_not_stored", LogField.credentials(id) + [.store(error)])
+                if !changes.isEmpty { renewer.abandoned.noteUnreleased(id) }
+                return renewer.log.warning("event_not_stored", LogField.credentials(id) + [.store(error)])
             }
         }
     }
@@ -94,9 +94,9 @@ extension RenewalRun {
     func clientFault() -> BrokerError? {
         guard let grant else { return nil }
         let request = ClientUse(tenant.configuration.client, grant)
-        guard let fault = provider.clientFaults.standing(request, of: tenant) else { return nil }
+        guard let fault = renewer.clientFaults.standing(request, of: tenant) else { return nil }
         if decision == .refresh(isEarly: true) {
-            provider.pauseEarlyRenewal(id, of: current.version, for: CredentialsProvider.pauseAfterEarlyFailure)
+            renewer.decider.pauseEarlyRenewal(id, of: current.version, for: CredentialsDecider.pauseAfterEarlyFailure)
         }
         return decision.isUpgrade ? fault.asFailedUpgrade : fault
     }
@@ -106,7 +106,7 @@ extension RenewalRun {
     func ending(
         by refusal: TokenErrorResponse, of call: TokenEndpoint.Call, sentAt sent: MonotonicInstant
     ) async -> TokenEndpoint.Answer {
-        switch await provider.clientTrials.result(of: call.client, of: tenant, at: call.server, sentAt: sent) {
+        switch await renewer.providers.trials.result(of: call.client, of: tenant, at: call.server, sentAt: sent) {
         case .verdict(.accepted), .verdict(.unclear): .sessionEnded(refusal)
         case .verdict(.refused): .clientRefused(TokenEndpoint.refusedClient(refusal), .client)
         case .later(let wait): TokenEndpoint.rateLimited(for: wait)
@@ -116,7 +116,7 @@ extension RenewalRun {
 
     /// Where the provider has accepted the client, it is asked for all users again.
     func liftFault() async {
-        if let accepted { await provider.clientFaults.lift(accepted, of: tenant) }
+        if let accepted { await renewer.clientFaults.lift(accepted, of: tenant) }
     }
 
     /// Why nothing was granted.
@@ -138,12 +138,12 @@ extension RenewalRun {
             && failure?.code != .storageUnavailable && failure?.code != .notFound
     }
 
-    var isStopping: Bool { Task.isCancelled || provider.stop.isClosed }
+    var isStopping: Bool { Task.isCancelled || renewer.stop.isClosed }
 
     /// Keeps the failure, so that further callers are told at once.
     func remember(_ error: BrokerError, over version: Int64) {
         guard let grant else { return }
-        provider.failures.remember(error, id, version, grant, of: tenant, now: provider.time.monotonic)
+        renewer.failures.remember(error, id, version, grant, of: tenant, now: renewer.time.monotonic)
     }
 }
 

@@ -9,9 +9,9 @@ internal import Renewal
 /// It starts from what is in memory where every change of that would have been heard of: the lease is given on exactly
 /// that version, so that the claim tells what a look would have told. Where it is refused, what is stored is read.
 final class RenewalRun {
-    typealias Renewed = CredentialsProvider.Renewed
+    typealias Renewed = CredentialsRenewer.Renewed
 
-    let provider: CredentialsProvider
+    let renewer: CredentialsRenewer
     let id: CredentialsID
     let tenant: Tenant
     let query: CredentialsQuery
@@ -76,32 +76,32 @@ final class RenewalRun {
 
     /// - Parameter assumed: what is in memory, where every change of it would have been heard of.
     init(
-        _ provider: CredentialsProvider, _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery,
+        _ renewer: CredentialsRenewer, _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery,
         _ urgency: ProviderBudget.Urgency, assuming assumed: CredentialsSnapshot?
     ) {
-        self.provider = provider
+        self.renewer = renewer
         self.id = id
         self.tenant = tenant
         self.query = query
         self.urgency = urgency
         self.assumed = assumed
-        holder = provider.holders.begin(refreshID)
-        beginning = provider.time.monotonic
-        ticket = provider.records.changes.ticket(id)
-        attempt = RenewalAttempt(rules: provider.rules(for: nil, of: tenant), waits: urgency == .caller)
+        holder = renewer.holders.begin(refreshID)
+        beginning = renewer.time.monotonic
+        ticket = renewer.records.changes.ticket(id)
+        attempt = RenewalAttempt(rules: renewer.rules(for: nil, of: tenant), waits: urgency == .caller)
     }
 
     /// Whether it is one that is told of.
     private var counts: Bool { !isAssumed || claim == .made }
 
-    var elapsed: Duration { beginning.duration(to: provider.time.monotonic) }
+    var elapsed: Duration { beginning.duration(to: renewer.time.monotonic) }
 
     func run() async -> Result<Renewed, BrokerError> {
-        let start = provider.time.monotonic
+        let start = renewer.time.monotonic
         var hasHandedOver = false
         defer {
-            if !hasHandedOver { provider.holders.end(holder) }
-            if let waitedSince { provider.metrics.waitedForLease(waitedSince.duration(to: provider.time.monotonic)) }
+            if !hasHandedOver { renewer.holders.end(holder) }
+            if let waitedSince { renewer.metrics.waitedForLease(waitedSince.duration(to: renewer.time.monotonic)) }
         }
         var step = next(.begun)
         while true {
@@ -152,7 +152,7 @@ final class RenewalRun {
         if let sent = extended.last { attempt.leaseExtended(asked: beginning.duration(to: sent)) }
         return attempt.next(
             outcome, now: now, asked: stepBegan, storeReachableFor: reachableFor,
-            storeHasGoneBack: provider.records.rollback.remainingHold != nil)
+            storeHasGoneBack: renewer.records.rollback.remainingHold != nil)
     }
 
     // MARK: Looking
@@ -164,13 +164,13 @@ final class RenewalRun {
     }
 
     private func look() async -> Result<RenewalAttempt.Standing, LookFailure> {
-        let records = provider.records
+        let records = renewer.records
         // What is asked, and where, follows from what is found.
         (server, request) = (nil, nil)
         ticket = records.changes.ticket(id)
         if records.unpublished(id) != nil {
             // The store has the spent refresh token, and only the one in the journal is any good.
-            guard await provider.isPublished(id, since: ticket) else {
+            guard await renewer.publisher.isPublished(id, since: ticket) else {
                 return .failure(.ended(.failure(BrokerError(StoreError.unavailable))))
             }
             return .failure(.ended(.success(.overtaken)))
@@ -178,18 +178,18 @@ final class RenewalRun {
         if let snapshot = assumed {
             assumed = nil
             (current, standingLease, failedHolder, isAssumed) = (snapshot, nil, nil, true)
-            decision = provider.decide(snapshot, tenant, query, id)
-            grant = CredentialsProvider.grant(of: decision)
+            decision = renewer.decider.decide(snapshot, tenant, query, id)
+            grant = decision.grant
             if grant != nil, snapshot.version > 0 {
                 if let obstacle = obstacle() { return .failure(.ended(.failure(obstacle))) }
-                attempt.rules = provider.rules(for: grant, of: tenant)
+                attempt.rules = renewer.rules(for: grant, of: tenant)
                 return .success(standing(isDue: true, nil))
             }
         }
         isAssumed = false
         do throws(StoreError) {
             (current, standingLease) = try await records.standing(id)
-            if provider.needsRow(current, provider.decide(current, tenant, query, id)) {
+            if renewer.needsRow(current, renewer.decider.decide(current, tenant, query, id)) {
                 current = try await records.write(
                     CredentialRecord(held: nil), id, over: current, tenantVersion: tenant.version
                 ) { _ in [] }
@@ -209,32 +209,32 @@ final class RenewalRun {
         var lease = standingLease
         failedHolder = nil
         if let standing = lease, standing.isSettled { (failedHolder, lease) = (standing.holder, nil) }
-        let isGone = lease.map { provider.holders.isGone($0.holder) } ?? false
-        decision = provider.decide(current, tenant, query, id)
-        grant = CredentialsProvider.grant(of: decision)
+        let isGone = lease.map { renewer.holders.isGone($0.holder) } ?? false
+        decision = renewer.decider.decide(current, tenant, query, id)
+        grant = decision.grant
         if grant == nil, decision != .retire || lease == nil {
             guard decision != .retire else { return .success(standing(isDue: true, nil)) }
             guard let lease, lease.hasRunOut || isGone else { return .failure(.ended(.success(.overtaken))) }
-            guard let recovery = provider.recovery(of: current, lease, tenant, id) else {
-                await provider.rest(lease, id, current, tenant)
+            guard let recovery = renewer.recovery(of: current, lease, tenant, id) else {
+                await renewer.rest(lease, id, current, tenant)
                 return .failure(.ended(.success(.overtaken)))
             }
-            (decision, grant) = (recovery, CredentialsProvider.grant(of: recovery))
+            (decision, grant) = (recovery, recovery.grant)
         }
         // A refresh token is not put away while another replica may be exchanging it; the rest needs no lease.
         if decision == .retire, current.record.held?.refreshToken == nil { lease = nil }
         if let obstacle = obstacle() { return .failure(.ended(.failure(obstacle))) }
-        attempt.rules = provider.rules(for: grant, of: tenant)
-        if let lease, !isGone || lease.isOpen { reachableFor = await provider.records.reachableFor() }
-        return .success(standing(isDue: true, lease.map(provider.holders.standing)))
+        attempt.rules = renewer.rules(for: grant, of: tenant)
+        if let lease, !isGone || lease.isOpen { reachableFor = await renewer.records.reachableFor() }
+        return .success(standing(isDue: true, lease.map(renewer.holders.standing)))
     }
 
     private func standing(isDue: Bool, _ lease: StandingLease?) -> RenewalAttempt.Standing {
         var rest: Duration = .zero
         if grant?.spendsRefreshToken == true, let from = current.record.held?.refreshableFrom {
-            rest = provider.time.now.duration(to: from)
+            rest = renewer.time.now.duration(to: from)
             // No call leaves more to wait for: the clock that the record was written by was another.
-            if rest > provider.callLimit * 2 { rest = .zero }
+            if rest > renewer.providers.callLimit * 2 { rest = .zero }
         }
         return RenewalAttempt.Standing(version: current.version, isDue: isDue, lease: lease, rest: rest)
     }
@@ -242,10 +242,10 @@ final class RenewalRun {
     /// Why the provider is not asked: another replica's attempt has failed a moment ago, or the provider does not accept the
     /// client. Nil where it may be asked.
     private func obstacle() -> BrokerError? {
-        if let grant, let lease = standingLease, let failure = lease.failure, !provider.holders.isOwn(lease.holder),
-            let error = provider.failures.read(
+        if let grant, let lease = standingLease, let failure = lease.failure, !renewer.holders.isOwn(lease.holder),
+            let error = renewer.failures.read(
                 failure, id, current.version, grant, isUpgrade: decision.isUpgrade, of: tenant,
-                provider.time.monotonic), urgency == .caller
+                renewer.time.monotonic), urgency == .caller
         {
             return error
         }
@@ -255,8 +255,8 @@ final class RenewalRun {
     /// Waits for another replica, which ends its renewal by telling so, or whose lease runs out.
     /// - Returns: false where the process is about to end.
     private func wait(_ duration: Duration) async -> Bool {
-        waitedSince = waitedSince ?? provider.time.monotonic
-        let (records, time) = (provider.records, provider.time)
+        waitedSince = waitedSince ?? renewer.time.monotonic
+        let (records, time) = (renewer.records, renewer.time)
         let pause = min(duration, CredentialsRecords.changeInterval)
         await records.changes.wait(for: id, since: ticket) { try? await time.sleep(for: pause) }
         return !Task.isCancelled
@@ -270,10 +270,10 @@ final class RenewalRun {
         guard let server = try await serverToAsk() else { return nil }
         self.server = server
         let spends = grant?.spendsRefreshToken == true
-        if spends { try await provider.records.waitForOthersAfterRollback(id, current.version) }
+        if spends { try await renewer.records.waitForOthersAfterRollback(id, current.version) }
         do throws(BrokerError) {
             let client = tenant.configuration.client
-            return try await provider.endpoint.budget.withPlace(
+            return try await renewer.providers.endpoint.budget.withPlace(
                 for: client, at: server, of: tenant.name, urgency, mayWait: !isAssumed,
                 // A provider forgives a spent token that comes again only for a short time.
                 heedsPause: !(spends && attempt.isUncertain && attempt.isWithinGrace(at: elapsed))
@@ -285,7 +285,7 @@ final class RenewalRun {
                         step = self.next(
                             await self.takeLease(on: version, over: over, overdue: overdue, isOpen: isOpen))
                         // The claim may have been the first to meet a store that has gone back.
-                        if spends, case .ask = step, self.provider.records.rollback.remainingHold != nil {
+                        if spends, case .ask = step, self.renewer.records.rollback.remainingHold != nil {
                             self.isSuperseded = true
                             self.failure = BrokerError(.retryableError, "The store has gone back.")
                             step = self.next(.withheld)
@@ -315,12 +315,12 @@ final class RenewalRun {
     private func serverToAsk() async throws(BrokerError) -> AuthorizationServer? {
         if let server { return server }
         // A replica with an old configuration would carry the session back.
-        if decision.isUpgrade, try await !provider.isCurrent(tenant) { return nil }
+        if decision.isUpgrade, try await !renewer.isCurrent(tenant) { return nil }
         do throws(BrokerError) {
             guard let held = current.record.held, grant?.spendsRefreshToken == true else {
-                return try await provider.servers.server(for: tenant)
+                return try await renewer.providers.servers.server(for: tenant)
             }
-            return try await provider.server(for: tenant, holding: held)
+            return try await renewer.providers.servers.server(for: tenant, holding: held)
         } catch {
             throw decision.isUpgrade ? error.asFailedUpgrade : error
         }
@@ -337,21 +337,21 @@ final class RenewalRun {
         }
         if admitted != call.shown {
             // Others may have waited for a place together with this one.
-            if let error = await provider.clientFaults.admit(call.shown, of: tenant) {
+            if let error = await renewer.clientFaults.admit(call.shown, of: tenant) {
                 failure = error
                 return .denied
             }
             admitted = call.shown
         }
         if attempt.isUncertain, call.grant.spendsRefreshToken {
-            provider.log.warning(
+            renewer.log.warning(
                 "refresh_outcome_unknown",
                 LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
-            provider.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
+            renewer.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
         }
         let (answer, trace, isAnswered) = try await keepingLease { () async throws(BrokerError) in
-            let start = self.provider.time.monotonic
-            var outcome = await self.provider.endpoint.send(call, limit: limit)
+            let start = self.renewer.time.monotonic
+            var outcome = await self.renewer.providers.endpoint.send(call, limit: limit)
             if case .sessionEnded(let refusal) = outcome.answer, refusal.error == nil {
                 outcome.answer = await self.ending(by: refusal, of: call, sentAt: start)
             }
@@ -371,14 +371,14 @@ final class RenewalRun {
         switch answer {
         case .granted(let response)
         where call.grant.spendsRefreshToken && current.record.held?.isOfOtherUser(than: response) == true:
-            provider.log.error(
+            renewer.log.error(
                 "subject_changed", LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
-            provider.metrics.subjectChanged(provider: call.server.preset.name)
+            renewer.metrics.subjectChanged(provider: call.server.preset.name)
             (ending, accepted) = (.otherUser, call.shown)
             return .sessionEnded
         case .granted(let response):
             if call.grant.spendsRefreshToken, current.record.held?.learnsSubject(from: response) == true {
-                provider.log.info(
+                renewer.log.info(
                     "subject_adopted", LogField.credentials(id) + [.refresh(refreshID), .provider(call.server.preset)])
             }
             granted = (response, call.grant)
@@ -396,13 +396,13 @@ final class RenewalRun {
             if case .clientRefused(let error, let scope) = answer {
                 if await isOutdated(refusedWith: error.errorCode) { return .denied }
                 failure = error.retrying(after: ClientFaults.pause)
-                provider.metrics.clientRefused(provider: call.server.preset.name)
-                await provider.clientFaults.note(error, scope, of: call.shown, tenant)
+                renewer.metrics.clientRefused(provider: call.server.preset.name)
+                await renewer.clientFaults.note(error, scope, of: call.shown, tenant)
             }
             return trace == .none ? .denied : trace == .spent ? .unknown(.never) : .unanswered(.never)
         case .rateLimited(_, let wait):
             guard isUpgrade else {
-                provider.endpoint.budget.pauses.pause(call.pause, for: wait, now: provider.time.monotonic)
+                renewer.providers.endpoint.budget.pauses.pause(call.pause, for: wait, now: renewer.time.monotonic)
                 return .denied
             }
             retry = self.retry(after: wait, call)
@@ -419,21 +419,21 @@ final class RenewalRun {
 
     private func retry(after wait: Duration, _ call: TokenEndpoint.Call) -> RenewalAttempt.Retry {
         if wait <= BackoffSchedule.longestWait { return .notBefore(wait) }
-        provider.endpoint.budget.pauses.pause(call.pause, for: wait, now: provider.time.monotonic)
+        renewer.providers.endpoint.budget.pauses.pause(call.pause, for: wait, now: renewer.time.monotonic)
         return .never
     }
 
     /// Waits before a further call, and for what the provider has asked other calls for, unless the refresh token may be
     /// spent: a provider forgives one that comes again only for a short time.
     private func pause(_ duration: Duration) async -> RenewalAttempt.Outcome {
-        let latest = provider.time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
+        let latest = renewer.time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
         var wait = duration
         do throws(BrokerError) {
             return try await keepingLease { () async throws(BrokerError) in
                 while true {
                     if !self.attempt.isUncertain, let request = self.request {
-                        wait = try self.provider.endpoint.wait(
-                            wait, heeding: request.pause, atMost: self.provider.time.monotonic.duration(to: latest))
+                        wait = try self.renewer.providers.endpoint.wait(
+                            wait, heeding: request.pause, atMost: self.renewer.time.monotonic.duration(to: latest))
                     }
                     if await self.isStopped(after: wait) { return .stopped }
                     if wait <= .zero { return .waited }
@@ -449,7 +449,7 @@ final class RenewalRun {
     /// Whether the broker is about to stop: then another replica, or the next process, makes the calls that are left, and
     /// sooner than this one could.
     private func isStopped(after duration: Duration) async -> Bool {
-        let (stop, time) = (provider.stop, provider.time)
+        let (stop, time) = (renewer.stop, renewer.time)
         if duration > .zero { await stop.wait(for: 0, since: stop.ticket(0)) { try? await time.sleep(for: duration) } }
         if !Task.isCancelled, !stop.isClosed { return false }
         failure = BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
@@ -476,17 +476,17 @@ final class RenewalRun {
     ) -> Result<Renewed, BrokerError> {
         if case .failure = result, decision == .refresh(isEarly: true), counts || claim == .failed {
             // A store that takes nothing makes callers wait as a provider does that does not answer.
-            provider.pauseEarlyRenewal(id, of: current.version, for: CredentialsProvider.pauseAfterEarlyFailure)
+            renewer.decider.pauseEarlyRenewal(id, of: current.version, for: CredentialsDecider.pauseAfterEarlyFailure)
         }
         if counts, claim != .notMade || decision == .retire || result.isFailure {
-            report(result, took: start.duration(to: provider.time.monotonic))
+            report(result, took: start.duration(to: renewer.time.monotonic))
         }
         return result
     }
 
     /// Whether a refusal need not be the provider's or the user's will: the refresh token may have been spent by a call whose
     /// answer was lost, or the store may have gone back to a spent one.
-    var isDoubtful: Bool { attempt.isUncertain || provider.records.rollback.isDoubtful(current.version) }
+    var isDoubtful: Bool { attempt.isUncertain || renewer.records.rollback.isDoubtful(current.version) }
 
     private func report(_ result: Result<Renewed, BrokerError>, took duration: Duration) {
         var outcome: Metrics.Renewal
@@ -503,15 +503,15 @@ final class RenewalRun {
             outcome = .failed
             fields.append(.code(error.code))
         }
-        provider.metrics.renewalEnded(
+        renewer.metrics.renewalEnded(
             provider: tenant.configuration.preset.name, grant, outcome, took: duration)
         switch outcome {
-        case .succeeded: provider.log.info("credentials_renewed", fields)
-        case .overtaken: provider.log.info("renewal_overtaken", fields)
-        case .retired: provider.log.info("credentials_retired", fields)
-        case .sessionEnded: provider.log.warning("session_ended_by_provider", fields)
-        case .sessionLost: provider.log.error("session_lost", fields)
-        case .failed: provider.log.warning("renewal_failed", fields)
+        case .succeeded: renewer.log.info("credentials_renewed", fields)
+        case .overtaken: renewer.log.info("renewal_overtaken", fields)
+        case .retired: renewer.log.info("credentials_retired", fields)
+        case .sessionEnded: renewer.log.warning("session_ended_by_provider", fields)
+        case .sessionLost: renewer.log.error("session_lost", fields)
+        case .failed: renewer.log.warning("renewal_failed", fields)
         }
     }
 }
