@@ -195,8 +195,8 @@ public final class AuthClient: Sendable {
             try reader.finish()
             let held = try credentials.held(
                 refreshToken: refreshToken.map(SecretBytes.init(utf8:)), for: tenant,
-                of: opened.broker.credentials.providers(of: tenant).present, now: opened.broker.time.now)
-            _ = try await opened.broker.credentials.set(self.id(of: tenant), to: held)
+                of: opened.broker.providers.servers.acceptedProviders(of: tenant).present, now: opened.broker.time.now)
+            _ = try await opened.broker.writer.set(self.id(of: tenant), to: held)
         }
     }
 
@@ -204,7 +204,7 @@ public final class AuthClient: Sendable {
     /// informed. A refresh that is running cannot restore the deleted credentials.
     public func logout() async throws(AuthError) {
         try await run { opened, tenant throws(BrokerError) in
-            _ = try await opened.broker.credentials.purge(self.id(of: tenant))
+            _ = try await opened.broker.writer.purge(self.id(of: tenant))
         }
     }
 

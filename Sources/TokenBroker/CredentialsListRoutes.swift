@@ -31,7 +31,7 @@ struct CredentialsListRoutes {
         try query.finish()
         let after = try page.after { StorageKey($0) }
         let tenant = try await broker.tenant(of: call)
-        let found = try await broker.credentials.list(
+        let found = try await broker.core.list.list(
             tenant.name, only: call.narrowedStorageKeys, filter, after: after, limit: page.limit)
         return await Page.answer(found.listed.count) { json in
             json.name("credentials")
@@ -87,7 +87,7 @@ struct CredentialsListRoutes {
         switch wanted {
         case .one(let storageKey):
             let id = CredentialsID(tenant: tenant, storageKey: storageKey)
-            let snapshot = try await broker.credentials.restore(id)
+            let snapshot = try await broker.core.writer.restore(id)
             guard let held = snapshot.record.held else {
                 throw BrokerError(.internalError, "What was kept aside held no credentials.")
             }
@@ -95,7 +95,7 @@ struct CredentialsListRoutes {
             return CredentialsRoutes.summary(storageKey, held, snapshot)
         case .named(let storageKeys): return await restore(storageKeys, of: tenant, next: nil)
         case .ended(let since, let cause, let after):
-            let (storageKeys, next) = try await broker.credentials.aside(
+            let (storageKeys, next) = try await broker.core.list.aside(
                 tenant, after: after, limit: Self.restoredAtMost
             ) { kept in
                 guard let session = kept.session else { return false }
@@ -131,7 +131,7 @@ struct CredentialsListRoutes {
     }
 
     private func restore(_ storageKeys: [StorageKey], of tenant: TenantName, next: StorageKey?) async -> Response {
-        let results = await broker.credentials.restore(tenant, storageKeys)
+        let results = await broker.core.writer.restore(tenant, storageKeys)
         for case (let storageKey, .success(let snapshot)) in zip(storageKeys, results) {
             note(CredentialsID(tenant: tenant, storageKey: storageKey), snapshot)
         }

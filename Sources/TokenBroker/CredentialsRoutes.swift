@@ -113,10 +113,10 @@ struct CredentialsRoutes {
         try call.authorize(storageKey)
         try broker.rateLimits.spend(.writes, call.caller)
         let held = try given!.held(
-            refreshToken: refreshToken, for: tenant, of: broker.credentials.providers(of: tenant).present,
+            refreshToken: refreshToken, for: tenant, of: broker.core.providers.servers.acceptedProviders(of: tenant).present,
             now: broker.time.now)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
-        let snapshot = try await broker.credentials.set(id, to: held)
+        let snapshot = try await broker.core.writer.set(id, to: held)
         broker.log.info("credentials_set", LogField.credentials(id) + [.level(held.level), .version(snapshot.version)])
         return Self.summary(storageKey, held, snapshot)
     }
@@ -131,11 +131,11 @@ struct CredentialsRoutes {
         try broker.rateLimits.spend(.writes, call.caller)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         // The logout comes first: it holds whatever becomes of the revocation.
-        let purged = try await broker.credentials.purge(id)
+        let purged = try await broker.core.writer.purge(id)
         broker.log.info("logout", LogField.credentials(id))
         var response = Response.empty(.noContent)
         if revokes, let purged {
-            let outcome = await broker.credentials.revoke(purged, of: tenant)
+            let outcome = await broker.core.providers.revoke(purged, of: tenant)
             if outcome == .failed { broker.log.warning("revocation_failed", LogField.credentials(id)) }
             response.fields.append("Token-Revocation", outcome.rawValue)
         }
@@ -161,7 +161,7 @@ struct CredentialsRoutes {
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let snapshot = try await broker.credentials.lastKnown(id)
         let (held, state) = (snapshot.record.held, await broker.credentials.state(of: snapshot, id))
-        let differences = held.map { broker.credentials.differences(of: $0, from: tenant) } ?? []
+        let differences = held.map { broker.core.providers.servers.differences(of: $0, from: tenant) } ?? []
         return .json(.ok) { json in
             json.member("logged_in", held?.isLoggedIn(at: broker.time.now) ?? false)
             json.member("level", (held?.level ?? .basic).rawValue)

@@ -319,7 +319,7 @@ def check_texts(program):
     expect(len(lines) >= 4, "OPERATIONS.md: no lines of the log were found in it")
     for line in lines:
         expect(line in events, f"OPERATIONS.md: the log has no line {line}")
-    sources = read("Sources/BrokerCore/Metrics.swift") + read("Sources/TokenBroker/OperationRoutes.swift")
+    sources = read("Sources/BrokerCore/Telemetry/Metrics.swift") + read("Sources/TokenBroker/OperationRoutes.swift")
     named = set(re.findall(r'\("?(\w+)", "(?:counter|gauge|histogram)"', sources))
     named |= set(re.findall(r'^\s*"(\w+)", "(?:counter|gauge|histogram)"', sources, re.MULTILINE))
     tables = {"owner", *re.findall(r"TABLE (?:IF NOT EXISTS )?token_broker_(\w+)", read(

@@ -196,7 +196,7 @@ internal import TokenBroker
         #expect(answer.status == 503)
         #expect(answer.code == "storage_unavailable")
         broker.time.advance(by: .seconds(60))
-        await broker.broker.deviceLogins.idle()
+        await broker.broker.deviceLogins.finish()
         #expect(script.polls.isEmpty)
     }
 

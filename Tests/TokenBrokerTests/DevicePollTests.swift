@@ -120,7 +120,7 @@ internal import TokenBroker
         // What follows says why; see `Why a login failed`.
         #expect(await broker.deviceEnd(handle).hasPrefix(row.outcome.dropLast()))
         broker.time.advance(by: .seconds(200))
-        await broker.broker.deviceLogins.idle()
+        await broker.broker.deviceLogins.finish()
         #expect(script.polls.count == 1)
         #expect(try await broker.count(.credentials) == 0)
         let entries = try await broker.vault.entries(after: 0, limit: 10)
@@ -164,7 +164,7 @@ internal import TokenBroker
         #expect(await broker.deviceProgress(handle).text == Self.expired)
         #expect(await broker.deviceEnd(handle) == Self.expired)
         broker.time.advance(by: .seconds(30))
-        await broker.broker.deviceLogins.idle()
+        await broker.broker.deviceLogins.finish()
         #expect(script.polls.count == count)
         #expect(await broker.token() == nil)
     }

@@ -93,7 +93,7 @@ internal import TokenBroker
         #expect(deleted.status == 204)
         #expect(deleted.body.isEmpty)
         login.gate.open()
-        await login.broker.broker.deviceLogins.idle()
+        await login.broker.broker.deviceLogins.finish()
         #expect(await login.broker.token() == nil)
         #expect(login.script.revoked == ["refresh-of-access-1"])
         #expect(await login.broker.deviceProgress(login.handle).status == 404)
@@ -109,7 +109,7 @@ internal import TokenBroker
         ).broker
         #expect(await other.call(.delete, "/device/\(login.handle)", tenant: "t1").status == 204)
         login.gate.open()
-        await login.broker.broker.deviceLogins.idle()
+        await login.broker.broker.deviceLogins.finish()
         #expect(try await other.count(.credentials) == 0)
         #expect(login.script.revoked == ["refresh-of-access-1"])
     }
@@ -123,7 +123,7 @@ internal import TokenBroker
         #expect(await broker.call(.delete, "/device/\(handle)", tenant: "t1").status == 204)
         #expect(await waiter.value == 404)
         broker.time.advance(by: .seconds(600))
-        await broker.broker.deviceLogins.idle()
+        await broker.broker.deviceLogins.finish()
         #expect(script.polls.isEmpty)
         #expect(try await broker.count(.device) == 0)
     }
@@ -143,7 +143,7 @@ internal import TokenBroker
         #expect(await login.broker.call(.delete, "/tenants/t1").status == 204)
         if isMadeAnew { await login.broker.makeTenant("t1", BrokerHarness.deviceTenant) }
         login.gate.open()
-        await login.broker.broker.deviceLogins.idle()
+        await login.broker.broker.deviceLogins.finish()
         #expect(try await login.broker.count(.credentials) == 0)
         #expect(try await login.broker.count(.device) == 0)
         #expect(login.script.revoked == ["refresh-of-access-1"])
@@ -177,7 +177,7 @@ internal import TokenBroker
             await broker.time.sleepers(atLeast: 1)
             broker.time.advance(by: .milliseconds(400))
         }
-        await broker.broker.deviceLogins.idle()
+        await broker.broker.deviceLogins.finish()
         #expect(await broker.deviceEnd(handle) == #"{"status":"completed"}"#)
         #expect(await broker.token() == "access-1")
         #expect(script.polls.count == 1)
@@ -217,7 +217,7 @@ internal import TokenBroker
         login.gate.open()
         await login.broker.time.sleepers(atLeast: 1)
         login.broker.time.advance(by: .milliseconds(200))
-        await login.broker.broker.deviceLogins.idle()
+        await login.broker.broker.deviceLogins.finish()
         let ended = await login.broker.deviceEnd(login.handle)
         #expect(ended.hasPrefix(#"{"status":"failed","error":"authorization_error","error_code":"access_denied","#))
         let entries = try await login.broker.vault.entries(after: 0, limit: 10)
@@ -291,9 +291,9 @@ internal import TokenBroker
     @Test func `a poll whose answer does not come is cut short when the broker must stop`() async throws {
         let login = try await Polled(.failure(.cancelled))
         login.broker.broker.beginDraining()
-        #expect(login.broker.broker.deviceLogins.cutShort() == 1)
+        #expect(login.broker.broker.deviceLogins.cancelAll() == 1)
         login.gate.open()
-        await login.broker.broker.deviceLogins.idle()
+        await login.broker.broker.deviceLogins.finish()
         #expect(await login.broker.deviceProgress(login.handle).text == #"{"status":"pending"}"#)
     }
 }

@@ -124,13 +124,13 @@ internal import TokenBroker
         let broker = try await BrokerHarness(time: time)
         await broker.makeTenant()
         let listener = await broker.listen(tenant: "t1")
-        broker.broker.core.expiryJob.start()
+        let job = Task { await broker.broker.core.expiryJob.run() }
         // The feed's look and the job's.
         await time.sleepers(atLeast: 2)
         await broker.set("a1", lifetime: .seconds(100))
         #expect(await listener.events(2).map(\.name) == ["credentials.updated", "credentials.expiring"])
-        broker.broker.core.expiryJob.stop()
-        await broker.broker.core.expiryJob.idle()
+        job.cancel()
+        await job.value
         await listener.close()
     }
 
@@ -139,12 +139,11 @@ internal import TokenBroker
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant()
         for number in 0..<3 { await broker.set("a", lifetime: .seconds(100), storageKey: "k\(number)") }
-        let notices = broker.broker.core.expiryJob
-        notices.start()
+        let job = Task { await broker.broker.core.expiryJob.run() }
         await store.gate.arrivals(1)
-        notices.stop()
+        job.cancel()
         store.gate.open()
-        await notices.idle()
+        await job.value
         #expect(try await Self.expiring(broker).count == 1)
     }
 

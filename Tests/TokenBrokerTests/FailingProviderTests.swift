@@ -83,7 +83,7 @@ internal import TokenBroker
         #expect(await broker.get().status == 503)
         await Self.look(4, time)
         while broker.transport.seen.count < 2 { await Task.yield() }
-        await broker.broker.credentials.idle()
+        await broker.broker.core.renewer.finish()
         #expect(await broker.get().token == "a2")
         broker.broker.beginDraining()
         await broker.broker.finish()

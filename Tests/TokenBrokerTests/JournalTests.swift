@@ -348,7 +348,7 @@ internal import TokenBroker
         setting.journalStore.disturb([.refuse]) { _ in true }
         async let granted = setting.refreshWithoutStore()
         await setting.time.sleepers(atLeast: 1)
-        #expect(setting.broker.broker.core.credentials.cutShort() == 1)
+        #expect(setting.broker.broker.core.renewer.cancelAll() == 1)
         #expect(await granted.token == "a2")
         #expect(try await setting.entries() == 1)
         await setting.broker.broker.finish()

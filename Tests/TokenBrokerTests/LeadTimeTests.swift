@@ -119,7 +119,7 @@ internal import TokenBroker
         async let joined = broker.get()
         gate.open()
         #expect(["a1", "a2"].contains(await joined.token))
-        await broker.broker.credentials.idle()
+        await broker.broker.core.renewer.finish()
         #expect(await broker.get().token == "a2")
         #expect(broker.transport.seen.count == 1)
     }

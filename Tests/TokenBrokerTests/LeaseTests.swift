@@ -379,7 +379,7 @@ internal import TokenBroker
         one.transport.enqueue(.after(gate, .failure(isUncertain ? .cancelled : .connectFailed)))
         async let first = one.get()
         await gate.arrivals()
-        #expect(one.broker.core.credentials.cutShort() == 1)
+        #expect(one.broker.core.renewer.cancelAll() == 1)
         gate.open()
         #expect(await first.status >= 500)
         #expect(try await two.vault.lapsed(.credentials, limit: 9).count == (isUncertain ? 1 : 0))

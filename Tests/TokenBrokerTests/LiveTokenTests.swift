@@ -180,7 +180,7 @@ internal import TokenBroker
         // For the next second no other caller waits.
         #expect(await broker.get().token == "a1")
         gate.open()
-        await broker.broker.credentials.idle()
+        await broker.broker.core.renewer.finish()
         let renewed = await broker.get()
         #expect((renewed.token, Self.degraded(renewed)) == ("a2", nil))
         #expect(broker.transport.seen.count == 1)
@@ -225,7 +225,7 @@ internal import TokenBroker
         }
         #expect(await answer.token == "a1")
         gate.open()
-        await broker.broker.credentials.idle()
+        await broker.broker.core.renewer.finish()
         #expect(await broker.get().token == "a2")
     }
 }

@@ -29,7 +29,7 @@ internal import TokenBroker
     /// Looks at what is due, and waits until that is done.
     private static func look(_ broker: BrokerHarness) async {
         _ = await broker.broker.core.expiryJob.lookAtAllDue()
-        await broker.broker.core.expiryJob.idle()
+        await broker.broker.core.expiryJob.finish()
     }
 
     private static func notices(_ broker: BrokerHarness) async throws -> Int {
@@ -179,13 +179,13 @@ internal import TokenBroker
         let broker = try await Self.make()
         await broker.set("a1", refresh: "r1", lifetime: .seconds(61))
         let listener = await broker.listen(tenant: "t1")
-        broker.broker.core.expiryJob.start()
+        let job = Task { await broker.broker.core.expiryJob.run() }
         await broker.time.pass(.seconds(40), sleepers: 2)
         // The job goes on to the next look while a renewal is under way.
-        await broker.broker.credentials.idle()
+        await broker.broker.core.renewer.finish()
         #expect(await broker.get("policy=local").token == "access-of-r1")
-        broker.broker.core.expiryJob.stop()
-        await broker.broker.core.expiryJob.idle()
+        job.cancel()
+        await job.value
         await listener.close()
     }
 
@@ -319,10 +319,10 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(51))
         let gate = Gate()
         broker.transport.enqueue(.after(gate, .json(403, "")))
-        _ = await broker.broker.core.expiryJob.lookAtAllDue()
+        let job = Task { await broker.broker.core.expiryJob.run() }
         await gate.arrivals()
-        broker.broker.core.expiryJob.stop()
-        await broker.broker.core.expiryJob.idle()
+        job.cancel()
+        await job.value
         #expect(try await Self.notices(broker) == 0)
         gate.open()
         await broker.broker.core.finish()

@@ -514,7 +514,7 @@ internal import TokenBroker
         for elapsed in [1801, 1500] {
             broker.time.advance(by: .seconds(elapsed))
             _ = await broker.broker.core.expiryJob.lookAtAllDue()
-            await broker.broker.core.expiryJob.idle()
+            await broker.broker.core.expiryJob.finish()
         }
         #expect(Self.receivers(of: "refresh-1", broker) == [])
         #expect(try await broker.loggedEvents().count { $0.name == "credentials.expiring" } == 1)

@@ -32,7 +32,7 @@ internal import Testing
         #expect(answers == [Int?](repeating: 2, count: 100))
         #expect(await first == 1)
         #expect(asked.count == 2)
-        await question.idle()
+        await question.finish()
     }
 
     @Test func `an answer that was given is not given again`() async {
@@ -75,7 +75,7 @@ internal import Testing
         #expect(await late.value == nil)
         gate.open()
         #expect(await first.value == 1)
-        await question.idle()
+        await question.finish()
         #expect(asked.count == 1)
     }
 }

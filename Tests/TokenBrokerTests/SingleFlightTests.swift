@@ -109,7 +109,7 @@ internal import Testing
 
     @Test func `idle waits for all that is in flight`() async {
         let flights = SingleFlight<String, Int>()
-        await flights.idle()
+        await flights.finish()
         let gate = Gate()
         let landed = Counter()
         for key in ["a", "b", "c"] {
@@ -121,7 +121,7 @@ internal import Testing
             }
         }
         await gate.arrivals(3)
-        async let idle: Void = flights.idle()
+        async let idle: Void = flights.finish()
         gate.open()
         await idle
         #expect(landed.count == 3)

@@ -478,11 +478,13 @@ internal import TokenBroker
         #expect(await setting.refresh(setting.one).token == "a2")
         let recovery = setting.one.broker.core.storeRecovery
         setting.store.setAway(true)
-        recovery.start()
+        let job = Task { await recovery.run() }
         setting.goBack()
         // It waits to try again.
         await setting.time.sleepers(atLeast: 1)
         setting.store.setAway(false)
+        job.cancel()
+        await job.value
         await recovery.finish()
         #expect(try await setting.one.causes() == ["set", "recovery"])
     }
@@ -506,7 +508,7 @@ internal import TokenBroker
         setting.store.goBack()
         setting.time.advance(by: .seconds(age))
         // As after a kill.
-        await setting.one.broker.core.credentials.journal?.close()
+        await setting.one.broker.core.renewer.publisher.journal?.close()
         let journal = try await Self.journal(directory)
         let next = try await BrokerHarness(
             store: ReplicaStore(setting.store, in: setting.group), time: setting.time, journal: journal)

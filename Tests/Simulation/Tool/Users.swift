@@ -133,7 +133,7 @@ final class User: @unchecked Sendable {
         guard (try? await vault.commit([.insert(OpenRecord(id: login, version: 1, content: SecretBytes([])))])) != nil
         else { return false }
         var hasArrived = false
-        let snapshot = try? await broker.credentials.settle(login: held, by: .login, for: id) {
+        let snapshot = try? await broker.writer.settle(login: held, by: .login, for: id) {
             () async throws(StoreError) in
             if try await vault.version(of: login) != nil { return ([.remove(login, version: 1)], []) }
             hasArrived = true
@@ -145,7 +145,7 @@ final class User: @unchecked Sendable {
 
     private func logOut(_ broker: CredentialsBroker) async -> Bool {
         do throws(BrokerError) {
-            _ = try await broker.credentials.purge(id)
+            _ = try await broker.writer.purge(id)
             return true
         } catch {
             return false

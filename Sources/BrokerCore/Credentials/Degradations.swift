@@ -1,0 +1,54 @@
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// Renewals that failed or took too long while the token at hand lived: further callers are given that token at once, and the
+/// provider is left alone for some seconds.
+final class Degradations: Sendable {
+    private struct Entry {
+        let version: Int64
+        /// The tenant's: one that is put again may have been mended.
+        let configuration: Int64
+        let degradation: Degradation
+        let until: MonotonicInstant
+    }
+
+    private static let limit = 16_384
+    /// For how long callers are given the token at once where the failure does not say it.
+    private static let pause: Duration = .seconds(5)
+
+    private let entries = Mutex<[CredentialsID: Entry]>([:])
+
+    /// What callers are told for now; nil where a renewal is to be tried.
+    func standing(
+        _ id: CredentialsID, _ version: Int64, of tenant: Tenant, now: MonotonicInstant
+    ) -> Degradation? {
+        entries.withLock { entries in
+            guard let entry = entries[id], entry.version == version, entry.configuration == tenant.version,
+                entry.until > now
+            else { return nil }
+            return entry.degradation
+        }
+    }
+
+    func note(
+        _ error: BrokerError, _ id: CredentialsID, _ version: Int64, of tenant: Tenant,
+        at clocks: (now: Timestamp, monotonic: MonotonicInstant)
+    ) -> Degradation {
+        let pause = error.retryAfter.map { Duration.seconds($0) } ?? Self.pause
+        return entries.withLock { entries in
+            if entries.count >= Self.limit {
+                entries = entries.filter { $0.value.until > clocks.monotonic }
+                // A renewal that is forgotten is tried once more than needed.
+                if entries.count >= Self.limit / 2 { entries = [:] }
+            }
+            let known = entries[id].flatMap { $0.version == version ? $0.degradation.since : nil }
+            let degradation = Degradation(
+                since: known ?? clocks.now, code: error.code, retryAt: clocks.now.advanced(by: pause))
+            entries[id] = Entry(
+                version: version, configuration: tenant.version, degradation: degradation,
+                until: clocks.monotonic.advanced(by: pause))
+            return degradation
+        }
+    }
+}

@@ -1,0 +1,256 @@
+package import CredentialStore
+internal import Cryptography
+internal import ExternalText
+internal import JSON
+package import OAuth
+
+/// Something that happened to a set of credentials or to a login, as listeners are told of it (TIDAL's Auth design,
+/// "bus").
+///
+/// The constructors take no token and no text from a provider other than its error code, so that no event can carry a
+/// secret.
+package struct BrokerEvent: Sendable, Equatable {
+    package enum Kind: String, Sendable, CaseIterable {
+        case credentialsUpdated = "credentials.updated"
+        case credentialsDeauthorized = "credentials.deauthorized"
+        case credentialsExpiring = "credentials.expiring"
+        /// A refresh brought another user than the login's. The session is put aside.
+        case credentialsSubjectChanged = "credentials.subject_changed"
+        /// Renewals fail for now; the session is kept.
+        case credentialsDegraded = "credentials.degraded"
+        /// The provider does not accept the tenant's client: renewals of all its users fail, and the sessions are kept.
+        case providerDegraded = "provider.degraded"
+        case loginCompleted = "login.completed"
+        case loginFailed = "login.failed"
+        case refreshStarted = "refresh.started"
+        case refreshRefreshingAccessToken = "refresh.refreshing_access_token"
+        case refreshRefreshedAccessToken = "refresh.refreshed_access_token"
+        case refreshSavingTokens = "refresh.saving_tokens"
+        case refreshSucceeded = "refresh.succeeded"
+        case refreshFailed = "refresh.failed"
+        /// The listener may have missed events. Told to that one alone; never in the log.
+        case streamReset = "stream.reset"
+    }
+
+    /// Where new credentials come from.
+    package enum Origin: String, Sendable, CaseIterable {
+        case login
+        case device
+        case refresh
+        case upgrade
+        /// `PUT /credentials`, or a restoration by an administrator.
+        case set
+        /// The client credentials grant.
+        case client
+        /// What a store that has gone back had lost, stored again.
+        case recovery
+    }
+
+    /// Why credentials are gone.
+    package typealias End = EndedSession.Cause
+
+    /// Why a session has ended that nobody may have wanted to end.
+    package enum EndReason: String, Sendable, CaseIterable {
+        /// The provider may have refused what an earlier call, whose answer was lost, had spent.
+        case outcomeUnknown = "outcome_unknown"
+        /// A refresh brought another user's token.
+        case subjectChanged = "subject_changed"
+    }
+
+    package let kind: Kind
+    /// One JSON object in one line.
+    package let data: [UInt8]
+
+    /// About a tenant as a whole: a listener that is told of some storage keys only is not told of it.
+    /// - Parameter retryAt: when the provider is asked again at the earliest.
+    package static func providerDegraded(
+        _ tenant: TenantName, _ error: BrokerError, retryAt: Timestamp, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(
+            kind: .providerDegraded,
+            data: JSONWriter.object { json in
+                json.member("tenant", tenant.description)
+                json.member("error", error.code.rawValue)
+                json.memberIfPresent("error_code", error.errorCode)
+                json.member("retry_at", retryAt.description)
+                json.member("time", time.description)
+            })
+    }
+
+    private init(
+        _ kind: Kind, _ id: CredentialsID, at time: Timestamp, _ refreshID: RefreshID? = nil,
+        _ members: (inout JSONWriter) -> Void = { _ in }
+    ) {
+        self.kind = kind
+        data = JSONWriter.object { json in
+            json.member("tenant", id.tenant.description)
+            json.member("storage_key", id.storageKey.description)
+            members(&json)
+            json.memberIfPresent("refresh_id", refreshID?.text)
+            json.member("time", time.description)
+        }
+    }
+
+    /// - Parameter version: the stored record's, which is the number in the entity tag of `GET /credentials`.
+    package static func updated(
+        _ id: CredentialsID, to held: HeldCredentials, version: Int64, by origin: Origin, _ refreshID: RefreshID?,
+        at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.credentialsUpdated, id, at: time, refreshID) { json in
+            describe(held, version, &json)
+            json.member("cause", origin.rawValue)
+        }
+    }
+
+    /// - Parameters:
+    ///   - lost: what was stored until then.
+    ///   - reason: nil where the cause says it all.
+    package static func deauthorized(
+        _ id: CredentialsID, from lost: HeldCredentials, version: Int64, by end: End, because reason: EndReason? = nil,
+        _ refreshID: RefreshID?, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.credentialsDeauthorized, id, at: time, refreshID) { json in
+            describe(lost, version, &json)
+            json.member("cause", end.rawValue)
+            json.memberIfPresent("reason", reason?.rawValue)
+        }
+    }
+
+    /// A refresh brought another user's token, which is told to nobody: the session is put aside.
+    /// - Parameter lost: what was stored until then.
+    package static func subjectChanged(
+        _ id: CredentialsID, from lost: HeldCredentials, version: Int64, _ refreshID: RefreshID?, at time: Timestamp
+    ) -> [BrokerEvent] {
+        [
+            BrokerEvent(.credentialsSubjectChanged, id, at: time, refreshID) { json in
+                describe(lost, version, &json)
+            },
+            .deauthorized(
+                id, from: lost, version: version, by: .revoked, because: .subjectChanged, refreshID,
+                at: time),
+        ]
+    }
+
+    package static func expiring(
+        _ id: CredentialsID, _ held: HeldCredentials, version: Int64, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.credentialsExpiring, id, at: time) { json in
+            describe(held, version, &json)
+            json.member("refreshable", held.refreshToken != nil)
+        }
+    }
+
+    /// - Parameter retryAt: when a renewal is tried again at the earliest.
+    package static func degraded(
+        _ id: CredentialsID, _ error: BrokerError, retryAt: Timestamp, _ refreshID: RefreshID, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.credentialsDegraded, id, at: time, refreshID) { json in
+            json.member("error", error.code.rawValue)
+            json.memberIfPresent("error_code", error.errorCode)
+            json.member("retry_at", retryAt.description)
+        }
+    }
+
+    /// - Parameter loginID: nil for a device login, whose handle is a secret.
+    package static func loginCompleted(
+        _ id: CredentialsID, _ kind: LoginKind, loginID: String?, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.loginCompleted, id, at: time) { json in
+            json.member("flow", kind.rawValue)
+            json.memberIfPresent("login_id", loginID)
+        }
+    }
+
+    /// - Parameter error: nil for a login whose time ran out.
+    package static func loginFailed(
+        _ id: CredentialsID, _ kind: LoginKind, loginID: String?, _ error: BrokerError?, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.loginFailed, id, at: time) { json in
+            json.member("flow", kind.rawValue)
+            json.memberIfPresent("login_id", loginID)
+            json.member("error", error?.code.rawValue ?? "expired")
+            json.memberIfPresent("error_code", error?.errorCode)
+        }
+    }
+
+    /// Steps of a renewal by refresh token, in the order of `Kind`: all at one time, with the same data.
+    package static func steps(
+        _ kinds: [Kind], _ id: CredentialsID, _ grant: TokenRequest.Grant, _ refreshID: RefreshID, at time: Timestamp
+    ) -> [BrokerEvent] {
+        guard let first = kinds.first else { return [] }
+        let event = BrokerEvent(first, id, at: time, refreshID) { $0.member("grant", grant.rawValue) }
+        return kinds.map { BrokerEvent(kind: $0, data: event.data) }
+    }
+
+    package static func refreshFailed(
+        _ id: CredentialsID, _ grant: TokenRequest.Grant, _ error: BrokerError, _ refreshID: RefreshID,
+        at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.refreshFailed, id, at: time, refreshID) { json in
+            json.member("grant", grant.rawValue)
+            json.member("error", error.code.rawValue)
+            json.memberIfPresent("error_code", error.errorCode)
+        }
+    }
+
+    /// - Parameter tenant: the listener's; nil for one of all tenants.
+    package static func reset(_ tenant: TenantName?, at time: Timestamp) -> BrokerEvent {
+        BrokerEvent(
+            kind: .streamReset,
+            data: JSONWriter.object { json in
+                json.memberIfPresent("tenant", tenant?.description)
+                json.member("time", time.description)
+            })
+    }
+
+    private static func describe(_ held: HeldCredentials, _ version: Int64, _ json: inout JSONWriter) {
+        json.member("level", held.level.rawValue)
+        json.memberOrNull("user_id", held.userID?.text)
+        json.memberOrNull("expires", held.expiry?.description)
+        json.member("version", version)
+    }
+}
+
+// MARK: - In the log
+
+extension BrokerEvent {
+    /// The log entry that holds `events`, all of one commit. Each is a line: the name, a space, the data.
+    package static func entry(_ events: [BrokerEvent], of id: CredentialsID, at time: Timestamp) -> VaultChange {
+        entry(events, of: id.tenant, key: id.storageKey.description, at: time)
+    }
+
+    /// - Parameter key: the storage key's text; empty for what is about the tenant as a whole.
+    static func entry(
+        _ events: [BrokerEvent], of tenant: TenantName, key: String, at time: Timestamp
+    ) -> VaultChange {
+        var text: [UInt8] = []
+        for event in events {
+            text += event.kind.rawValue.utf8
+            text.append(UInt8(ascii: " "))
+            text += event.data
+            text.append(UInt8(ascii: "\n"))
+        }
+        return .append(
+            OpenLogEntry(
+                tenant: tenant, key: key, version: time.milliseconds, time: time,
+                content: SecretBytes(text)))
+    }
+
+    /// The events of an entry's content, in order. A line of another shape, or of a kind that a newer build writes, is
+    /// left out, and its place stays counted.
+    package static func events(in content: [UInt8]) -> [BrokerEvent?] {
+        content.split(separator: UInt8(ascii: "\n")).map { line in
+            guard let space = line.firstIndex(of: UInt8(ascii: " ")) else { return nil }
+            let name = line[..<space]
+            guard let kind = WireText(validating: name.span).flatMap(Kind.init), kind != .streamReset else {
+                return nil
+            }
+            return BrokerEvent(kind: kind, data: Array(line[(space + 1)...]))
+        }
+    }
+
+    private init(kind: Kind, data: [UInt8]) {
+        self.kind = kind
+        self.data = data
+    }
+}

@@ -1,0 +1,604 @@
+package import CredentialStore
+package import ExternalText
+package import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// Follows the log of events for everybody who listens in this process.
+///
+/// While there are listeners, one task reads the log's new end, once for all of them, and keeps the newest entries as
+/// they are sent. A listener has nothing but its position: it takes from here what lies behind that, and reads the store
+/// itself where it stands further back. So no listener costs memory by being slow, and none holds up another.
+///
+/// What is to be sent is put together once for all who stand at the same place, and given out in batches: the first entry
+/// after quiet at once, and what comes within `span` after that together at its end. A message to a thousand listeners is
+/// a thousand writes, and without this each entry would be a message of its own, however fast they follow each other.
+/// Quiet is a tenant's own: what others' listeners are given holds up nobody.
+package final class EventFeed: Sendable {
+    /// Whose events somebody listens to.
+    package struct Scope: Sendable {
+        /// Nil for every tenant.
+        package let tenant: TenantName?
+        /// Nil for every storage key.
+        package let storageKeys: Set<WireText>?
+        /// The API key that the stream was opened with; nil for none.
+        package let apiKey: RecordID?
+        /// When that key expires.
+        package let expires: Timestamp?
+
+        package init(
+            tenant: TenantName?, storageKeys: [StorageKey]?, apiKey: RecordID? = nil, expires: Timestamp? = nil
+        ) {
+            self.tenant = tenant
+            self.storageKeys = storageKeys.map { Set($0.map { WireText($0.description) }) }
+            self.apiKey = apiKey
+            self.expires = expires
+        }
+
+        func includes(_ entry: EventEntry) -> Bool {
+            (tenant.map { $0 == entry.tenant } ?? true) && (storageKeys?.contains(entry.storageKey) ?? true)
+        }
+    }
+
+    /// What the feed has for a listener.
+    enum Next {
+        /// Events of the scope; every one up to `through` is in the piece or concerns others.
+        case piece(EventListener.Piece, through: Int64)
+        /// Nothing up to `through`, which is as far as entries are given out by now.
+        case nothing(through: Int64)
+        /// The listener stands before what is kept here.
+        case behind
+    }
+
+    private struct Waiter {
+        let deadline: MonotonicInstant
+        let continuation: CheckedContinuation<Int64, Never>
+    }
+
+    /// The end of a wait: what it is over with.
+    private struct Wake {
+        let continuation: CheckedContinuation<Int64, Never>
+        let through: Int64
+
+        func callAsFunction() { continuation.resume(returning: through) }
+    }
+
+    /// The span after something was given out to a tenant's listeners, or to those of every tenant.
+    private struct Pause {
+        let end: MonotonicInstant
+        /// Where there is more for them by now: the place in the log up to which there is not.
+        var held: Int64?
+    }
+
+    /// A piece that was put together for all who stand at one place.
+    private struct PieceKey: Hashable {
+        let tenant: TenantName?
+        let sequence: Int64
+    }
+
+    /// A listener that was admitted.
+    private struct Admission {
+        let tenant: TenantName?
+        let apiKey: RecordID?
+        /// Whether it is to be asked now whether it may still listen.
+        var mustReview = false
+    }
+
+    private struct State {
+        var listeners: [TenantName?: Int] = [:]
+        var admissions: [UInt64: Admission] = [:]
+        var listenersOfKeys: [RecordID: Int] = [:]
+        var lastAdmission: UInt64 = 0
+        /// Whether a removal of a key or a tenant may have been told to nobody.
+        var mayHaveMissedRevocation = false
+        var following = 0
+        /// The newest entries, in order; every entry behind `floor` and up to `head` that opens is among them.
+        var tail: [EventEntry] = []
+        var floor: Int64 = 0
+        var head: Int64 = 0
+        var hasGrown = false
+        /// Whether it has by something that somebody listens to.
+        var hasGrownHere = false
+        /// By whose events they wait for.
+        var waiters: [TenantName?: [UInt64: Waiter]] = [:]
+        /// By whose listeners were given something a moment ago.
+        var pauses: [TenantName?: Pause] = [:]
+        /// What listeners at these places are sent. The log does not change, so that a piece is right for as long as it
+        /// is kept.
+        var pieces: [PieceKey: (piece: EventListener.Piece, through: Int64)] = [:]
+        var lastWaiter: UInt64 = 0
+        /// Waits that were cancelled before they began.
+        var left: Set<UInt64> = []
+        var sent = [Int](repeating: 0, count: BrokerEvent.Kind.allCases.count)
+        var unreadable: Set<Int64> = []
+        var isDraining = false
+        var reader: Task<Void, Never>?
+        var run: UInt64 = 0
+
+        /// How far entries are given out to those who listen to that tenant, or to every one.
+        func limit(_ tenant: TenantName?) -> Int64 { pauses[tenant]?.held ?? head }
+
+        /// Where in the tail what lies behind `sequence` begins. In order, so it is found by halving.
+        func place(behind sequence: Int64) -> Int {
+            var (low, high) = (0, tail.count)
+            while low < high {
+                let middle = (low + high) / 2
+                if tail[middle].sequence <= sequence { low = middle + 1 } else { high = middle }
+            }
+            return low
+        }
+
+        /// Something has come for these listeners, and up to `sequence` there was nothing.
+        mutating func hold(_ tenant: TenantName?, behind sequence: Int64, at now: MonotonicInstant) {
+            guard listeners[tenant] != nil else { return }
+            // Without a pause, one that is over.
+            var pause = pauses[tenant] ?? Pause(end: now)
+            pause.held = pause.held ?? sequence
+            pauses[tenant] = pause
+        }
+
+        /// Gives out what is held to all whose pause is over, and has them pause again. Returns whom that wakes.
+        mutating func giveOut(at now: MonotonicInstant, span: Duration) -> [Wake] {
+            var wakes: [Wake] = []
+            for (tenant, pause) in pauses {
+                let isOver = pause.end <= now
+                guard let held = pause.held else {
+                    if isOver { pauses[tenant] = nil }
+                    continue
+                }
+                // The tail must not lose what was not given out.
+                let isLong = tail.count - place(behind: held) >= EventFeed.tailLength / 4
+                guard isOver || isLong else { continue }
+                pauses[tenant] = span > .zero ? Pause(end: now.advanced(by: span)) : nil
+                wakes += wake(tenant, through: held)
+            }
+            return wakes
+        }
+
+        /// Ends the waits for that tenant's events.
+        mutating func wake(_ tenant: TenantName?, through sequence: Int64) -> [Wake] {
+            (waiters.removeValue(forKey: tenant) ?? [:]).values.map {
+                Wake(continuation: $0.continuation, through: sequence)
+            }
+        }
+
+        /// Has everyone who listens to the tenant's events asked whether that is still allowed. What they wait for comes to
+        /// an end at its beginning.
+        mutating func review(_ tenant: TenantName) -> [Wake] {
+            for (id, admission) in admissions where admission.tenant == tenant { admissions[id]?.mustReview = true }
+            return wake(tenant, through: 0)
+        }
+
+        mutating func removeWaiter(_ id: UInt64, _ tenant: TenantName?) -> Waiter? {
+            let waiter = waiters[tenant]?.removeValue(forKey: id)
+            if waiters[tenant]?.isEmpty == true { waiters[tenant] = nil }
+            return waiter
+        }
+
+        mutating func forget() {
+            (tail, pauses, pieces) = ([], [:], [:])
+        }
+    }
+
+    /// How many entries are kept in memory; half of them go when there are more.
+    package static let tailLength = 4096
+    package static let pageLength = 256
+    /// How many pieces are kept: about 2 MiB at most, unless single events are larger than a piece is to be.
+    private static let keptPieces = 64
+    /// When a listener that is refused is told to come again: how soon another one leaves is not known.
+    private static let retryAfter: Duration = .seconds(10)
+    /// For how many records the store is asked at once whether they are there.
+    private static let reviewBatch = 500
+    /// How often a store is looked at that others write to as well, and how often the waits of listeners are.
+    private static let interval: Duration = .seconds(1)
+
+    let time: any Time
+    let log: Log
+    private let vault: Vault
+    private let bus: EventBus
+    private let trust: Trust
+    private let maximumPerTenant: Int?
+    private let maximumPerKey: Int?
+    private let span: Duration
+    private let state = Mutex(State())
+    private let wakeUps = Signals<Int>()
+    /// How far the log reaches. Whoever listens needs to know, and after an outage all come at once.
+    private let reach: SharedQuestion<Result<LogBounds, StoreError>>
+
+    /// - Parameters:
+    ///   - maximumPerTenant: listeners of one tenant in this process; nil for any number.
+    ///   - maximumPerKey: listeners with one API key in this process; nil for any number.
+    ///   - span: how long what follows something that was given out is kept, to be given out together: the longest that
+    ///     an event is delayed by that, and the least between two writes to one listener, but for what is more than a
+    ///     piece. Zero for nothing of the kind.
+    package init(
+        vault: Vault, bus: EventBus, time: any Time, log: Log, maximumPerTenant: Int?, maximumPerKey: Int?,
+        span: Duration
+    ) {
+        self.vault = vault
+        self.time = time
+        self.log = log
+        self.bus = bus
+        self.maximumPerTenant = maximumPerTenant
+        self.maximumPerKey = maximumPerKey
+        self.span = span
+        trust = bus.trust
+        reach = SharedQuestion {
+            do throws(StoreError) {
+                return .success(try await vault.logBounds())
+            } catch {
+                return .failure(error)
+            }
+        }
+        bus.onGrowth { [weak self] tenant in
+            self?.grew(tenant)
+        } orAny: { [weak self] in
+            self?.state.withLock { $0.mayHaveMissedRevocation = true }
+            self?.grew(nil)
+        }
+        bus.onRevocation { [weak self] tenant in
+            guard let self else { return }
+            for wake in state.withLock({ $0.review(tenant) }) { wake() }
+        }
+    }
+
+    // MARK: Listeners
+
+    /// Admits a listener, who begins behind everything that was committed before this call, or at `position`.
+    /// - Throws: `too_many_requests`, and `storage_unavailable` where the store does not say how far the log reaches.
+    package func listener(_ scope: Scope, after position: EventPosition?) async throws(BrokerError) -> EventListener {
+        let place = try admit(scope)
+        do throws(StoreError) {
+            return EventListener(self, scope, place, after: position, bounds: try await bounds())
+        } catch {
+            throw BrokerError(error)
+        }
+    }
+
+    private func admit(_ scope: Scope) throws(BrokerError) -> Place {
+        let admission: Result<UInt64, BrokerError> = state.withLock { state in
+            if let maximumPerTenant, state.listeners[scope.tenant, default: 0] >= maximumPerTenant {
+                return .failure(Quota.streamsOfTenant.exceeded(retryAfter: Self.retryAfter))
+            }
+            if let key = scope.apiKey {
+                if let maximumPerKey, state.listenersOfKeys[key, default: 0] >= maximumPerKey {
+                    return .failure(Quota.streamsOfKey.exceeded(retryAfter: Self.retryAfter))
+                }
+                state.listenersOfKeys[key, default: 0] += 1
+            }
+            state.listeners[scope.tenant, default: 0] += 1
+            state.lastAdmission += 1
+            // It is reviewed before it is sent anything: the key may have been removed since it was looked up.
+            state.admissions[state.lastAdmission] = Admission(
+                tenant: scope.tenant, apiKey: scope.apiKey, mustReview: true)
+            return .success(state.lastAdmission)
+        }
+        return Place(feed: self, id: try admission.get())
+    }
+
+    /// One of the places that listeners of a tenant may have; given back when nobody holds it any more. A stream that is
+    /// never run, because its client has gone, gives it back like any other.
+    final class Place: Sendable {
+        private let feed: EventFeed
+        fileprivate let id: UInt64
+
+        fileprivate init(feed: EventFeed, id: UInt64) {
+            self.feed = feed
+            self.id = id
+        }
+
+        deinit {
+            feed.leave(id)
+        }
+
+        /// Whether it is to be asked now whether the listener may still listen.
+        var mustReview: Bool { feed.state.withLock { $0.admissions[id]?.mustReview ?? false } }
+
+        /// It is being asked; what comes after this is asked again.
+        func beginReview() {
+            feed.state.withLock { $0.admissions[id]?.mustReview = false }
+        }
+    }
+
+    private func leave(_ id: UInt64) {
+        state.withLock { state in
+            guard let admission = state.admissions.removeValue(forKey: id) else { return }
+            let rest = state.listeners[admission.tenant, default: 1] - 1
+            state.listeners[admission.tenant] = rest == 0 ? nil : rest
+            guard let key = admission.apiKey else { return }
+            let others = state.listenersOfKeys[key, default: 1] - 1
+            state.listenersOfKeys[key] = others == 0 ? nil : others
+        }
+    }
+
+    /// How many listeners there are.
+    package var listenerCount: Int { state.withLock { $0.listeners.values.reduce(0, +) } }
+
+    /// How many events of each kind were sent so far, counted once for each listener.
+    package var sent: [(kind: BrokerEvent.Kind, count: Int)] {
+        Array(zip(BrokerEvent.Kind.allCases, state.withLock { $0.sent }))
+    }
+
+    func count(_ piece: EventListener.Piece) {
+        state.withLock { state in
+            for (index, count) in piece.counts.enumerated() { state.sent[index] += count }
+        }
+    }
+
+    // MARK: Ending
+
+    var isDraining: Bool { state.withLock { $0.isDraining } }
+
+    /// Has every listener come to its end: whoever goes on listening does so elsewhere.
+    package func beginDraining() {
+        let wakes = state.withLock { state in
+            state.isDraining = true
+            return state.waiters.keys.flatMap { state.wake($0, through: 0) }
+        }
+        for wake in wakes { wake() }
+        wakeUps.close()
+    }
+
+    /// Suspends until nothing reads the log any more. Only after `beginDraining`.
+    package func finish() async {
+        await state.withLock { $0.reader }?.value
+        await reach.finish()
+    }
+
+    // MARK: Following the log
+
+    /// The one place that hears of new entries: from this process's commits, and from the change feed, while there is
+    /// one. Without it, those of other replicas are found by looking.
+    /// - Parameter tenant: nil where it may be anybody's.
+    private func grew(_ tenant: TenantName?) {
+        let now = time.monotonic
+        let isUrgent = state.withLock { state in
+            guard state.following > 0 else { return false }
+            state.hasGrown = true
+            // What nobody listens to can wait for the next look, and what would be held, for the end of the pause.
+            let groups = [tenant, nil].filter { state.listeners[$0] != nil }
+            if tenant == nil || !groups.isEmpty { state.hasGrownHere = true }
+            // A pause that is over may not have been taken out yet.
+            return tenant == nil || groups.contains { state.pauses[$0].map { $0.end <= now } ?? true }
+        }
+        if isUrgent { wakeUps.signal(0) }
+    }
+
+    /// Keeps the log followed while `body` runs.
+    /// - Parameter last: how far the log reached at some time; following begins there where nobody does so yet.
+    func following(from last: Int64, _ body: () async -> Void) async {
+        state.withLock { state in
+            state.following += 1
+            guard state.following == 1, !state.isDraining else { return }
+            // Whatever was committed since `last` may have been announced to nobody.
+            state.hasGrown = true
+            state.forget()
+            (state.floor, state.head) = (last, last)
+            state.run += 1
+            let (run, previous) = (state.run, state.reader)
+            state.reader = TraceContext.leaving {
+                Task {
+                    await previous?.value
+                    await self.follow(run)
+                }
+            }
+        }
+        await body()
+        let isLast = state.withLock { state in
+            state.following -= 1
+            return state.following == 0
+        }
+        if isLast { wakeUps.signal(0) }
+    }
+
+    /// Whether somebody tells of every commit to the log.
+    private var hearsEverything: Bool { vault.revalidateAfter == nil || trust.isFollowing(time.monotonic) }
+
+    private func follow(_ run: UInt64) async {
+        var (isAway, mayHaveMore) = (false, false)
+        while true {
+            let ticket = wakeUps.ticket(0)
+            let work = state.withLock { state -> (head: Int64, isDue: Bool)? in
+                guard state.following > 0, state.run == run, !state.isDraining else {
+                    // A later run has begun with a tail of its own.
+                    if state.run == run { state.forget() }
+                    return nil
+                }
+                let isDue = mayHaveMore || state.hasGrown || isAway || !hearsEverything
+                (state.hasGrown, state.hasGrownHere) = (false, false)
+                return (state.head, isDue)
+            }
+            guard let work else { return }
+            mayHaveMore = false
+            if work.isDue {
+                do throws(StoreError) {
+                    try await lookForRevocations(isAway)
+                    mayHaveMore = try await readOn(from: work.head, run, checksForLoss: isAway)
+                    isAway = false
+                } catch {
+                    if !isAway { log.storeFailed(error) }
+                    isAway = true
+                }
+            }
+            let rest = wakeDue(run)
+            if mayHaveMore { continue }
+            await wakeUps.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: rest) }
+        }
+    }
+
+    /// Asks the store whether the keys and tenants of all listeners are still there, unless every removal is told of, and
+    /// announces those that are not.
+    private func lookForRevocations(_ isAway: Bool) async throws(StoreError) {
+        if vault.revalidateAfter == nil { return }
+        let ids = state.withLock { state -> Set<RecordID> in
+            guard state.mayHaveMissedRevocation || isAway || !hearsEverything else { return [] }
+            state.mayHaveMissedRevocation = false
+            return Set(state.listenersOfKeys.keys).union(
+                state.listeners.keys.compactMap { tenant in tenant.map { RecordID(.tenant, $0) } })
+        }
+        var rest = Array(ids)[...]
+        while !rest.isEmpty {
+            let batch = Array(rest.prefix(Self.reviewBatch))
+            rest = rest.dropFirst(batch.count)
+            do throws(StoreError) {
+                for (id, version) in zip(batch, try await vault.versions(of: batch)) where version == nil {
+                    if id.kind == .tenant { bus.announce(removalOf: id.tenant) } else { bus.announce(id, version: nil) }
+                }
+            } catch {
+                state.withLock { $0.mayHaveMissedRevocation = true }
+                throw error
+            }
+        }
+    }
+
+    /// Reads one page behind `head`. Returns whether there may be more.
+    private func readOn(from head: Int64, _ run: UInt64, checksForLoss: Bool) async throws(StoreError) -> Bool {
+        let page = try await vault.entries(after: head, limit: Self.pageLength)
+        if page.isEmpty, !checksForLoss { return false }
+        // Where trimming has passed the reader, listeners are sent to the store, which tells each what it has missed.
+        let trimmed = try await bounds().trimmed
+        let entries = page.compactMap { read($0) }
+        let last = page.last?.sequence ?? max(head, trimmed)
+        let now = time.monotonic
+        let wakes = state.withLock { state -> [Wake] in
+            guard state.run == run else { return [] }
+            state.head = last
+            if trimmed > head {
+                state.forget()
+                state.floor = last
+                return state.waiters.keys.flatMap { state.wake($0, through: head) }
+            }
+            state.tail += entries
+            for tenant in Set(entries.map(\.tenant)) { state.hold(tenant, behind: head, at: now) }
+            if !entries.isEmpty { state.hold(nil, behind: head, at: now) }
+            let wakes = state.giveOut(at: now, span: span)
+            if state.tail.count > Self.tailLength {
+                let surplus = state.tail.count - Self.tailLength / 2
+                state.floor = state.tail[surplus - 1].sequence
+                state.tail.removeFirst(surplus)
+            }
+            return wakes
+        }
+        for wake in wakes { wake() }
+        return page.count == Self.pageLength
+    }
+
+    /// Up to a page of what lies behind `sequence`, from the store, and how far the log reached after that.
+    func page(
+        after sequence: Int64, _ tenant: TenantName?
+    ) async throws(StoreError) -> (entries: [EventEntry], last: Int64, isFull: Bool, bounds: LogBounds) {
+        let page = try await vault.page(after: sequence, tenant: tenant, limit: Self.pageLength)
+        return (page.entries.compactMap { read($0) }, page.last, page.isFull, try await bounds())
+    }
+
+    /// How far the log reaches, what was committed before this call included.
+    /// - Throws: what the store does; `.unavailable` where the task was cancelled.
+    private func bounds() async throws(StoreError) -> LogBounds {
+        guard let bounds = await reach.answer() else { throw .unavailable }
+        return try bounds.get()
+    }
+
+    private func read(_ entry: VaultLogEntry) -> EventEntry? {
+        if let read = EventEntry(entry) { return read }
+        let isNews = state.withLock { state in
+            // Said again after so many; the set may not grow with the damage.
+            if state.unreadable.count >= 1024 { state.unreadable = [] }
+            return state.unreadable.insert(entry.sequence).inserted
+        }
+        if isNews { log.error("event_unreadable", [.tenant(entry.tenant), .sequence(entry.sequence)]) }
+        return nil
+    }
+
+    // MARK: Giving out
+
+    /// What lies behind `sequence` for a listener of that scope.
+    /// - Parameter resumed: the event behind which the stream goes on, where that is in the middle of an entry.
+    func next(after sequence: Int64, _ scope: Scope, behind resumed: EventPosition?) -> Next {
+        state.withLock { state in
+            if sequence < state.floor { return .behind }
+            let limit = state.limit(scope.tenant)
+            if sequence >= limit { return .nothing(through: sequence) }
+            // One who listens alone, or to some storage keys only, is sent what nobody else is.
+            let isShared =
+                scope.storageKeys == nil && resumed == nil && state.listeners[scope.tenant, default: 0] > 1
+            let key = PieceKey(tenant: scope.tenant, sequence: sequence)
+            if isShared, let kept = state.pieces[key] { return .piece(kept.piece, through: kept.through) }
+            var (piece, through) = (EventListener.Piece(), limit)
+            for entry in state.tail[state.place(behind: sequence)...] {
+                if entry.sequence > limit { break }
+                guard scope.includes(entry) else { continue }
+                piece.append(entry, behind: resumed)
+                if piece.isFull {
+                    through = entry.sequence
+                    break
+                }
+            }
+            if piece.bytes.isEmpty { return .nothing(through: through) }
+            if isShared {
+                if state.pieces.count >= Self.keptPieces { state.pieces.removeAll(keepingCapacity: true) }
+                state.pieces[key] = (piece, through)
+            }
+            return .piece(piece, through: through)
+        }
+    }
+
+    /// Suspends until there may be something behind `sequence` for a listener of that tenant, until `deadline`, until
+    /// the broker is being stopped, or until the task is cancelled.
+    /// - Returns: up to where nothing concerned the listener; `sequence` at least. So one of a quiet tenant does not fall
+    ///   behind while others' events go by.
+    /// It is not begun where the place's listener is to be reviewed.
+    func wait(
+        after sequence: Int64, _ tenant: TenantName?, at place: Place, until deadline: MonotonicInstant
+    ) async -> Int64 {
+        let waiter = state.withLock { state in
+            state.lastWaiter += 1
+            return state.lastWaiter
+        }
+        let through = await withTaskCancellationHandler {
+            await withCheckedContinuation { continuation in
+                let isOver = state.withLock { state in
+                    if state.left.remove(waiter) != nil || state.isDraining { return true }
+                    if state.admissions[place.id]?.mustReview == true { return true }
+                    if state.limit(tenant) > sequence || deadline <= time.monotonic { return true }
+                    state.waiters[tenant, default: [:]][waiter] = Waiter(
+                        deadline: deadline, continuation: continuation)
+                    return false
+                }
+                if isOver { continuation.resume(returning: sequence) }
+            }
+        } onCancel: {
+            let found = state.withLock { state in
+                let found = state.removeWaiter(waiter, tenant)
+                if found == nil { state.left.insert(waiter) }
+                return found
+            }
+            found?.continuation.resume(returning: sequence)
+        }
+        // A cancellation that came after the end of the wait has left a mark that nobody reads.
+        state.withLock { _ = $0.left.remove(waiter) }
+        return max(sequence, through)
+    }
+
+    /// Ends the waits whose time has come, and gives out what was held long enough. Returns for how long there is nothing
+    /// of that kind to do.
+    private func wakeDue(_ run: UInt64) -> Duration {
+        let now = time.monotonic
+        let (wakes, next) = state.withLock { state -> ([Wake], MonotonicInstant) in
+            guard state.run == run else { return ([], now) }
+            var wakes = state.giveOut(at: now, span: span)
+            for (tenant, waiters) in state.waiters {
+                let through = state.limit(tenant)
+                for (id, waiter) in waiters where waiter.deadline <= now {
+                    _ = state.removeWaiter(id, tenant)
+                    wakes.append(Wake(continuation: waiter.continuation, through: through))
+                }
+            }
+            // What came during a pause that has ended since has woken nobody.
+            let look = state.hasGrownHere ? now : now.advanced(by: Self.interval)
+            let pauseEnd = state.pauses.values.lazy.map(\.end).min()
+            return (wakes, pauseEnd.map { min($0, now.advanced(by: Self.interval)) } ?? look)
+        }
+        for wake in wakes { wake() }
+        return now.duration(to: next)
+    }
+}

@@ -1,0 +1,310 @@
+internal import ExternalText
+internal import HTTPCodec
+package import HTTPSClient
+internal import JSON
+package import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// Where a tenant's provider is: from the configuration, completed by the provider's metadata where that is needed.
+package final class ProviderServers: Sendable {
+    /// What was learnt without pins, or under others, is nothing that a tenant with pins may rely on.
+    private struct Source: Hashable {
+        let issuer: String
+        let pins: [String]
+
+        /// Nil for a tenant without an issuer.
+        init?(_ configuration: TenantConfiguration) {
+            guard let issuer = configuration.issuer else { return nil }
+            self.issuer = issuer
+            pins = configuration.effectivePins
+        }
+    }
+
+    private struct Known {
+        var outcome: Result<ProviderMetadata, BrokerError>
+        var until: MonotonicInstant
+
+        var metadata: ProviderMetadata? { try? outcome.get() }
+    }
+
+    /// How long metadata is believed. After it, a provider that does not answer leaves the old in use.
+    private static let validity: Duration = .seconds(3600)
+    /// How long such a provider is left alone: nobody waits for it in vain more often than that.
+    private static let pauseAfterFailure: Duration = .seconds(60)
+    /// The longest that a fetch takes, and so the longest that a caller waits for one: both addresses together.
+    private static let longestFetch: Duration = .seconds(5)
+    /// How long a provider is left alone that let a fetch time out and of which nothing is known: a call that needs the
+    /// metadata twice waits for it once.
+    private static let pauseAfterTimeout: Duration = .seconds(5)
+
+    private let transport: any ProviderTransport
+    private let targets: TargetPolicy
+    private let time: any Time
+    private let metrics: Metrics
+    private let log: Log
+    private let known = Mutex<[Source: Known]>([:])
+    private let fetches = SingleFlight<Source, Result<ProviderMetadata, BrokerError>>()
+
+    package init(
+        transport: any ProviderTransport, targets: TargetPolicy, time: any Time, metrics: Metrics, log: Log
+    ) {
+        self.transport = transport
+        self.targets = targets
+        self.time = time
+        self.metrics = metrics
+        self.log = log
+    }
+
+    /// Does not suspend where the configuration says everything.
+    package func server(for tenant: Tenant) async throws(BrokerError) -> AuthorizationServer {
+        let configuration = tenant.configuration
+        if let server = configuration.configuredServer { return server }
+        guard let source = Source(configuration) else {
+            throw BrokerError(.illegalConfiguration, "The tenant names neither endpoints nor an issuer.")
+        }
+        let metadata = try await metadata(of: source, for: tenant)
+        guard let server = configuration.server(completedBy: metadata) else {
+            throw Self.unusable("The issuer's metadata names no usable endpoints.")
+        }
+        return server
+    }
+
+    /// The provider as far as it is known without asking it; what its metadata said last counts, however old it is.
+    func knownServer(for configuration: TenantConfiguration) -> AuthorizationServer? {
+        if let server = configuration.configuredServer { return server }
+        guard let source = Source(configuration), let metadata = known.withLock({ $0[source]?.metadata }) else {
+            return nil
+        }
+        return configuration.server(completedBy: metadata)
+    }
+
+    /// The token endpoint that the metadata of the tenant's issuer names; nil where that is not known, or is to be looked
+    /// up anew.
+    func tokenEndpoint(inMetadataFor configuration: TenantConfiguration) -> WireText? {
+        guard let source = Source(configuration), let held = known.withLock({ $0[source] }),
+            held.until > time.monotonic
+        else { return nil }
+        return held.metadata.map { WireText($0.tokenEndpoint) }
+    }
+
+    /// Gives up the requests for metadata that are under way.
+    func cancelAll() {
+        fetches.cancelAll()
+    }
+
+    /// Does not suspend while what is known is valid; otherwise joins the fetch or begins one, which takes no longer than
+    /// `longestFetch`.
+    private func metadata(of source: Source, for tenant: Tenant) async throws(BrokerError) -> ProviderMetadata {
+        if let held = known.withLock({ $0[source] }), held.until > time.monotonic { return try held.outcome.get() }
+        guard let run = await fetches.run(source, within: nil, { await self.renew(source, for: tenant) }) else {
+            throw BrokerError(.retryableError, "The request ended before the provider's metadata was there.")
+        }
+        return try run.value.get()
+    }
+
+    /// Fetches the metadata. Where that fails, what was known before is used on.
+    private func renew(_ source: Source, for tenant: Tenant) async -> Result<ProviderMetadata, BrokerError> {
+        let end = time.monotonic.advanced(by: Self.longestFetch)
+        let fetched = await fetch(source, for: tenant, until: end)
+        let metadata = known.withLock { $0[source]?.metadata }
+        switch fetched {
+        case .success:
+            keep(fetched, of: source, for: Self.validity)
+            return fetched
+        case .failure:
+            if let metadata {
+                keep(.success(metadata), of: source, for: Self.pauseAfterFailure)
+                return .success(metadata)
+            }
+            if time.monotonic >= end { keep(fetched, of: source, for: Self.pauseAfterTimeout) }
+            return fetched
+        }
+    }
+
+    private func keep(
+        _ outcome: Result<ProviderMetadata, BrokerError>, of source: Source, for duration: Duration
+    ) {
+        let until = time.monotonic.advanced(by: duration)
+        known.withLock { known in
+            // An operator's few issuers; beyond them, forgetting costs a fetch.
+            if known.count >= 4096 { known = [:] }
+            known[source] = Known(outcome: outcome, until: until)
+        }
+    }
+
+    /// Fetches the metadata whatever is known, for a tenant that is being checked. What comes of it is used from then on.
+    /// Takes no longer than `longestFetch`.
+    /// - Returns: nil for a tenant without an issuer.
+    func fetchAnew(for tenant: Tenant) async -> Result<ProviderMetadata, BrokerError>? {
+        guard let source = Source(tenant.configuration) else { return nil }
+        let fetched = await fetch(source, for: tenant, until: time.monotonic.advanced(by: Self.longestFetch))
+        if case .success = fetched { keep(fetched, of: source, for: Self.validity) }
+        return fetched
+    }
+
+    /// RFC 8414 §3 first, then OpenID Connect Discovery §4.
+    private func fetch(
+        _ source: Source, for tenant: Tenant, until end: MonotonicInstant
+    ) async -> Result<ProviderMetadata, BrokerError> {
+        let preset = tenant.configuration.preset
+        let fields =
+            [.tenant(tenant.name), .provider(preset)]
+            + [tenant.configuration.issuer.map(LogField.issuer)].compactMap(\.self)
+        let (issuer, pins) = (source.issuer, source.pins)
+        guard let base = URLTarget(issuer), !WireText(base.pathAndQuery).contains("?") else {
+            return .failure(BrokerError(.illegalConfiguration, "The issuer is not a URL without a query."))
+        }
+        let path = base.pathAndQuery == "/" ? "" : base.pathAndQuery
+        let trimmed = WireText(path).ends(with: "/") ? String(path.dropLast()) : path
+        let origin = "\(base.scheme.rawValue)://\(base.origin.authority)"
+        let addresses = [
+            "\(origin)/.well-known/oauth-authorization-server\(trimmed)",
+            "\(origin)\(trimmed)/.well-known/openid-configuration",
+        ]
+        let missing = Self.unusable(
+            "The issuer publishes no metadata at \(addresses[0]) and none at \(addresses[1]): check the issuer, or name "
+                + "endpoints.authorization and endpoints.token.")
+        var failure = missing
+        for address in addresses {
+            guard let url = URLTarget(address) else { continue }
+            let pinSet: PinSet?
+            do throws(BrokerError) {
+                pinSet = try PinSet.inForce(pins, at: url)
+            } catch {
+                return .failure(error)
+            }
+            let start = time.monotonic
+            // The first address may have used up the time.
+            if start >= end { break }
+            do throws(TransportError) {
+                let response = try await transport.send(
+                    ClientRequest(
+                        method: .get, url: url, fields: ["Accept": "application/json"], pins: pinSet,
+                        timeLimit: start.duration(to: end)))
+                metrics.providerAnswered(
+                    provider: preset.name, endpoint: .metadata, code: String(response.status.code),
+                    took: start.duration(to: time.monotonic))
+                if response.status == .ok {
+                    do throws(Unusable) {
+                        var metadata = try await InputReading.run(bytes: response.body.count) {
+                            () throws(Unusable) in
+                            try self.parse(response.body, issuer: issuer, of: tenant.configuration.client)
+                        }
+                        metadata.address = address
+                        return .success(metadata)
+                    } catch {
+                        log.warning("metadata_refused", fields + [.outcome(error.reason)])
+                        failure =
+                            error.detail(of: issuer, at: address).map(Self.unusable) ?? missing
+                    }
+                } else {
+                    log.warning("metadata_missing", fields + [.status(response.status)])
+                }
+                if response.status.code >= 500 || response.status.code == 429 {
+                    failure = BrokerError(
+                        .retryableError, "The issuer cannot answer now at \(address).", retryAfter: 5)
+                }
+            } catch {
+                metrics.providerAnswered(
+                    provider: preset.name, endpoint: .metadata, code: "error",
+                    took: start.duration(to: time.monotonic))
+                log.warning("metadata_request_failed", fields + [.transport(error)])
+                switch error {
+                case .untrusted:
+                    return .failure(
+                        BrokerError(
+                            .providerUntrusted,
+                            "The certificate, host name, pin or version of TLS at \(address) does not fit."))
+                case .insecureTarget, .forbiddenAddress, .invalidURL, .invalidRequest:
+                    return .failure(
+                        BrokerError(
+                            .illegalConfiguration,
+                            "The address \(address) may not be called: " + TargetPolicy.remedy))
+                default:
+                    failure = BrokerError(
+                        .networkError, "The issuer could not be reached at \(address).", retryAfter: 5)
+                }
+            }
+        }
+        return .failure(failure)
+    }
+
+    private static func unusable(_ detail: String) -> BrokerError {
+        var error = BrokerError(.illegalConfiguration, detail)
+        error.isAboutMetadata = true
+        return error
+    }
+
+    /// Why a document is not taken for an issuer's metadata.
+    private enum Unusable: Error {
+        case notMetadata
+        /// The document's own issuer; nil where that is no address.
+        case otherIssuer(String?)
+        case endpoints
+
+        var reason: StaticString {
+            switch self {
+            case .notMetadata: "not_metadata"
+            case .otherIssuer: "other_issuer"
+            case .endpoints: "endpoints_missing_or_forbidden"
+            }
+        }
+
+        /// Nil where there is no more to say than that there is no metadata.
+        func detail(of issuer: String, at address: String) -> String? {
+            switch self {
+            case .notMetadata: nil
+            case .otherIssuer(let found?):
+                "The metadata at \(address) is of the issuer \"\(found)\", and the tenant's issuer is \"\(issuer)\": put the tenant "
+                    + "with exactly the issuer of the metadata, a slash at its end included, if that is the provider."
+            case .otherIssuer(nil): "The metadata at \(address) is of another issuer than the tenant's, \"\(issuer)\"."
+            case .endpoints:
+                "The metadata at \(address) lacks authorization_endpoint or token_endpoint, or names one that may not be "
+                    + "configured either."
+            }
+        }
+    }
+
+    private func parse(
+        _ body: [UInt8], issuer: String, of client: ClientConfiguration
+    ) throws(Unusable) -> ProviderMetadata {
+        guard let json = try? JSONValue(parsing: body), let named = json["issuer"]?.string else { throw .notMetadata }
+        // RFC 8414 §3.3: identical.
+        guard named == WireText(issuer) else { throw .otherIssuer(Self.presentable(named, to: client)) }
+        guard let authorization = endpoint(json["authorization_endpoint"]),
+            let token = endpoint(json["token_endpoint"])
+        else { throw .endpoints }
+        return ProviderMetadata(
+            issuer: issuer, authorizationEndpoint: authorization, tokenEndpoint: token,
+            revocationEndpoint: endpoint(json["revocation_endpoint"]),
+            deviceAuthorizationEndpoint: endpoint(json["device_authorization_endpoint"]),
+            clientAuthenticationMethods: Self.methods(json["token_endpoint_auth_methods_supported"]),
+            revocationAuthenticationMethods: Self.methods(json["revocation_endpoint_auth_methods_supported"]),
+            announcesIssuerInResponses: json["authorization_response_iss_parameter_supported"]?.bool ?? false,
+            jwksURI: endpoint(json["jwks_uri"]),
+            grantTypes: json["grant_types_supported"]?.array?.compactMap(\.string))
+    }
+
+    private static func methods(_ value: JSONValue?) -> [ProviderPreset.ClientAuthentication]? {
+        value?.array?.compactMap { $0.string.flatMap(ProviderPreset.ClientAuthentication.init) }
+    }
+
+    /// An address of a provider's own that may be repeated: one of at most 200 characters that has neither a query nor the
+    /// client's secret in it. Nil for anything else.
+    private static func presentable(_ text: WireText, to client: ClientConfiguration) -> String? {
+        guard text.count <= 200, !text.contains("?"), URLTarget(text.text) != nil,
+            !SentSecrets([client.clientSecret].compactMap(\.self)).areRepeated(in: text)
+        else { return nil }
+        return text.text
+    }
+
+    /// What is learnt may be no less safe than what is configured. A private address is refused here, before a code is
+    /// spent on it; one behind a name is refused by the HTTPS client, which sees what the name stands for.
+    private func endpoint(_ value: JSONValue?) -> String? {
+        guard let text = value?.string?.text, let url = URLTarget(text) else { return nil }
+        if url.scheme == .http, !targets.allowsHTTP { return nil }
+        let isAllowed = SocketAddress(numericHost: url.host, port: url.port).map(targets.allows) ?? true
+        return isAllowed ? text : nil
+    }
+}

@@ -1,0 +1,516 @@
+internal import Cryptography
+internal import HTTPCodec
+internal import HTTPSClient
+internal import OAuth
+internal import Reactor
+
+/// Where the OAuth core meets the HTTPS client: sends token requests, tries again by the schedule, and says what an
+/// answer means.
+package struct TokenEndpoint: Sendable {
+    /// What came of one call.
+    enum Answer {
+        case granted(TokenResponse)
+        /// The provider says that the session has ended which the refresh token belongs to.
+        case sessionEnded(TokenErrorResponse)
+        /// Asking again would bring the same.
+        case refused(BrokerError)
+        /// The same, and the answer was of status 4xx and named no cause.
+        case refusedWithoutCause(BrokerError, status: Int)
+        /// The provider does not accept the client, and so none of its users' requests.
+        case clientRefused(BrokerError, ClientRefusalScope)
+        case again(BrokerError, retryAfter: Duration?)
+        /// The provider counts the client's requests, and asks it to wait.
+        case rateLimited(BrokerError, retryAfter: Duration)
+
+        /// The error of an answer that brought no token, for a caller to whom the end of a session is a refusal; nil for a
+        /// grant.
+        var error: BrokerError? {
+            switch self {
+            case .granted: nil
+            case .sessionEnded(let answer):
+                BrokerError(.unexpectedError, "The provider refused the request.", errorCode: answer.errorCode)
+            case .refused(let error), .refusedWithoutCause(let error, _), .clientRefused(let error, _),
+                .again(let error, _), .rateLimited(let error, _):
+                error
+            }
+        }
+    }
+
+    /// A token request that can be sent any number of times.
+    struct Call: Sendable {
+        fileprivate var message: ClientRequest
+        let grant: TokenRequest.Grant
+        let server: AuthorizationServer
+        let id: RefreshID
+        /// Whose call it is.
+        let tenant: TenantName
+        let client: ClientConfiguration
+        /// Which client it shows to the provider, and for what.
+        let shown: ClientUse
+        /// What the provider's pauses are kept by.
+        let pause: ProviderPauses.Key
+
+        /// What its log lines tell.
+        fileprivate var fields: [LogField] { TokenEndpoint.fields(of: tenant, at: server, as: id) }
+    }
+
+    /// What the log lines of a request to the token endpoint tell.
+    private static func fields(
+        of tenant: TenantName, at server: AuthorizationServer, as id: RefreshID
+    ) -> [LogField] {
+        [.tenant(tenant), .refresh(id), .provider(server.preset), .endpoint(server.tokenEndpoint)]
+    }
+
+    private let transport: any ProviderTransport
+    private let time: any Time
+    private let metrics: Metrics
+    private let log: Log
+    /// What a renewal needs a place of before it begins. `request` takes none: whoever asks holds one already, or a
+    /// user waits for it.
+    let budget: ProviderBudget
+
+    /// Where work that waits for the provider is best done.
+    var executor: (any TaskExecutor)? { transport.executor }
+
+    package init(
+        transport: any ProviderTransport, budget: ProviderBudget, time: any Time, metrics: Metrics, log: Log
+    ) {
+        self.transport = transport
+        self.budget = budget
+        self.time = time
+        self.metrics = metrics
+        self.log = log
+    }
+
+    /// Makes a token request ready to be sent.
+    /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
+    func prepare(
+        _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
+        at server: AuthorizationServer, as id: RefreshID
+    ) throws(BrokerError) -> Call {
+        let (form, authorization) = request.form(for: client, at: server)
+        return Call(
+            message: try Self.message(to: server.tokenEndpoint, form, authorization, server), grant: request.grant,
+            server: server, id: id, tenant: tenant, client: client, shown: ClientUse(client, request.grant),
+            pause: ProviderPauses.Key(client, at: server))
+    }
+
+    /// Asks for a token by a code: one call, and up to five more where the design has them.
+    func redeem(
+        _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
+        at server: AuthorizationServer, as id: RefreshID
+    ) async throws(BrokerError) -> TokenResponse {
+        let call = try prepare(request, for: client, of: tenant, at: server, as: id)
+        var retry = 0
+        while true {
+            let answer = await send(call).answer
+            switch answer {
+            case .granted(let response): return response
+            case .again(let error, let retryAfter):
+                retry += 1
+                guard let wait = BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) else {
+                    if let retryAfter { budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic) }
+                    throw error
+                }
+                // A code grows old: it does not wait for a pause that another call has met.
+                try await waitBeforeRetry(wait, nil)
+            case .rateLimited(let error, let retryAfter):
+                budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic)
+                throw error
+            case .refused, .refusedWithoutCause, .clientRefused, .sessionEnded: throw answer.error!
+            }
+        }
+    }
+
+    /// Asks for the codes of a device login (RFC 8628 §3.1): one call, and up to five more where the provider fails or
+    /// cannot be reached.
+    func authorizeDevice(
+        for client: ClientConfiguration, of tenant: TenantName, at server: AuthorizationServer
+    ) async throws(BrokerError) -> DeviceAuthorizationResponse {
+        guard let address = server.deviceAuthorizationEndpoint else {
+            throw BrokerError(
+                .illegalConfiguration,
+                "No device authorization endpoint is known of this provider. Name it in the tenant's endpoints.")
+        }
+        let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
+        let message = try Self.message(to: address, form, authorization, server)
+        let fields: [LogField] = [
+            .tenant(tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(address),
+        ]
+        var retry = 0
+        while true {
+            let failure: BrokerError
+            var retryAfter: Duration?
+            switch await send(message, endpoint: .deviceAuthorization, server: server) {
+            case .success(let response) where (200..<300).contains(response.status.code):
+                let granted = await InputReading.run(bytes: response.body.count) {
+                    DeviceAuthorizationResponse(body: response.body)
+                }
+                if let granted { return granted }
+                log.warning("device_authorization_unusable", fields + [.status(response.status)])
+                throw BrokerError(.tokenResponseError, "The provider answered without usable codes.")
+            case .success(let response):
+                let refusal = await refusal(response, to: message, fields)
+                log.warning("device_authorization_refused", refusal.fields)
+                retryAfter = refusal.retryAfter
+                guard refusal.status >= 500 || refusal.status == 429 else {
+                    throw BrokerError(
+                        .unexpectedError,
+                        "The provider refused the device login with status \(refusal.status).".followed(
+                            by: RefusalAdvice.sentence(of: refusal.answer, status: refusal.status, grant: .deviceCode)),
+                        errorCode: refusal.answer.errorCode)
+                }
+                failure = refusal.retryable
+            case .failure(let error):
+                log.warning("device_authorization_failed", fields + [.transport(error)])
+                // A code that nobody was told of is no harm, so that asking twice is none either.
+                let (reason, isFinal) = Self.meaning(of: error, grant: .deviceCode)
+                if isFinal { throw reason }
+                failure = reason
+            }
+            retry += 1
+            guard let wait = BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) else {
+                throw failure
+            }
+            try await waitBeforeRetry(wait, ProviderPauses.Key(client, at: server))
+        }
+    }
+
+    /// What came of a token request by which a client is tried.
+    enum ClientTrial {
+        case answered(Answered)
+        case unanswered(TransportError)
+    }
+
+    /// What an answer to it says.
+    enum Answered {
+        case granted
+        case refused(status: Int, TokenErrorResponse, retryAfter: Duration?)
+        /// An answer of 2xx without a token.
+        case unusable
+    }
+
+    /// Tries the client by one call. What it is granted is dropped.
+    /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
+    func tryClient(
+        by request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
+        at server: AuthorizationServer, within limit: Duration
+    ) async throws(BrokerError) -> ClientTrial {
+        let call = try prepare(request, for: client, of: tenant, at: server, as: RefreshID())
+        var message = call.message
+        message.timeLimit = limit
+        let asked = time.now
+        switch await send(message, endpoint: .token, server: server) {
+        case .failure(let error): return .unanswered(error)
+        case .success(let response) where (200..<300).contains(response.status.code):
+            return .answered(
+                await readGrant(response, askedAt: asked, call.fields) == nil ? .unusable : .granted)
+        case .success(let response):
+            let refusal = await refusal(response, to: message, call.fields)
+            return .answered(
+                .refused(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter))
+        }
+    }
+
+    /// Polls for the token of a device login (RFC 8628 §3.4), one call.
+    func poll(
+        _ deviceCode: SecretBytes, for client: ClientConfiguration, of tenant: TenantName,
+        at server: AuthorizationServer, as id: RefreshID
+    ) async -> (outcome: DevicePolling.Outcome, response: TokenResponse?) {
+        let (form, authorization) = TokenRequest.deviceCode(deviceCode).form(for: client, at: server)
+        guard let message = try? Self.message(to: server.tokenEndpoint, form, authorization, server) else {
+            return (.unreachable, nil)
+        }
+        let asked = time.now
+        let fields = Self.fields(of: tenant, at: server, as: id)
+        switch await send(message, endpoint: .token, server: server) {
+        case .failure(let error):
+            log.warning("device_poll_failed", fields + [.transport(error)])
+            return (.unreachable, nil)
+        case .success(let response):
+            if (200..<300).contains(response.status.code),
+                let granted = await readGrant(response, askedAt: asked, fields)
+            {
+                return (.granted, granted)
+            }
+            let refusal = await refusal(response, to: message, fields)
+            log.debug("device_poll_answered", refusal.fields)
+            return (.answered(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter), nil)
+        }
+    }
+
+    /// Revokes credentials (RFC 7009 §2.1), one call: by their refresh token, with which the access tokens of the same
+    /// grant go, or by the access token where there is none. Returns whether the provider said that it is revoked.
+    func revoke(
+        _ held: HeldCredentials, for client: ClientConfiguration, at server: AuthorizationServer
+    ) async -> Bool {
+        guard let endpoint = server.revocationEndpoint else { return false }
+        var form: [FormEncoding.Pair] = [
+            .init("token", (held.refreshToken ?? held.accessToken).revealedText),
+            .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
+        ]
+        let authorization = ClientAuthenticator.authenticate(client, by: server.revocationAuthentication, into: &form)
+        guard let message = try? Self.message(to: endpoint, form, authorization, server) else { return false }
+        let answer = await send(message, endpoint: .revocation, server: server)
+        guard case .success(let response) = answer else { return false }
+        return response.status == .ok
+    }
+
+    /// What a call that brought nothing may have left at the provider.
+    enum Trace {
+        case none
+        /// The provider has answered, and may have spent the refresh token.
+        case spent
+        /// The provider has not answered, and may still come to the call.
+        case underWay
+    }
+
+    /// One call: what it brought, what it may have left at the provider, and whether the provider's answer was read.
+    /// - Parameter limit: how long the call may take; nil for the transport's own limit.
+    func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, trace: Trace, isAnswered: Bool) {
+        let (server, grant) = (call.server, call.grant)
+        var message = call.message
+        message.timeLimit = limit
+        let response: ClientResponse
+        // A lifetime counts from when the provider granted it, which is not before this.
+        let asked = time.now
+        switch await send(message, endpoint: .token, server: server) {
+        case .success(let answer): response = answer
+        case .failure(let error):
+            log.warning("token_request_failed", call.fields + [.transport(error)])
+            let (reason, isFinal) = Self.meaning(of: error, grant: grant)
+            let trace: Trace =
+                error.requestMayBeUnderWay ? .underWay : error.requestMayHaveBeenProcessed ? .spent : .none
+            return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), trace, false)
+        }
+        if (200..<300).contains(response.status.code) {
+            if let granted = await readGrant(response, askedAt: asked, call.fields) {
+                return (.granted(granted), .none, true)
+            }
+            log.warning("token_response_unusable", call.fields + [.status(response.status)])
+            // A refresh token is spent all the same, and good for another try while the provider's grace lasts.
+            return (
+                grant.spendsRefreshToken ? .again(Self.unusable, retryAfter: nil) : .refused(Self.unusable), .spent,
+                true
+            )
+        }
+        let refusal = await refusal(response, to: message, call.fields)
+        log.warning("token_request_refused", refusal.fields)
+        return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none, true)
+    }
+
+    private func meaning(
+        of refusal: Refusal, grant: TokenRequest.Grant, server: AuthorizationServer
+    ) -> Answer {
+        // An upgrade is tried again whatever the answer; but this one is about the refresh token, and not about the client.
+        if grant == .upgrade, (400...499).contains(refusal.status), refusal.answer.isInvalidGrant {
+            return .sessionEnded(refusal.answer)
+        }
+        switch Self.failure(refusal, grant, server) {
+        case .endsSession: return .sessionEnded(refusal.answer)
+        case .retryable: return .again(refusal.retryable, retryAfter: refusal.retryAfter)
+        case .rateLimited:
+            if grant == .authorizationCode { return .again(refusal.retryable, retryAfter: refusal.retryAfter) }
+            return Self.rateLimited(for: refusal.retryAfter, refusal.answer.errorCode)
+        // What a refresh would be refused with as well.
+        case .illegalConfiguration
+        where refusal.answer.isInvalidClient
+            && Self.failure(refusal, .refreshToken, server) == .illegalConfiguration:
+            return .clientRefused(Self.refusedClient(refusal.answer), .client)
+        case .illegalConfiguration where grant == .clientCredentials:
+            return .clientRefused(
+                BrokerError(
+                    .illegalConfiguration,
+                    refusal.answer.namesMissingGrant
+                        ? "The client may not use the client credentials grant at the provider, for which it has its "
+                            + "client_secret here: \(RefusalAdvice.clientCredentials)".followed(
+                                by: RefusalAdvice.alsoWrongSecret(refusal.answer))
+                        : "The provider does not grant this client credentials. Check the tenant's client_id, "
+                            + "client_secret and scopes.",
+                    errorCode: refusal.answer.shownSubStatus ?? refusal.answer.errorCode), .grant(grant))
+        case .illegalConfiguration: return .clientRefused(Self.refusedClient(refusal.answer), .grant(grant))
+        case .unexpected:
+            let error = BrokerError(
+                .unexpectedError,
+                "The provider refused the token request with status \(refusal.status).".followed(
+                    by: RefusalAdvice.sentence(of: refusal.answer, status: refusal.status, grant: grant)),
+                errorCode: refusal.answer.errorCode)
+            // Only what the tenant could list in `session_ending_answers`, and a proxy's page is none of that.
+            let namesNoCause =
+                refusal.answer.subStatus == nil
+                && RefusalPattern(status: refusal.status, error: nil)?.matches(
+                    status: refusal.status, refusal.answer) == true
+            return namesNoCause ? .refusedWithoutCause(error, status: refusal.status) : .refused(error)
+        case .unusable: return .refused(Self.unusable)
+        }
+    }
+
+    private static func failure(
+        _ refusal: Refusal, _ grant: TokenRequest.Grant, _ server: AuthorizationServer
+    ) -> TokenFailure {
+        TokenFailure(
+            grant: grant, status: refusal.status, answer: refusal.answer,
+            sessionEndingAnswers: server.sessionEndingAnswers, configurationErrors: server.preset.configurationErrors)
+    }
+
+    /// - Parameter duration: how long the provider asks to be left alone; nil where it does not say.
+    static func rateLimited(for duration: Duration?, _ errorCode: String? = nil) -> Answer {
+        .rateLimited(
+            retryable(errorCode, after: duration), retryAfter: duration ?? .seconds(Self.defaultRetryAfterSeconds))
+    }
+
+    /// What callers are told of a refusal that is about the client.
+    static func refusedClient(_ answer: TokenErrorResponse) -> BrokerError {
+        BrokerError(
+            .illegalConfiguration,
+            "The provider does not accept the tenant's client. Check its client_id, client_secret and "
+                + "token_endpoint_auth_method. Users stay logged in meanwhile.",
+            errorCode: answer.errorCode)
+    }
+
+    /// An answer without a token, read.
+    private struct Refusal {
+        let status: Int
+        let answer: TokenErrorResponse
+        /// Its `Retry-After`; nil without a readable one.
+        let retryAfter: Duration?
+        let fields: [LogField]
+
+        /// The error of one that decides nothing.
+        var retryable: BrokerError { TokenEndpoint.retryable(answer.errorCode, after: retryAfter) }
+    }
+
+    /// The grant in an answer; nil where there is none.
+    private func readGrant(
+        _ response: ClientResponse, askedAt asked: Timestamp, _ fields: [LogField]
+    ) async -> TokenResponse? {
+        let granted = await InputReading.run(bytes: response.body.count) {
+            TokenResponse(body: response.body, askedAt: asked)
+        }
+        if granted?.hasUnreadableLifetime == true {
+            log.warning("token_lifetime_unreadable", fields)
+        }
+        return granted
+    }
+
+    private func refusal(
+        _ response: ClientResponse, to request: ClientRequest, _ fields: [LogField]
+    ) async -> Refusal {
+        let answer = await InputReading.run(bytes: response.body.count) {
+            TokenErrorResponse(
+                body: response.body,
+                answering: SentSecrets(form: request.body, authorization: request.fields["Authorization"]))
+        }
+        return Refusal(
+            status: response.status.code, answer: answer,
+            retryAfter: response.fields["Retry-After"].flatMap {
+                RetryAfter.parse($0, status: response.status.code, now: time.now)
+            },
+            fields: fields + [.status(response.status)] + [LogField.providerError(answer)].compactMap { $0 })
+    }
+
+    /// How long to wait before a request is tried again: for as long as the schedule says, and until the end of a pause
+    /// that the provider has asked another call of the same client for meanwhile.
+    /// - Throws: `retryable_error` with what is left of a pause that lasts longer than `longest`.
+    func wait(
+        _ scheduled: Duration, heeding pause: ProviderPauses.Key, atMost longest: Duration
+    ) throws(BrokerError) -> Duration {
+        guard let remaining = budget.pauses.remaining(pause, now: time.monotonic) else { return scheduled }
+        if remaining > longest { throw Self.retryable(nil, after: remaining) }
+        return max(scheduled, remaining)
+    }
+
+    /// Waits before a request is tried again.
+    /// - Parameter pause: whose pauses count, `BackoffSchedule.longestWait` for all of them together; nil for a retry that
+    ///   waits for none.
+    private func waitBeforeRetry(_ duration: Duration, _ pause: ProviderPauses.Key?) async throws(BrokerError) {
+        let latest = time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
+        var wait = duration
+        while true {
+            if let pause { wait = try self.wait(wait, heeding: pause, atMost: time.monotonic.duration(to: latest)) }
+            if wait <= .zero { return }
+            do {
+                try await time.sleep(for: wait)
+            } catch {
+                throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+            }
+            wait = .zero
+        }
+    }
+
+    /// What a missing answer means, and whether asking again is out of the question. A code may be spent once the
+    /// request was sent, so its exchange is not repeated then; a refresh token is good for another try (a provider's
+    /// grace period covers it).
+    private static func meaning(
+        of error: TransportError, grant: TokenRequest.Grant
+    ) -> (error: BrokerError, isFinal: Bool) {
+        let unreachable = BrokerError(
+            .networkError, "The provider could not be reached or did not answer in time.",
+            retryAfter: defaultRetryAfterSeconds)
+        return switch error {
+        case .untrusted:
+            (
+                BrokerError(
+                    .providerUntrusted,
+                    "The provider's certificate, host name, pin or version of TLS does not fit. Nothing was sent to it."
+                ), true
+            )
+        case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress:
+            (
+                BrokerError(
+                    .illegalConfiguration,
+                    "The tenant's provider addresses may not be called: " + TargetPolicy.remedy), true
+            )
+        case .malformedResponse, .responseTooLarge: (unusable, !grant.spendsRefreshToken)
+        case .cancelled: (unreachable, true)
+        case .nameNotFound, .nameResolutionFailed, .connectFailed, .tlsFailed, .timedOut, .connectionLost:
+            (unreachable, grant == .authorizationCode && error.requestMayHaveBeenProcessed)
+        }
+    }
+
+    private func send(
+        _ message: ClientRequest, endpoint: Metrics.ProviderEndpoint, server: AuthorizationServer
+    ) async -> Result<ClientResponse, TransportError> {
+        let start = time.monotonic
+        let result: Result<ClientResponse, TransportError>
+        do throws(TransportError) {
+            result = .success(try await transport.send(message))
+        } catch {
+            result = .failure(error)
+        }
+        let code = if case .success(let response) = result { String(response.status.code) } else { "error" }
+        metrics.providerAnswered(
+            provider: server.preset.name, endpoint: endpoint, code: code, took: start.duration(to: time.monotonic))
+        return result
+    }
+
+    private static func message(
+        to endpoint: String, _ form: [FormEncoding.Pair], _ authorization: String?, _ server: AuthorizationServer
+    ) throws(BrokerError) -> ClientRequest {
+        guard let url = URLTarget(endpoint) else {
+            throw BrokerError(.illegalConfiguration, "The provider's endpoint is not a usable URL.")
+        }
+        let pins = try PinSet.inForce(server.pinnedCertificates, at: url)
+        var fields: Fields = [
+            "Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json",
+            "User-Agent": "token-broker",
+        ]
+        if let authorization { fields.append("Authorization", authorization) }
+        return ClientRequest(
+            method: .post, url: url, fields: fields, body: Array(FormEncoding.encode(form).utf8),
+            pins: pins)
+    }
+
+    /// What a caller is told when the provider says nothing about it.
+    private static let defaultRetryAfterSeconds = 5
+
+    private static let unusable = BrokerError(
+        .tokenResponseError, "The provider answered without a usable token. What is stored was left as it is.")
+
+    static func retryable(_ errorCode: String?, after duration: Duration?) -> BrokerError {
+        let seconds = duration.map { Int(($0.milliseconds + 999) / 1000) }
+        return BrokerError(
+            .retryableError, "The provider cannot answer now. What is stored was left as it is.",
+            errorCode: errorCode, retryAfter: max(1, seconds ?? defaultRetryAfterSeconds))
+    }
+}

@@ -1,0 +1,33 @@
+package import JSON
+package import OAuth
+
+/// Why a caller is given a token that lives shorter than was asked for: it could not be renewed.
+package struct Degradation: Sendable, Equatable {
+    /// When the first renewal failed.
+    package let since: Timestamp
+    package let code: BrokerError.Code
+    /// When a renewal is tried again at the earliest.
+    package let retryAt: Timestamp
+
+    /// Writes the member `degraded`.
+    package func encode(to json: inout JSONWriter) {
+        json.name("degraded")
+        json.object { json in
+            json.member("since", since.description)
+            json.member("code", code.rawValue)
+            json.member("retry_at", retryAt.description)
+        }
+    }
+}
+
+extension EndedSession {
+    /// Writes the member `session`. It has no address for logging in again: an address belongs to a login that has begun,
+    /// and a read begins none.
+    package func encode(to json: inout JSONWriter) {
+        json.name("session")
+        json.object { json in
+            json.member("ended", time.description)
+            json.member("cause", cause.rawValue)
+        }
+    }
+}

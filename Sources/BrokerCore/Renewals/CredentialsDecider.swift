@@ -1,0 +1,80 @@
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// Decides what is to be done about credentials: by the policy, and by what this process alone knows.
+final class CredentialsDecider: Sendable {
+    /// An early renewal that failed or brought little, and until when none is tried of the version that it left.
+    private struct EarlyPause {
+        let version: Int64
+        let until: MonotonicInstant
+    }
+
+    static let pauseAfterEarlyFailure: Duration = .seconds(30)
+    private static let limit = 16_384
+
+    private let policy = CredentialsPolicy()
+    private let servers: ProviderServers
+    private let time: any Time
+    private let earlyPauses = Mutex<[CredentialsID: EarlyPause]>([:])
+
+    init(servers: ProviderServers, time: any Time) {
+        self.servers = servers
+        self.time = time
+    }
+
+    /// - Parameter renewsEarly: false where a token that lives is not renewed ahead of its expiry.
+    func decide(
+        _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, _ id: CredentialsID,
+        renewsEarly: Bool = true
+    ) -> CredentialsDecision {
+        let decision = decide(snapshot, tenant, query, now: time.now)
+        // Without its lead time, what is to be renewed early is served.
+        guard decision == .refresh(isEarly: true), !renewsEarly || isPaused(id, snapshot.version) else {
+            return decision
+        }
+        return .serve
+    }
+
+    /// What the policy says, whatever was tried before.
+    func decide(
+        _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, now: Timestamp
+    ) -> CredentialsDecision {
+        if needsMetadata(snapshot, tenant) {
+            var terms = tenant.terms
+            terms.providers = servers.acceptedProviders(of: tenant)
+            return policy.decide(
+                snapshot.record.held, version: snapshot.version, terms: terms, query: query, now: now)
+        }
+        return policy.decide(
+            snapshot.record.held, version: snapshot.version, terms: tenant.terms, query: query, now: now)
+    }
+
+    /// Whether only the provider's metadata tells if the credentials are of the tenant's provider: where the configuration
+    /// has an issuer alone, and the credentials none to compare with it.
+    func needsMetadata(_ snapshot: CredentialsSnapshot, _ tenant: Tenant) -> Bool {
+        guard tenant.terms.providers.tokenEndpoint == nil, let granted = snapshot.record.held?.grantedBy else {
+            return false
+        }
+        return granted.issuer == nil
+    }
+
+    private func isPaused(_ id: CredentialsID, _ version: Int64) -> Bool {
+        let now = time.monotonic
+        return earlyPauses.withLock { $0[id].map { $0.version == version && $0.until > now } ?? false }
+    }
+
+    /// For `pause` from now on, `decide` has credentials of that version not renewed ahead of their expiry.
+    func pauseEarlyRenewal(_ id: CredentialsID, of version: Int64, for pause: Duration) {
+        let now = time.monotonic
+        earlyPauses.withLock { pauses in
+            if pauses.count >= Self.limit {
+                pauses = pauses.filter { $0.value.until > now }
+                // Credentials that lose a pause are renewed once more than needed; sweeping a full table at every failure
+                // would cost all.
+                if pauses.count >= Self.limit / 2 { pauses = [:] }
+            }
+            pauses[id] = EarlyPause(version: version, until: now.advanced(by: pause))
+        }
+    }
+}

@@ -1,0 +1,242 @@
+package import CredentialStore
+internal import Cryptography
+package import HTTPCodec
+package import HTTPSClient
+internal import JSON
+package import OAuth
+package import Postgres
+package import Reactor
+
+package enum LogLevel: String, Sendable, CaseIterable, Comparable {
+    case debug
+    case info
+    case warning
+    case error
+
+    package static func < (left: LogLevel, right: LogLevel) -> Bool {
+        allCases.firstIndex(of: left)! < allCases.firstIndex(of: right)!
+    }
+}
+
+/// One member of a log line.
+///
+/// There is no way to make one of a text that came from outside: tokens, codes, verifiers, secrets, keys, bodies and
+/// queries have no constructor here, so that no line can carry them.
+package struct LogField: Sendable {
+    enum Value: Sendable {
+        case text(String)
+        case integer(Int64)
+    }
+
+    let name: StaticString
+    let value: Value
+
+    /// The server's own name of a request.
+    package static func request(_ id: RequestID) -> LogField { .init("request_id", id.text) }
+    package static func tenant(_ tenant: TenantName) -> LogField { .init("tenant", tenant.description) }
+    package static func provider(_ preset: ProviderPreset) -> LogField { .init("provider", preset.name) }
+    package static func route(_ route: StaticString) -> LogField { .init("route", route.description) }
+    package static func outcome(_ outcome: StaticString) -> LogField { .init("outcome", outcome.description) }
+    package static func reason(_ reason: StaticString) -> LogField { .init("reason", reason.description) }
+    package static func status(_ status: Status) -> LogField { .init("status", .integer(Int64(status.code))) }
+    package static func code(_ code: BrokerError.Code) -> LogField { .init("code", code.rawValue) }
+    package static func count(_ count: Int) -> LogField { .init("count", .integer(Int64(count))) }
+    /// Of sets of credentials: how many a process could store again, how many it did, as ended, and how many no process could.
+    package static func kept(_ count: Int) -> LogField { .init("kept", .integer(Int64(count))) }
+    package static func restored(_ count: Int) -> LogField { .init("restored", .integer(Int64(count))) }
+    package static func endedAgain(_ count: Int) -> LogField { .init("ended_again", .integer(Int64(count))) }
+    package static func lost(_ count: Int) -> LogField { .init("lost", .integer(Int64(count))) }
+    package static func version(_ version: Int64) -> LogField { .init("version", .integer(version)) }
+    /// An entry's place in the log of events.
+    package static func sequence(_ sequence: Int64) -> LogField { .init("sequence", .integer(sequence)) }
+    package static func level(_ level: CredentialsLevel) -> LogField { .init("credentials_level", level.rawValue) }
+    package static func refresh(_ id: RefreshID) -> LogField { .init("refresh_id", id.text) }
+    /// Which of the operator's keys a request came with.
+    package static func admin(_ name: AdminName) -> LogField { .init("admin", name.description) }
+    /// A variable of the configuration, without its value.
+    package static func variable(_ name: StaticString) -> LogField { .init("variable", name.description) }
+    /// A variable of the process's environment that no build of ours reads; the name has capitals, digits and `_` only, and
+    /// no value is told.
+    package static func unknownVariable(_ name: String, meant suggestion: String?) -> [LogField] {
+        [.init("variable", plain(name))] + (suggestion.map { [.init("suggestion", plain($0))] } ?? [])
+    }
+
+    private static func plain(_ name: String) -> String {
+        let isPlain = name.utf8.allSatisfy {
+            $0.isUppercaseLetter || $0.isDigit || $0 == UInt8(ascii: "_") || $0 == UInt8(ascii: "?")
+        }
+        return isPlain ? name : "-"
+    }
+
+    /// A file of the embedded store, by its name in the store's directory.
+    package static func file(_ secret: StoreSecret) -> LogField { .init("file", secret.rawValue) }
+    /// An API key, by its identifier.
+    package static func apiKey(_ id: APIKeyID) -> LogField { .init("api_key", id.text) }
+    /// Who sent a request: the peer of its connection, or the client that a trusted proxy names.
+    package static func peer(_ address: NetworkAddress) -> LogField {
+        .init("peer", address == .unspecified ? "unix" : address.description)
+    }
+    package static func address(_ address: SocketAddress) -> LogField { .init("address", address.description) }
+
+    /// An address of a provider, as the tenant or the provider's metadata names it, without its query; a text that is no URL
+    /// is not taken over.
+    package static func endpoint(_ address: String) -> LogField {
+        let url = URLTarget(address)?.description.utf8.prefix { $0 != UInt8(ascii: "?") }
+        return .init("address", url.flatMap { String($0) } ?? "-")
+    }
+
+    /// A storage key can be a person's address, so a digest stands for it: the same key, the same digest.
+    package static func credentials(_ id: CredentialsID) -> [LogField] {
+        [.tenant(id.tenant), .init("storage_key_digest", id.storageKeyDigest)]
+    }
+
+    /// Of two clocks.
+    package static func difference(_ duration: Duration) -> LogField {
+        .init("difference_ms", .integer(duration.milliseconds))
+    }
+
+    package static func duration(_ duration: Duration) -> LogField {
+        .init("duration_us", .integer(duration.nanoseconds / 1000))
+    }
+
+    /// A method that HTTP knows; `OTHER` for what a client made up.
+    package static func method(_ method: Method) -> LogField { .init("method", knownName(of: method)) }
+
+    package static func knownName(of method: Method) -> String {
+        let known: Set<Method> = [.get, .head, .post, .put, .delete, .options]
+        return known.contains(method) ? method.name : "OTHER"
+    }
+
+    /// These errors are enumerations of our own whose texts hold nothing from a peer. Those of damage name the record
+    /// or its file, storage key included: an operator has to find it.
+    package static func store(_ error: StoreError) -> LogField {
+        switch error {
+        case .conflict: .init("store_error", "conflict")
+        case .unavailable: .init("store_error", "unavailable")
+        case .damaged(let place): .init("store_error", "damaged: \(place)")
+        }
+    }
+
+    /// With libpq's own words, which have host names and users, and neither passwords nor statements.
+    package static func database(_ error: PostgresError) -> LogField {
+        .init("database_error", String(reflecting: error))
+    }
+    package static func databaseLink(_ link: PostgresLink) -> LogField { .init("link", link.description) }
+    package static func listenLink(_ link: PostgresLink) -> LogField { .init("listen_link", link.description) }
+    package static func fileStore(_ error: FileStoreError) -> LogField { .init("file_store_error", error.description) }
+    package static func transport(_ error: TransportError) -> LogField { .init("transport_error", "\(error)") }
+    package static func system(_ error: SystemError) -> LogField { .init("system_error", error.description) }
+
+    /// The provider's error code, which `ErrorText` has let pass.
+    package static func providerError(_ error: TokenErrorResponse) -> LogField? {
+        error.errorCode.map { .init("provider_error", $0) }
+    }
+
+    /// The same of an error that was made of it; nil where the provider named none.
+    package static func providerError(of error: BrokerError) -> LogField? {
+        error.errorCode.map { .init("provider_error", $0) }
+    }
+
+    /// What a caller is told, which holds no secret.
+    package static func detail(of error: BrokerError) -> LogField { .init("detail", error.detail) }
+
+    /// Why something failed that a caller hears of.
+    package static func reason(of error: BrokerError) -> [LogField] {
+        [.code(error.code), .detail(of: error)] + [.providerError(of: error)].compactMap(\.self)
+    }
+
+    /// A tenant's issuer, as it was configured, without its query; a text that is no URL is not taken over.
+    package static func issuer(_ address: String) -> LogField {
+        let isURL = URLTarget(address) != nil
+        return .init(
+            "issuer", isURL ? String(decoding: address.utf8.prefix { $0 != UInt8(ascii: "?") }, as: UTF8.self) : "-")
+    }
+
+    private init(_ name: StaticString, _ value: Value) {
+        self.name = name
+        self.value = value
+    }
+
+    private init(_ name: StaticString, _ text: String) {
+        self.init(name, .text(text))
+    }
+}
+
+extension CredentialsID {
+    /// What stands for the storage key in the log: the first 12 hexadecimal digits of its SHA-256.
+    package var storageKeyDigest: String {
+        Hex.encode(Array(SHA256.digest(Array(storageKey.description.utf8)).prefix(6)))
+    }
+}
+
+/// A request's name: 32 hexadecimal digits that the server made. A text of any other shape is not taken over.
+package struct RequestID: Sendable, Hashable {
+    let text: String
+
+    package init(_ text: String) {
+        let isOurs = (1...32).contains(text.utf8.count) && text.utf8.allSatisfy { $0.isDigit || $0.isLowercaseLetter }
+        self.text = isOurs ? text : "-"
+    }
+}
+
+/// An API key's name in lists and in the log. A text of another shape than the broker's own is not taken over.
+package struct APIKeyID: Sendable, Hashable {
+    let text: String
+
+    package init(_ text: String) {
+        let isOurs = (1...32).contains(text.utf8.count) && text.utf8.allSatisfy { $0.isDigit || $0.isLowercaseLetter }
+        self.text = isOurs ? text : "-"
+    }
+}
+
+/// Names one attempt to renew credentials, over all its events and log lines: a UUID (RFC 9562).
+package struct RefreshID: Sendable, Hashable {
+    let text: String
+
+    package init() {
+        // An identifier, not a secret: the system's generator is more than enough.
+        let (high, low) = (UInt64.random(in: .min ... .max), UInt64.random(in: .min ... .max))
+        var bytes = [high, low].flatMap { word in (0..<8).map { UInt8(truncatingIfNeeded: word >> (8 * $0)) } }
+        // RFC 9562 §5.4: version 4 of variant 10.
+        bytes[6] = bytes[6] & 0x0f | 0x40
+        bytes[8] = bytes[8] & 0x3f | 0x80
+        text = [0..<4, 4..<6, 6..<8, 8..<10, 10..<16].map { Hex.encode(Array(bytes[$0])) }.joined(separator: "-")
+    }
+}
+
+/// Writes one JSON object per line.
+package struct Log: Sendable {
+    private let threshold: LogLevel
+    private let time: any Time
+    private let write: @Sendable ([UInt8]) -> Void
+
+    package init(threshold: LogLevel, time: any Time, write: @escaping @Sendable ([UInt8]) -> Void) {
+        self.threshold = threshold
+        self.time = time
+        self.write = write
+    }
+
+    package func isEnabled(_ level: LogLevel) -> Bool { level >= threshold }
+
+    package func debug(_ event: StaticString, _ fields: [LogField]) { emit(.debug, event, fields) }
+    package func info(_ event: StaticString, _ fields: [LogField]) { emit(.info, event, fields) }
+    package func warning(_ event: StaticString, _ fields: [LogField]) { emit(.warning, event, fields) }
+    package func error(_ event: StaticString, _ fields: [LogField]) { emit(.error, event, fields) }
+
+    private func emit(_ level: LogLevel, _ event: StaticString, _ fields: [LogField]) {
+        guard isEnabled(level) else { return }
+        write(
+            JSONWriter.object { json in
+                json.member("time", time.now.description)
+                json.member("level", level.rawValue)
+                json.member("event", event.description)
+                if let trace = TraceContext.current { json.member("trace_id", trace.traceID) }
+                for field in fields {
+                    switch field.value {
+                    case .text(let text): json.member(field.name.description, text)
+                    case .integer(let number): json.member(field.name.description, number)
+                    }
+                }
+            })
+    }
+}

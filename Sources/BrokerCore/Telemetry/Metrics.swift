@@ -1,0 +1,421 @@
+internal import HTTPCodec
+package import OAuth
+internal import Synchronization
+
+/// Counts in Prometheus' text format. Label values come from route tables and enumerations, never from requests, so
+/// the number of series is bounded.
+package final class Metrics: Sendable {
+    /// A counter's name with its labels, in the order they are written.
+    private struct Series: Hashable {
+        let name: String
+        let labels: String
+    }
+
+    private struct State {
+        var counters: [Series: Counter] = [:]
+        var durations: [Series: Durations] = [:]
+
+        mutating func counter(_ series: Series) -> Counter {
+            if let counter = counters[series] { return counter }
+            let counter = Counter()
+            counters[series] = counter
+            return counter
+        }
+
+        mutating func durations(_ series: Series) -> Durations {
+            if let durations = durations[series] { return durations }
+            let new = Durations()
+            durations[series] = new
+            return new
+        }
+    }
+
+    /// The count of one series. What is counted often keeps its counter, and does not look for it each time.
+    package final class Counter: Sendable {
+        private let count = Atomic<Int>(0)
+
+        fileprivate init() {}
+
+        package func add(_ added: Int) { count.add(added, ordering: .relaxed) }
+
+        fileprivate var current: Int { count.load(ordering: .relaxed) }
+    }
+
+    /// The durations of one series.
+    package final class Durations: Sendable {
+        private let histogram = Mutex(Histogram())
+
+        fileprivate init() {}
+
+        /// Adds `count` durations, all of that length.
+        package func add(_ duration: Duration, count: Int = 1) {
+            let (whole, attoseconds) = duration.components
+            let seconds = Double(whole) + Double(attoseconds) / 1e18
+            histogram.withLock { $0.add(count, seconds: seconds) }
+        }
+
+        fileprivate var current: Histogram { histogram.withLock { $0 } }
+    }
+
+    fileprivate struct Histogram {
+        var counts = [Int](repeating: 0, count: Metrics.bounds.count + 1)
+        var sum = 0.0
+
+        mutating func add(_ count: Int, seconds: Double) {
+            counts[Metrics.bounds.firstIndex { seconds <= $0 } ?? Metrics.bounds.count] += count
+            sum += seconds * Double(count)
+        }
+    }
+
+    /// Upper bounds in seconds: from a warm read's microseconds to a provider that exhausts every retry.
+    private static let bounds = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120]
+
+    private let state = Mutex(State())
+
+    package init() {
+        state.withLock { state in
+            for series in Self.enumerableCounters { _ = state.counter(series) }
+            for series in Self.enumerableHistograms { _ = state.durations(series) }
+        }
+    }
+
+    /// Shows the series of these routes, with the statuses that an answer can have, from now on: a rule that asks for an
+    /// increase does not see the first one of a series that begins with it.
+    package func expect(_ routes: [(route: StaticString, method: String)]) {
+        let codes = Set(BrokerError.Code.allCases.map(\.status.code) + Self.successes).sorted()
+        state.withLock { state in
+            for (route, method) in routes {
+                for code in codes {
+                    _ = state.counter(Self.requests(route, method, code))
+                }
+                _ = state.durations(Self.requestDuration(route))
+            }
+        }
+    }
+
+    private static let successes = [200, 201, 204, 303, 304]
+
+    private func increment(_ name: String, _ labels: String) {
+        increment(Series(name: name, labels: labels))
+    }
+
+    private func increment(_ series: Series) { counter(series).add(1) }
+
+    private func counter(_ series: Series) -> Counter { state.withLock { $0.counter(series) } }
+
+    private func observe(_ name: String, _ labels: String, _ duration: Duration) {
+        durations(Series(name: name, labels: labels)).add(duration)
+    }
+
+    private func durations(_ series: Series) -> Durations { state.withLock { $0.durations(series) } }
+
+    // MARK: What is counted
+
+    package func requestAnswered(route: StaticString, method: String, status: Int, took duration: Duration) {
+        counter(ofRequests: route, method: method, status: status).add(1)
+        durations(ofRequests: route).add(duration)
+    }
+
+    /// Where the answers of a route with that status are counted.
+    package func counter(ofRequests route: StaticString, method: String, status: Int) -> Counter {
+        counter(Self.requests(route, method, status))
+    }
+
+    /// Where it is noted how long a route's answers took.
+    package func durations(ofRequests route: StaticString) -> Durations { durations(Self.requestDuration(route)) }
+
+    private static func requests(_ route: StaticString, _ method: String, _ code: Int) -> Series {
+        Series(name: "http_requests_total", labels: #"route="\#(route)",method="\#(method)",code="\#(code)""#)
+    }
+
+    private static func requestDuration(_ route: StaticString) -> Series {
+        Series(name: "http_request_duration_seconds", labels: #"route="\#(route)""#)
+    }
+
+    /// How a `GET /credentials` was answered.
+    package enum TokenRead: String, CaseIterable {
+        /// From memory or the store, as it stood.
+        case fresh
+        /// After a call to the provider that this request caused.
+        case renewed
+        /// After a call that another request had caused.
+        case joined
+        /// From memory or the store, although it lives shorter than was asked for: it could not be renewed.
+        case degraded
+        /// Basic credentials: no token.
+        case basic
+        case notModified = "not_modified"
+        case refused
+        case failed
+    }
+
+    package func tokenRead(provider: String, _ outcome: TokenRead) {
+        counter(ofReads: outcome, provider: provider).add(1)
+    }
+
+    /// Where the reads of one provider's credentials with that outcome are counted.
+    package func counter(ofReads outcome: TokenRead, provider: String) -> Counter {
+        counter(Series(name: "token_reads_total", labels: Self.labels(provider, outcome)))
+    }
+
+    private static func labels(_ provider: String, _ outcome: TokenRead) -> String {
+        #"provider="\#(provider)",outcome="\#(outcome.rawValue)""#
+    }
+
+    /// How a renewal ended.
+    package enum Renewal: String, CaseIterable {
+        case succeeded
+        /// The provider ended the session.
+        case sessionEnded = "session_ended"
+        /// The provider refused a refresh token that a call may have spent whose answer was lost: nobody's will, it may
+        /// be.
+        case sessionLost = "session_lost"
+        /// A login, a logout or another replica was faster; the result was dropped or not needed.
+        case overtaken
+        /// User credentials without a refresh token were put away.
+        case retired
+        case failed
+    }
+
+    /// - Parameter grant: nil where the provider was not asked.
+    package func renewalEnded(
+        provider: String, _ grant: TokenRequest.Grant?, _ outcome: Renewal, took duration: Duration
+    ) {
+        increment("refresh_total", Self.labels(provider, grant, outcome))
+        observe("refresh_duration_seconds", #"provider="\#(provider)""#, duration)
+    }
+
+    private static func labels(_ provider: String, _ grant: TokenRequest.Grant?, _ outcome: Renewal) -> String {
+        #"provider="\#(provider)",grant="\#(grant?.rawValue ?? "none")",outcome="\#(outcome.rawValue)""#
+    }
+
+    /// A refresh token is presented once more because nobody knows whether an earlier call has spent it.
+    package func repeatedAfterUnknownOutcome(provider: String) {
+        increment("refresh_outcome_unknown_total", #"provider="\#(provider)""#)
+    }
+
+    /// A provider has not accepted a tenant's client.
+    package func clientRefused(provider: String) { increment("client_refused_total", #"provider="\#(provider)""#) }
+
+    /// A refresh has brought another user's token.
+    package func subjectChanged(provider: String) { increment("subject_changed_total", #"provider="\#(provider)""#) }
+
+    /// Another replica's renewal was waited for.
+    package func waitedForLease(_ duration: Duration) {
+        observe("refresh_lease_wait_seconds", "", duration)
+    }
+
+    /// How an attempt to renew ahead of time ended that nobody had asked for.
+    package enum RenewalAhead: String, CaseIterable {
+        case renewed
+        /// The credentials were changed meanwhile, or another replica renews them.
+        case overtaken
+        case failed
+        /// The broker was stopped while it waited; the renewal may have succeeded.
+        case cancelled
+        /// Too many were under way at the provider.
+        case postponed
+    }
+
+    package func renewedAhead(_ outcome: RenewalAhead) {
+        increment("proactive_refresh_total", #"outcome="\#(outcome.rawValue)""#)
+    }
+
+    /// One exchange with a provider; `code` is the status, or `error` where there was no answer.
+    package func providerAnswered(
+        provider: String, endpoint: ProviderEndpoint, code: String, took duration: Duration
+    ) {
+        increment(
+            "provider_requests_total", #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)",code="\#(code)""#)
+        observe(
+            "provider_request_duration_seconds", #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)""#, duration)
+    }
+
+    /// What is asked of a provider.
+    package enum ProviderEndpoint: String, CaseIterable {
+        case token
+        case deviceAuthorization = "device_authorization"
+        case revocation
+        case metadata
+    }
+
+    package func loginEnded(_ kind: LoginKind, _ outcome: String) {
+        increment("logins_total", #"flow="\#(kind.rawValue)",outcome="\#(outcome)""#)
+    }
+
+    package func devicePolled(_ outcome: DevicePolling.Outcome) {
+        let poll: DevicePoll =
+            switch outcome {
+            case .granted: .granted
+            case .unreachable: .unreachable
+            case .answered(500..., _, _): .serverError
+            case .answered(429, _, _): .rateLimited
+            case .answered(_, let answer, _) where answer.error == "authorization_pending": .pending
+            case .answered(_, let answer, _) where answer.error == "slow_down": .slowDown
+            case .answered: .refused
+            }
+        increment("device_polls_total", #"outcome="\#(poll.rawValue)""#)
+    }
+
+    private enum DevicePoll: String, CaseIterable {
+        case granted, unreachable, pending, refused
+        case serverError = "server_error"
+        case rateLimited = "rate_limited"
+        case slowDown = "slow_down"
+    }
+
+    /// A request was answered `too_many_requests`.
+    package func refused(over quota: Quota) {
+        increment(Self.series(quota))
+    }
+
+    private static func series(_ quota: Quota) -> Series {
+        Series(name: "quota_refusals_total", labels: #"quota="\#(quota.rawValue)""#)
+    }
+
+    /// How a request without a valid key was answered.
+    package enum AuthenticationFailure: String, CaseIterable {
+        /// With 401, at once.
+        case answered
+        /// With 401, after a wait.
+        case delayed
+        /// With 429.
+        case refused
+    }
+
+    package func authenticationFailed(_ outcome: AuthenticationFailure) {
+        increment(Self.series(outcome))
+    }
+
+    private static func series(_ outcome: AuthenticationFailure) -> Series {
+        Series(name: "authentication_failures_total", labels: #"outcome="\#(outcome.rawValue)""#)
+    }
+
+    /// The store did not answer a call, or could not do what it was asked.
+    func storeFailed(_ access: StoreReports.Access) {
+        increment(Self.series(access))
+    }
+
+    private static func series(_ access: StoreReports.Access) -> Series {
+        Series(name: "store_failures_total", labels: #"access="\#(access.rawValue)""#)
+    }
+
+    // MARK: What there is from the start
+
+    /// The statuses that providers answer with, as a rule; another one is a series from its first answer on.
+    private static let providerCodes = [
+        "200", "302", "400", "401", "403", "404", "405", "429", "500", "502", "503", "504", "error",
+    ]
+
+    /// How a login can end: by an error, or as these.
+    private static let loginOutcomes = BrokerError.Code.allCases.map(\.rawValue) + ["completed", "expired"]
+
+    private static var enumerableCounters: [Series] {
+        var series = Quota.allCases.map { Self.series($0) } + AuthenticationFailure.allCases.map { Self.series($0) }
+        func add(_ name: String, _ labels: String) { series.append(Series(name: name, labels: labels)) }
+        for provider in ProviderPreset.all.map(\.name) {
+            for outcome in TokenRead.allCases { add("token_reads_total", labels(provider, outcome)) }
+            for grant in [TokenRequest.Grant.refreshToken, .upgrade, .clientCredentials, nil] {
+                for outcome in Renewal.allCases { add("refresh_total", labels(provider, grant, outcome)) }
+            }
+            for name in ["refresh_outcome_unknown_total", "client_refused_total", "subject_changed_total"] {
+                add(name, #"provider="\#(provider)""#)
+            }
+            for endpoint in ProviderEndpoint.allCases {
+                for code in providerCodes {
+                    add(
+                        "provider_requests_total",
+                        #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)",code="\#(code)""#)
+                }
+            }
+        }
+        for outcome in RenewalAhead.allCases { add("proactive_refresh_total", #"outcome="\#(outcome.rawValue)""#) }
+        for kind in LoginKind.allCases {
+            for outcome in loginOutcomes { add("logins_total", #"flow="\#(kind.rawValue)",outcome="\#(outcome)""#) }
+        }
+        series += StoreReports.Access.allCases.map { Self.series($0) }
+        for poll in DevicePoll.allCases { add("device_polls_total", #"outcome="\#(poll.rawValue)""#) }
+        return series
+    }
+
+    private static var enumerableHistograms: [Series] {
+        var series = [Series(name: "refresh_lease_wait_seconds", labels: "")]
+        for provider in ProviderPreset.all.map(\.name) {
+            series.append(Series(name: "refresh_duration_seconds", labels: #"provider="\#(provider)""#))
+            for endpoint in ProviderEndpoint.allCases {
+                series.append(
+                    Series(
+                        name: "provider_request_duration_seconds",
+                        labels: #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)""#))
+            }
+        }
+        return series
+    }
+
+    // MARK: Text
+
+    private static let help: [(name: String, type: String, text: String)] = [
+        ("http_requests_total", "counter", "Requests answered, by route, method and status."),
+        ("http_request_duration_seconds", "histogram", "From a request's last byte to its answer."),
+        ("token_reads_total", "counter", "GET /credentials, by how it was answered."),
+        ("refresh_total", "counter", "Renewals of credentials, by grant and how they ended."),
+        ("refresh_duration_seconds", "histogram", "Renewals of credentials, retries included."),
+        (
+            "refresh_outcome_unknown_total", "counter",
+            "Refresh tokens presented again because the answer to an earlier call was lost."
+        ),
+        (
+            "client_refused_total", "counter",
+            "Requests for renewals that providers refused because of the client's registration."
+        ),
+        ("subject_changed_total", "counter", "Refreshes that brought another user's token, which was dropped."),
+        ("refresh_lease_wait_seconds", "histogram", "Waits for another replica's renewal."),
+        ("proactive_refresh_total", "counter", "Renewals ahead of expiry that nobody asked for, by how they ended."),
+        ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),
+        ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
+        ("logins_total", "counter", "Logins, by flow and how they ended."),
+        ("device_polls_total", "counter", "Polls for device logins, by answer."),
+        ("quota_refusals_total", "counter", "Requests answered 429, by the limit that they exceeded."),
+        ("store_failures_total", "counter", "Calls of the store while it was away, by what was asked of it."),
+        ("authentication_failures_total", "counter", "Requests without a valid key, by how they were answered."),
+    ]
+
+    /// A metric that is counted elsewhere, with its value for each set of labels; one without labels has one value.
+    package typealias Reading = (name: String, type: String, help: String, values: [(labels: String, value: Int)])
+
+    /// The text of `GET /metrics`.
+    /// - Parameter gauges: what is not counted here.
+    package func text(gauges: [Reading]) -> String {
+        let state = self.state.withLock { $0 }
+        var text = ""
+        for (name, type, help) in Self.help {
+            text += "# HELP token_broker_\(name) \(help)\n# TYPE token_broker_\(name) \(type)\n"
+            for (series, count) in state.counters.filter({ $0.key.name == name }).sorted(by: Self.order) {
+                text += "token_broker_\(name){\(series.labels)} \(count.current)\n"
+            }
+            for (series, durations) in state.durations.filter({ $0.key.name == name }).sorted(by: Self.order) {
+                let histogram = durations.current
+                var total = 0
+                for (bound, count) in zip(Self.bounds.map(\.description) + ["+Inf"], histogram.counts) {
+                    total += count
+                    let labels = series.labels.isEmpty ? "" : series.labels + ","
+                    text += "token_broker_\(name)_bucket{\(labels)le=\"\(bound)\"} \(total)\n"
+                }
+                let labels = series.labels.isEmpty ? "" : "{\(series.labels)}"
+                text += "token_broker_\(name)_sum\(labels) \(histogram.sum)\n"
+                text += "token_broker_\(name)_count\(labels) \(total)\n"
+            }
+        }
+        for gauge in gauges {
+            text += "# HELP token_broker_\(gauge.name) \(gauge.help)\n# TYPE token_broker_\(gauge.name) \(gauge.type)\n"
+            for (labels, value) in gauge.values {
+                text += "token_broker_\(gauge.name)\(labels.isEmpty ? "" : "{\(labels)}") \(value)\n"
+            }
+        }
+        return text
+    }
+
+    private static func order<T>(_ left: (key: Series, value: T), _ right: (key: Series, value: T)) -> Bool {
+        left.key.labels < right.key.labels
+    }
+}
