@@ -85,7 +85,7 @@ package final class CredentialsProvider: Sendable {
         holders = LeaseHolders(isOnlyWriter: !records.isShared)
         keeper = LeaseKeeper(records: records, time: time)
         failures = RenewalFailures(isShared: records.isShared)
-        clientFaults = ClientFaults(records: records, time: time, log: log)
+        clientFaults = ClientFaults(records: records, bus: bus, time: time, log: log)
         self.renewalPatience = renewalPatience
         self.tenants = tenants
         self.servers = servers
@@ -330,17 +330,23 @@ package final class CredentialsProvider: Sendable {
 
     /// How the user's session stands; nil where there is none and none was lost.
     ///
-    /// A store that does not answer keeps nothing from being told but a renewal's failures.
-    package func state(of snapshot: CredentialsSnapshot, _ id: CredentialsID) async -> CredentialsState? {
-        var trouble: RenewalTrouble?
-        if snapshot.record.held?.level == .user {
-            do throws(StoreError) {
-                trouble = try await records.trouble(id)?.content
-            } catch {
-                records.report(error, id)
-            }
+    /// A store that does not answer keeps nothing from being told but what renewals failed with.
+    package func state(
+        of snapshot: CredentialsSnapshot, _ id: CredentialsID, _ tenant: Tenant
+    ) async -> CredentialsState? {
+        let record = snapshot.record
+        guard record.held?.level == .user else { return record.state() }
+        if record.held?.refreshToken != nil, let fault = await clientFaults.current(of: tenant) {
+            if !fault.isRefuted(by: record) { return .degraded }
+            await clientFaults.lift(fault, of: tenant)
         }
-        return snapshot.record.state(version: snapshot.version, trouble: trouble)
+        do throws(StoreError) {
+            let trouble = try await records.trouble(id)?.content
+            return record.state(after: trouble, of: snapshot.version, configuration: tenant.version)
+        } catch {
+            records.report(error, id)
+            return record.state()
+        }
     }
 
     // MARK: Providers
