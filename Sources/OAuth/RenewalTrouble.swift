@@ -47,12 +47,18 @@ package struct RenewalTrouble: Sendable, Equatable {
     /// The version of the credentials.
     package var version: Int64
     package var failure: Failure?
+    /// The version of the tenant whose client the last renewal was to carry the credentials over to, in vain; nil when the
+    /// last renewal was another one.
+    package var failedUpgrade: Int64?
     /// Whether the event that the token is about to expire has been published.
     package var isExpiryAnnounced: Bool
 
-    package init(version: Int64, failure: Failure? = nil, isExpiryAnnounced: Bool = false) {
+    package init(
+        version: Int64, failure: Failure? = nil, failedUpgrade: Int64? = nil, isExpiryAnnounced: Bool = false
+    ) {
         self.version = version
         self.failure = failure
+        self.failedUpgrade = failedUpgrade
         self.isExpiryAnnounced = isExpiryAnnounced
     }
 
@@ -62,7 +68,7 @@ package struct RenewalTrouble: Sendable, Equatable {
     }
 
     /// Whether the provider has refused the refresh token without a cause for at least `unexplainedLimit`.
-    package var isDegraded: Bool {
+    package var isRefusedWithoutCause: Bool {
         guard let unexplained = failure?.unexplained else { return false }
         return unexplained.first.duration(to: unexplained.last) >= Self.unexplainedLimit
     }
@@ -79,6 +85,7 @@ extension RenewalTrouble {
             json.member("last", failure.last.milliseconds)
             json.member("code", failure.code)
             json.memberIfPresent("error_code", failure.errorCode)
+            if let failedUpgrade { json.member("failed_upgrade", failedUpgrade) }
             guard let unexplained = failure.unexplained else { return }
             json.member("unexplained_since", unexplained.first.milliseconds)
             json.member("unexplained_last", unexplained.last.milliseconds)
@@ -95,6 +102,7 @@ extension RenewalTrouble {
         failure = Failure(
             first: Timestamp(milliseconds: first), last: Timestamp(milliseconds: last), code: code.text,
             errorCode: json["error_code"]?.string?.text)
+        failedUpgrade = json["failed_upgrade"]?.integer
         guard let since = json["unexplained_since"]?.integer, let status = json["status"]?.integer else { return }
         failure?.unexplained = Unexplained(
             first: Timestamp(milliseconds: since),
@@ -107,7 +115,8 @@ extension RenewalTrouble {
 package enum CredentialsState: String, Sendable, CaseIterable {
     /// A user's credentials are stored, and no problem is known.
     case active
-    /// The provider has refused to renew them for an hour without naming a cause.
+    /// They cannot be renewed until an operator changes something: the provider has refused them for an hour without naming a
+    /// cause, or does not accept the tenant's client, or does not carry them over to that client.
     case degraded
     /// The session has ended.
     case ended
@@ -120,10 +129,15 @@ extension CredentialRecord {
     /// and no session was lost.
     /// - Parameters:
     ///   - version: the version of the record.
+    ///   - configuration: the version of the tenant.
     ///   - isQuarantined: whether quarantined credentials are stored under the same storage key.
-    package func state(version: Int64, trouble: RenewalTrouble?, isQuarantined: Bool = false) -> CredentialsState? {
+    package func state(
+        after trouble: RenewalTrouble? = nil, of version: Int64 = 0, configuration: Int64 = 0,
+        isQuarantined: Bool = false
+    ) -> CredentialsState? {
         if held?.level == .user {
-            return trouble?.version == version && trouble?.isDegraded == true ? .degraded : .active
+            guard let trouble, trouble.version == version else { return .active }
+            return trouble.isRefusedWithoutCause || trouble.failedUpgrade == configuration ? .degraded : .active
         }
         if session == nil, ended == nil, !isQuarantined { return nil }
         return isQuarantined ? .quarantined : .ended

@@ -32,7 +32,7 @@ struct CredentialsListRoutes {
         let after = try page.after { StorageKey($0) }
         let tenant = try await broker.tenant(of: call)
         let found = try await broker.core.list.list(
-            tenant.name, only: call.narrowedStorageKeys, filter, after: after, limit: page.limit)
+            tenant, only: call.narrowedStorageKeys, filter, after: after, limit: page.limit)
         return await Page.answer(found.listed.count) { json in
             json.name("credentials")
             json.array { json in

@@ -160,7 +160,7 @@ struct CredentialsRoutes {
         try call.authorize(storageKey)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let snapshot = try await broker.credentials.lastKnown(id)
-        let (held, state) = (snapshot.record.held, await broker.credentials.state(of: snapshot, id))
+        let (held, state) = (snapshot.record.held, await broker.credentials.state(of: snapshot, id, tenant))
         let differences = held.map { broker.core.providers.servers.differences(of: $0, from: tenant) } ?? []
         return .json(.ok) { json in
             json.member("logged_in", held?.isLoggedIn(at: broker.time.now) ?? false)

@@ -242,6 +242,54 @@ internal import TokenBroker
         #expect(line.contains(#""tenant":"t1""#) && line.contains(#""issuer":"https://op.example/k""#), "\(line)")
     }
 
+    /// What each of the two addresses answers, and what the error says of that.
+    @Test(
+        arguments: [
+            (.json(404, ""), ["answered with status 404"]),
+            (.json(401, ""), ["answered with status 401"]),
+            (
+                .json(200, "<html>", fields: ["Content-Type": "Text/HTML; charset=utf-8"]),
+                ["200 and a page (text/html)"]
+            ),
+            (
+                .json(200, "{}", fields: ["Content-Type": "application/json"]),
+                ["200 and application/json, and the content is no metadata"]
+            ),
+            (.json(200, "", fields: ["Content-Type": "<script>"]), ["status 200 and without a usable Content-Type"]),
+            (.json(200, "", fields: ["Content-Type": "a/canary-secret-canary"]), ["without a usable Content-Type"]),
+            (
+                .json(302, "", fields: ["Location": "https://sso.example:8443/login?token=hidden#part"]),
+                ["302, a redirect to https://sso.example:8443, and the broker follows none"]
+            ),
+            (.json(307, "", fields: ["Location": "/login?token=hidden"]), ["307, a redirect, and the broker"]),
+            (.json(301, ""), ["301, a redirect, and the broker"]),
+            (.json(302, "", fields: ["Location": "https://hidden@sso.example/"]), ["302, a redirect, and the broker"]),
+            (.json(302, "", fields: ["Location": "https://canary-secret-canary.example/"]), ["302, a redirect, and"]),
+        ] as [(ScriptedTransport.Step, [String])])
+    func `is told with what was received, and with what to change`(
+        step: ScriptedTransport.Step, words: [String]
+    ) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1",
+            #"{"provider": "oidc", "client_id": "c1", "issuer": "https://op.example", "client_secret": "canary-secret-canary"}"#
+        )
+        broker.transport.always(step)
+        let checked = await broker.call(.post, "/tenants/t1/check").json["checks"]?.array?
+            .first { $0["name"]?.text == "metadata" }
+        for detail in [await Self.begin(broker), checked?["detail"]?.text ?? ""] {
+            for address in ["oauth-authorization-server", "openid-configuration"] {
+                for words in words {
+                    #expect(detail.contains("https://op.example/.well-known/\(address) "), "\(detail)")
+                    #expect(detail.contains(words), "\(detail)")
+                }
+            }
+            #expect(detail.contains("endpoints.token"), "\(detail)")
+            for secret in ["hidden", "canary", "script"] { #expect(!detail.contains(secret), "\(detail)") }
+        }
+        #expect(!broker.log.contains { $0.contains("canary-secret") || $0.contains("hidden") })
+    }
+
     @Test func `is told with its tenant and issuer where it cannot be reached`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant("https://op.example"))

@@ -126,11 +126,11 @@ package final class CredentialsBroker: Sendable {
             vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule,
             cacheBytes: settings.cacheBytes, memory: memory)
         renewer = CredentialsRenewer(
-            records: records, tenants: tenants, providers: providers, journal: journal,
+            records: records, tenants: tenants, providers: providers, bus: bus, journal: journal,
             quarantine: settings.quarantine, instruments: instruments)
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
-        list = CredentialsList(records: records)
+        list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
         logins = LoginFlow(
             vault: vault, providers: providers, writer: writer, bus: bus, publicBaseURL: settings.publicBaseURL,
             limit: settings.pendingLogins, instruments: instruments)

@@ -108,6 +108,8 @@ package struct BrokerError: Error, Sendable, Equatable {
     package var isAboutMetadata = false
     /// The user's session that is over, where that is why there is nothing better to answer.
     package var session: EndedSession?
+    /// Since when the provider does not accept the tenant's client, where that is the reason; nil for other reasons.
+    package var since: Timestamp?
     /// What a store reported, for the log: it says where an operator must look, and no caller is told.
     package var storeError: StoreError?
     /// For `too_many_requests`: the limit that was exceeded, for the metrics.

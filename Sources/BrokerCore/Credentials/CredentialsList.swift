@@ -51,11 +51,13 @@ package struct CredentialsPage: Sendable {
 /// Lists what stands under a tenant's storage keys.
 package struct CredentialsList: Sendable {
     private let records: CredentialsRecords
+    private let clientFaults: ClientFaults
     private let log: Log
     private let time: any Time
 
-    init(records: CredentialsRecords) {
+    init(records: CredentialsRecords, clientFaults: ClientFaults) {
         self.records = records
+        self.clientFaults = clientFaults
         (log, time) = (records.log, records.time)
     }
 
@@ -72,9 +74,25 @@ package struct CredentialsList: Sendable {
     /// records do not open are left out, and told of in the log.
     /// - Parameter storageKeys: the only ones to list; nil for all.
     package func list(
-        _ tenant: TenantName, only storageKeys: [StorageKey]?, _ filter: CredentialsFilter, after place: StorageKey?,
+        _ tenant: Tenant, only storageKeys: [StorageKey]?, _ filter: CredentialsFilter, after place: StorageKey?,
         limit: Int
     ) async throws(BrokerError) -> CredentialsPage {
+        if let fault = await clientFaults.current(of: tenant) {
+            if let page = try await list(tenant, only: storageKeys, filter, after: place, limit: limit, fault) {
+                return page
+            }
+            await clientFaults.lift(fault, of: tenant)
+        }
+        return try await list(tenant, only: storageKeys, filter, after: place, limit: limit, nil)
+            ?? CredentialsPage()
+    }
+
+    /// - Parameter fault: of the tenant's client.
+    /// - Returns: nil where a user's credentials show that the fault is over.
+    private func list(
+        _ tenant: Tenant, only storageKeys: [StorageKey]?, _ filter: CredentialsFilter, after place: StorageKey?,
+        limit: Int, _ fault: ClientFault?
+    ) async throws(BrokerError) -> CredentialsPage? {
         var page = CredentialsPage(next: place)
         var left = storageKeys == nil ? Self.lookedAtForPage : Self.readForPage
         do throws(StoreError) {
@@ -82,11 +100,16 @@ package struct CredentialsList: Sendable {
                 // One more than is wanted tells whether there is a next page; how many a filter takes is not known.
                 let wanted = filter.letsAll ? limit + 1 - page.listed.count : Self.listedAtOnce
                 let count = min(left, Self.listedAtOnce, wanted)
-                let rows = try await rows(of: tenant, only: storageKeys, after: page.next, limit: count)
+                let rows = try await rows(of: tenant.name, only: storageKeys, after: page.next, limit: count)
                 left -= rows.count
-                for (row, listed) in zip(rows, await open(rows)) {
+                let opened = await open(rows)
+                if let fault, opened.contains(where: { $0.map { fault.isRefuted(by: $0.record) } ?? false }) {
+                    return nil
+                }
+                for (row, opened) in zip(rows, opened) {
                     if page.listed.count == limit { return page }
                     page.next = row.storageKey
+                    let listed = opened.map { Self.listed(row.storageKey, $0, of: tenant, fault) }
                     if let listed, filter.lets(listed) { page.listed.append(listed) }
                 }
                 if rows.count < count {
@@ -96,7 +119,7 @@ package struct CredentialsList: Sendable {
             }
             return page
         } catch {
-            log.storeFailed(error, [.tenant(tenant)])
+            log.storeFailed(error, [.tenant(tenant.name)])
             throw BrokerError(error)
         }
     }
@@ -191,8 +214,16 @@ package struct CredentialsList: Sendable {
 
     private static func bytes(of records: [StoredRecord]) -> Int { records.reduce(0) { $0 + $1.sealed.count } }
 
+    /// What the records of one storage key hold.
+    private struct OpenRow {
+        let record: CredentialRecord
+        let version: Int64
+        let aside: QuarantinedCredentials?
+        let trouble: RenewalTrouble?
+    }
+
     /// Opens the rows, many of them on Swift's global pool; nil for one that has no record, or one that does not open.
-    private func open(_ rows: [Row]) async -> [ListedCredentials?] {
+    private func open(_ rows: [Row]) async -> [OpenRow?] {
         let (vault, now) = (records.vault, time.now)
         let bytes = rows.reduce(0) { $0 + $1.bytes }
         let opened = await InputReading.run(bytes: bytes) {
@@ -204,7 +235,7 @@ package struct CredentialsList: Sendable {
                 )
             }
         }
-        return zip(rows, opened).map { row, opened -> ListedCredentials? in
+        return zip(rows, opened).map { row, opened -> OpenRow? in
             guard let stored = row.stored, let id = CredentialsID(stored.id) else { return nil }
             if let sealed = row.aside, opened.aside == nil { tellUnreadable(sealed) }
             // What waits in the journal for the store is what callers are given.
@@ -213,7 +244,7 @@ package struct CredentialsList: Sendable {
                 return nil
             }
             let aside = opened.aside.flatMap { $0.until > now ? $0 : nil }
-            return Self.listed(row.storageKey, record, version: stored.version, aside, opened.trouble)
+            return OpenRow(record: record, version: stored.version, aside: aside, trouble: opened.trouble)
         }
     }
 
@@ -230,23 +261,28 @@ package struct CredentialsList: Sendable {
     }
 
     private static func listed(
-        _ storageKey: StorageKey, _ record: CredentialRecord, version: Int64, _ aside: QuarantinedCredentials?,
-        _ trouble: RenewalTrouble?
+        _ storageKey: StorageKey, _ row: OpenRow, of tenant: Tenant, _ fault: ClientFault?
     ) -> ListedCredentials {
-        let state = record.state(version: version, trouble: trouble, isQuarantined: aside != nil)
+        let record = row.record
+        var state = record.state(
+            after: row.trouble, of: row.version, configuration: tenant.version, isQuarantined: row.aside != nil)
         // A user's credentials are told before what is kept aside of an earlier session, and that before the client's.
-        if state == .quarantined, let aside {
+        if state == .quarantined, let aside = row.aside {
             return ListedCredentials(
                 storageKey: storageKey, state: .quarantined, level: aside.credentials.level,
                 userID: aside.credentials.userID, expires: aside.credentials.expiry,
                 isRefreshable: aside.credentials.refreshToken != nil, lastRefresh: nil, lastError: nil,
                 session: aside.session, keptUntil: aside.until)
         }
+        var failure = row.trouble?.version == row.version ? row.trouble?.failure : nil
+        if let fault, fault.concerns(record) {
+            state = .degraded
+            failure = fault.failure(after: failure)
+        }
         let held = record.held
         return ListedCredentials(
             storageKey: storageKey, state: state ?? (held == nil ? .ended : .active), level: held?.level ?? .basic,
             userID: held?.userID, expires: held?.expiry, isRefreshable: held?.refreshToken != nil,
-            lastRefresh: record.renewed, lastError: trouble?.version == version ? trouble?.failure : nil,
-            session: record.session, keptUntil: nil)
+            lastRefresh: record.renewed, lastError: failure, session: record.session, keptUntil: nil)
     }
 }

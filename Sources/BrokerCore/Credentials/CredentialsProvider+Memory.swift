@@ -36,7 +36,9 @@ extension CredentialsProvider {
         _ slot: Int, in contents: inout CacheShard<CredentialsID, CredentialsSnapshot>, of tenant: Tenant,
         _ query: CredentialsQuery, now: Timestamp
     ) -> Bool {
-        guard query.isDefault else { return decider.decide(contents.entry(slot).value, tenant, query, now: now) == .serve }
+        guard query.isDefault else {
+            return renewer.decider.decide(contents.entry(slot).value, tenant, query, now: now) == .serve
+        }
         let note = contents.note(slot)
         if note.source == tenant.version, note.conclusion >= now.milliseconds { return true }
         return isServed(slot, noting: &contents, of: tenant, query, now: now)
@@ -51,11 +53,13 @@ extension CredentialsProvider {
         let later = now.advanced(by: Self.noteLife)
         // Time only ever takes from what is served, so what is served then is served until then. Metadata may change
         // meanwhile.
-        if !decider.needsMetadata(snapshot, tenant), decider.decide(snapshot, tenant, query, now: later) == .serve {
+        if !renewer.decider.needsMetadata(snapshot, tenant),
+            renewer.decider.decide(snapshot, tenant, query, now: later) == .serve
+        {
             contents.note(slot, CacheNote(source: tenant.version, conclusion: later.milliseconds))
             return true
         }
-        return decider.decide(snapshot, tenant, query, now: now) == .serve
+        return renewer.decider.decide(snapshot, tenant, query, now: now) == .serve
     }
 
     /// For how long a note is good.

@@ -25,7 +25,7 @@ package final class CredentialsProvider: Sendable {
     /// The records', so that a warm read has it at hand.
     let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     let policy = CredentialsPolicy()
-    private let renewer: CredentialsRenewer
+    let renewer: CredentialsRenewer
     private let time: any Time
     private let degradations = Degradations()
     /// How long a caller waits for a renewal while the token at hand lives; nil as long as it takes.
@@ -229,17 +229,23 @@ package final class CredentialsProvider: Sendable {
 
     /// How the user's session stands; nil where there is none and none was lost.
     ///
-    /// A store that does not answer keeps nothing from being told but a renewal's failures.
-    package func state(of snapshot: CredentialsSnapshot, _ id: CredentialsID) async -> CredentialsState? {
-        var trouble: RenewalTrouble?
-        if snapshot.record.held?.level == .user {
-            do throws(StoreError) {
-                trouble = try await records.trouble(id)?.content
-            } catch {
-                records.report(error, id)
-            }
+    /// A store that does not answer keeps nothing from being told but what renewals failed with.
+    package func state(
+        of snapshot: CredentialsSnapshot, _ id: CredentialsID, _ tenant: Tenant
+    ) async -> CredentialsState? {
+        let record = snapshot.record
+        guard record.held?.level == .user else { return record.state() }
+        if record.held?.refreshToken != nil, let fault = await renewer.clientFaults.current(of: tenant) {
+            if !fault.isRefuted(by: record) { return .degraded }
+            await renewer.clientFaults.lift(fault, of: tenant)
         }
-        return snapshot.record.state(version: snapshot.version, trouble: trouble)
+        do throws(StoreError) {
+            let trouble = try await records.trouble(id)?.content
+            return record.state(after: trouble, of: snapshot.version, configuration: tenant.version)
+        } catch {
+            records.report(error, id)
+            return record.state()
+        }
     }
 
     /// How many sets of credentials wait in the journal for the store.

@@ -44,7 +44,8 @@ final class Degradations: Sendable {
             }
             let known = entries[id].flatMap { $0.version == version ? $0.degradation.since : nil }
             let degradation = Degradation(
-                since: known ?? clocks.now, code: error.code, retryAt: clocks.now.advanced(by: pause))
+                since: min(known ?? clocks.now, error.since ?? clocks.now), code: error.code,
+                retryAt: clocks.now.advanced(by: pause))
             entries[id] = Entry(
                 version: version, configuration: tenant.version, degradation: degradation,
                 until: clocks.monotonic.advanced(by: pause))

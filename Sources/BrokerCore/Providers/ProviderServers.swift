@@ -162,10 +162,9 @@ package final class ProviderServers: Sendable {
             "\(origin)/.well-known/oauth-authorization-server\(trimmed)",
             "\(origin)\(trimmed)/.well-known/openid-configuration",
         ]
-        let missing = Self.unusable(
-            "The issuer publishes no metadata at \(addresses[0]) and none at \(addresses[1]): check the issuer, or name "
-                + "endpoints.authorization and endpoints.token.")
-        var failure = missing
+        var failure: BrokerError?
+        // What was received at each address.
+        var received: [String] = []
         for address in addresses {
             guard let url = URLTarget(address) else { continue }
             let pinSet: PinSet?
@@ -196,11 +195,14 @@ package final class ProviderServers: Sendable {
                     } catch {
                         log.warning("metadata_refused", fields + [.outcome(error.reason)])
                         failure =
-                            error.detail(of: issuer, at: address).map(Self.unusable) ?? missing
+                            error.detail(of: issuer, at: address).map(Self.unusable) ?? failure
                     }
                 } else {
                     log.warning("metadata_missing", fields + [.status(response.status)])
                 }
+                let words = ReceivedAnswer.words(
+                    response, to: tenant.configuration.client, lacking: "is no metadata that names an issuer")
+                received.append("\(address) \(words)")
                 if response.status.code >= 500 || response.status.code == 429 {
                     failure = BrokerError(
                         .retryableError, "The issuer cannot answer now at \(address).", retryAfter: 5)
@@ -227,7 +229,13 @@ package final class ProviderServers: Sendable {
                 }
             }
         }
-        return .failure(failure)
+        return .failure(failure ?? Self.missing(received))
+    }
+
+    private static func missing(_ received: [String]) -> BrokerError {
+        unusable(
+            "The issuer publishes no metadata: \(received.joined(separator: "; ")). Put the tenant with the issuer whose "
+                + "metadata is at one of these addresses, or with endpoints.authorization and endpoints.token instead.")
     }
 
     private static func unusable(_ detail: String) -> BrokerError {

@@ -234,14 +234,14 @@ package struct TenantCheck: Sendable {
         } catch {
             return Outcome(.jwks, false, "The tenant's pinned_certificates are not usable.")
         }
-        if response.status != .ok {
-            return Outcome(.jwks, false, "\(address) answered with status \(response.status.code).")
-        }
+        let words = ReceivedAnswer.words(
+            response, to: configuration.client, lacking: "has no keys: it must be a JWK set (RFC 7517)")
+        if response.status != .ok { return Outcome(.jwks, false, "\(address) \(words).") }
         let count = await InputReading.run(bytes: response.body.count) {
             (try? JSONValue(parsing: response.body))?["keys"]?.array?.count
         }
         return switch count {
-        case nil: Outcome(.jwks, false, "The answer at \(address) has no keys: it must be a JWK set (RFC 7517).")
+        case nil: Outcome(.jwks, false, "\(address) \(words).")
         case 0?: Outcome(.jwks, true, "The JWK set at \(address) is empty: the provider signs nothing.")
         case 1?: Outcome(.jwks, true, "One key is at \(address).")
         case let count?: Outcome(.jwks, true, "\(count) keys are at \(address).")

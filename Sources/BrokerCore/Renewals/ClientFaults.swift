@@ -1,7 +1,5 @@
 internal import CredentialStore
-internal import Cryptography
 internal import ExternalText
-internal import JSON
 internal import OAuth
 internal import Reactor
 internal import Synchronization
@@ -24,6 +22,10 @@ final class ClientFaults: Sendable {
         /// The tenant's version: a tenant that is put again has another one.
         let configuration: Int64
         let error: BrokerError
+        /// When the provider first refused it, at whichever replica.
+        var since: Timestamp
+        /// When it last refused it here.
+        let last: Timestamp
         var until: MonotonicInstant
         /// Whether the call under way is the one that the last pause's end has allowed.
         var isTrial = false
@@ -31,24 +33,47 @@ final class ClientFaults: Sendable {
         var isShared = false
 
         /// Whether the next refusal is of the same fault.
-        func isKnown(at now: MonotonicInstant) -> Bool { until.advanced(by: ClientFaults.memory) > now }
+        func isKnown(at now: MonotonicInstant) -> Bool { until.advanced(by: ClientFault.memory) > now }
+
+        /// What callers are told who are not let through.
+        func refusal(for rest: Duration) -> BrokerError {
+            var refusal = error.retrying(after: rest)
+            refusal.since = since
+            return refusal
+        }
     }
 
-    /// For how long the provider is not asked again.
-    static let pause: Duration = .seconds(30)
-    /// A fault that no replica has met for so long after its last pause is a new one when it is met again.
-    private static let memory: Duration = .seconds(600)
     private static let limit = 16_384
 
     private let records: CredentialsRecords
     private let time: any Time
     private let log: Log
     private let entries = Mutex<[Key: Entry]>([:])
+    private let suspects = Suspects()
 
-    init(records: CredentialsRecords, time: any Time, log: Log) {
+    init(records: CredentialsRecords, bus: EventBus, time: any Time, log: Log) {
         self.records = records
         self.time = time
         self.log = log
+        bus.onChange(of: .trouble) { [suspects] id, version in
+            if version != nil, CredentialsRecords.isClientFault(id) { suspects.insert(id.tenant) }
+        }
+    }
+
+    /// The tenants of whose clients the store may have a fault: the next renewal that goes well looks, and ends it. A fault
+    /// that is not looked for is found over when a list shows a later renewal.
+    private final class Suspects: Sendable {
+        private let tenants = Mutex<Set<TenantName>>([])
+
+        func insert(_ tenant: TenantName) {
+            tenants.withLock { tenants in
+                if tenants.count >= ClientFaults.limit { tenants = [] }
+                tenants.insert(tenant)
+            }
+        }
+
+        /// - Returns: whether it was one.
+        func remove(_ tenant: TenantName) -> Bool { tenants.withLock { $0.remove(tenant) != nil } }
     }
 
     /// What callers are told without the provider's being asked; nil where it may be.
@@ -82,7 +107,7 @@ final class ClientFaults: Sendable {
         let now = time.monotonic
         return entries.withLock { entries in
             guard let entry = entries[key], entry.configuration == tenant.version, entry.until > now else { return nil }
-            return entry.error.retrying(after: now.duration(to: entry.until))
+            return entry.refusal(for: now.duration(to: entry.until))
         }
     }
 
@@ -95,28 +120,28 @@ final class ClientFaults: Sendable {
                 entries[key] = nil
                 return (nil, false)
             }
-            entries[key]?.until = now.advanced(by: Self.pause)
+            entries[key]?.until = now.advanced(by: ClientFault.pause)
             entries[key]?.isTrial = true
             return (entry, true)
         }
         guard let entry else { return nil }
-        guard isTurn else { return entry.error.retrying(after: now.duration(to: entry.until)) }
+        guard isTurn else { return entry.refusal(for: now.duration(to: entry.until)) }
         guard Self.concernsUsers(key, tenant), records.isShared else { return nil }
         do throws(StoreError) {
-            guard let standing = try await shared(tenant.name), let content = standing.content, content.isOf(tenant)
+            guard let standing = try await records.clientFault(tenant.name), var fault = standing.fault,
+                fault.isOf(tenant)
             else {
                 // Another replica has found the client accepted: the next refusal is of a new fault.
                 if entry.isShared { forget([key], tenant) }
                 return nil
             }
-            let rest = content.rest(at: time.now)
+            let rest = fault.rest(at: time.now)
             if rest > .zero {
                 postpone(key, by: rest)
-                return entry.error.retrying(after: rest)
+                return entry.refusal(for: rest)
             }
-            try await records.commit([
-                change(of: self.content(tenant, since: content.since), tenant.name, over: standing.version)
-            ])
+            fault.last = time.now
+            try await records.commit([records.change(of: fault, tenant.name, over: standing.version)])
             return nil
         } catch {
             // Another replica has taken its turn. Where the store is away, the claim of the lease decides whether the provider is asked.
@@ -125,15 +150,18 @@ final class ClientFaults: Sendable {
     }
 
     /// The provider does not accept the client. Listeners are told where that is new.
-    func note(_ error: BrokerError, _ scope: ClientRefusalScope, of use: ClientUse, _ tenant: Tenant) async {
+    /// - Returns: since when it does not.
+    func note(
+        _ error: BrokerError, _ scope: ClientRefusalScope, of use: ClientUse, _ tenant: Tenant
+    ) async -> Timestamp {
         let key = Key(tenant: tenant.name, client: use.client, scope: scope)
-        let now = time.monotonic
+        let (today, now) = (time.now, time.monotonic)
         let standing = entries.withLock { entries -> Entry? in
             if entries.count >= Self.limit { entries = entries.filter { $0.value.until > now } }
             let standing = entries[key].flatMap { $0.configuration == tenant.version && $0.isKnown(at: now) ? $0 : nil }
             entries[key] = Entry(
-                configuration: tenant.version, error: error, until: now.advanced(by: Self.pause),
-                isShared: standing?.isShared ?? false)
+                configuration: tenant.version, error: error, since: standing?.since ?? today, last: today,
+                until: now.advanced(by: ClientFault.pause), isShared: standing?.isShared ?? false)
             return standing
         }
         var fields: [LogField] = [
@@ -142,21 +170,30 @@ final class ClientFaults: Sendable {
         if key.client != ClientIdentity(tenant.terms.client) { fields.append(.reason("earlier_registration")) }
         if standing == nil { log.error("client_refused", fields) }
         // Calls that were under way together with the first one bring no news.
-        guard Self.concernsUsers(key, tenant), standing.map({ $0.isTrial || $0.until <= now }) ?? true else { return }
-        let isNew = await tell(error, key, tenant)
-        if isNew, standing?.isShared == true { log.error("client_refused", fields) }
+        if Self.concernsUsers(key, tenant), standing.map({ $0.isTrial || $0.until <= now }) ?? true {
+            let isNew = await tell(error, key, tenant)
+            if isNew, standing?.isShared == true { log.error("client_refused", fields) }
+        }
+        return entries.withLock { $0[key]?.since } ?? today
     }
 
     /// The provider accepts the client.
     func lift(_ use: ClientUse, of tenant: Tenant) async {
         let lifted = forget(Self.keys(use, tenant), tenant)
-        guard lifted.contains(where: { Self.concernsUsers($0, tenant) }) else { return }
+        // What the store has may be that the client may not refresh, which its own token does not disprove.
+        let isSuspect =
+            use.grant == .refreshToken && use.client == ClientIdentity(tenant.terms.client)
+            && suspects.remove(tenant.name)
+        guard isSuspect || lifted.contains(where: { Self.concernsUsers($0, tenant) }) else { return }
         do throws(StoreError) {
-            guard let standing = try await shared(tenant.name) else { return }
-            try await records.commit([.remove(Self.id(tenant.name), version: standing.version)])
+            // A newer configuration's client is another one.
+            guard let standing = try await records.clientFault(tenant.name),
+                standing.fault.map({ $0.configuration <= tenant.version }) ?? true
+            else { return }
+            await remove(tenant.name, version: standing.version)
         } catch {
-            // It expires by itself; until then another replica may ask once in 30 s only.
-            if error != .conflict { log.storeFailed(error, [.tenant(tenant.name)]) }
+            suspects.insert(tenant.name)
+            log.storeFailed(error, [.tenant(tenant.name)])
         }
     }
 
@@ -180,48 +217,84 @@ final class ClientFaults: Sendable {
 
     // MARK: For all replicas
 
-    private struct Content {
-        var configuration: Int64
-        var since: Timestamp
-        var until: Timestamp
-
-        func isOf(_ tenant: Tenant) -> Bool { configuration == tenant.version }
-
-        /// How long the provider is not asked again; zero or less for over. No pause leaves more than `ClientFaults.pause`
-        /// to wait for: the clock that it was written by was another.
-        func rest(at now: Timestamp) -> Duration {
-            let rest = now.duration(to: until)
-            return rest > ClientFaults.pause ? .zero : rest
+    /// The fault of the client that the tenant has now, whichever replica has met it; nil for none.
+    ///
+    /// Where the store does not answer, that is what this replica has met itself.
+    func current(of tenant: Tenant) async -> ClientFault? {
+        let own = own(tenant)
+        do throws(StoreError) {
+            guard let fault = try await records.clientFault(tenant.name)?.fault, fault.isOf(tenant) else {
+                // Another replica has found the client accepted, unless the store did not take what this one has met.
+                return own.flatMap { $0.isShared ? nil : $0.fault }
+            }
+            suspects.insert(tenant.name)
+            return fault
+        } catch {
+            log.storeFailed(error, [.tenant(tenant.name)])
+            return own?.fault
         }
     }
 
-    private func content(_ tenant: Tenant, since: Timestamp?) -> Content {
-        let now = time.now
-        return Content(configuration: tenant.version, since: since ?? now, until: now.advanced(by: Self.pause))
+    private func own(_ tenant: Tenant) -> (fault: ClientFault, isShared: Bool)? {
+        let (client, now) = (ClientIdentity(tenant.terms.client), time.monotonic)
+        return entries.withLock { entries in
+            for scope in [ClientRefusalScope.client, .grant(.refreshToken)] {
+                let key = Key(tenant: tenant.name, client: client, scope: scope)
+                if let entry = entries[key], entry.configuration == tenant.version, entry.isKnown(at: now) {
+                    return (fault(entry.error, tenant, since: entry.since, last: entry.last), entry.isShared)
+                }
+            }
+            return nil
+        }
+    }
+
+    /// A user's credentials show that the provider has accepted the client since the fault.
+    func lift(_ fault: ClientFault, of tenant: Tenant) async {
+        let client = ClientIdentity(tenant.terms.client)
+        _ = forget(
+            [ClientRefusalScope.client, .grant(.refreshToken)].map {
+                Key(tenant: tenant.name, client: client, scope: $0)
+            }, tenant)
+        if let version = fault.version { await remove(tenant.name, version: version) }
+    }
+
+    private func remove(_ tenant: TenantName, version: Int64) async {
+        do throws(StoreError) {
+            try await records.commit([records.changeRemovingClientFault(tenant, version: version)])
+        } catch {
+            // Another replica may ask once in 30 s only, and the users count as degraded, until a renewal goes well again.
+            if error != .conflict { log.storeFailed(error, [.tenant(tenant)]) }
+        }
+    }
+
+    private func fault(_ error: BrokerError, _ tenant: Tenant, since: Timestamp, last: Timestamp) -> ClientFault {
+        ClientFault(
+            configuration: tenant.version, since: since, last: last, code: error.code.rawValue,
+            errorCode: error.errorCode)
     }
 
     /// Writes the fault down, together with the event that tells of it, unless another replica has met it already.
     /// - Returns: whether the fault is a new one, and is told of.
     private func tell(_ error: BrokerError, _ key: Key, _ tenant: Tenant) async -> Bool {
         do throws(StoreError) {
-            let standing = try await shared(tenant.name)
-            let isNew =
-                standing?.content.map { !$0.isOf(tenant) || $0.until.advanced(by: Self.memory) <= time.now } ?? true
-            if !isNew, let content = standing?.content, content.rest(at: time.now) > .zero {
-                markShared(key)
+            let (standing, now) = (try await records.clientFault(tenant.name), time.now)
+            let known = standing?.fault.flatMap { $0.isOf(tenant) ? $0 : nil }
+            let isNew = known.map { $0.until.advanced(by: ClientFault.memory) <= now } ?? true
+            if !isNew, let known, known.rest(at: now) > .zero {
+                markShared(key, since: known.since)
                 return false
             }
-            let content = content(tenant, since: isNew ? nil : standing?.content?.since)
+            let fault = fault(error, tenant, since: known?.since ?? now, last: now)
             var changes = [
                 VaultChange.require(RecordID(.tenant, tenant.name)),
-                change(of: content, tenant.name, over: standing?.version),
+                records.change(of: fault, tenant.name, over: standing?.version),
             ]
             if isNew {
-                let event = BrokerEvent.providerDegraded(tenant.name, error, retryAt: content.until, at: time.now)
-                changes.append(BrokerEvent.entry([event], of: tenant.name, key: "", at: time.now))
+                let event = BrokerEvent.providerDegraded(tenant.name, error, retryAt: fault.until, at: now)
+                changes.append(BrokerEvent.entry([event], of: tenant.name, key: "", at: now))
             }
             try await records.commit(changes, of: tenant.name)
-            markShared(key)
+            markShared(key, since: fault.since)
             return isNew
         } catch {
             // Another replica was faster, or the tenant is gone.
@@ -230,30 +303,10 @@ final class ClientFaults: Sendable {
         }
     }
 
-    private func markShared(_ key: Key) { entries.withLock { $0[key]?.isShared = true } }
-
-    private static func id(_ tenant: TenantName) -> RecordID { RecordID(.trouble, tenant) }
-
-    private func shared(_ tenant: TenantName) async throws(StoreError) -> (content: Content?, version: Int64)? {
-        guard let stored = try await records.note(Self.id(tenant)) else { return nil }
-        guard let json = stored.content.flatMap({ try? JSONValue(parsing: $0.revealedBytes) }),
-            let configuration = json["configuration"]?.integer, let since = json["since"]?.integer,
-            let until = json["until"]?.integer
-        else { return (nil, stored.version) }
-        return (
-            Content(
-                configuration: configuration, since: Timestamp(milliseconds: since),
-                until: Timestamp(milliseconds: until)), stored.version
-        )
-    }
-
-    private func change(of content: Content, _ tenant: TenantName, over version: Int64?) -> VaultChange {
-        let bytes = JSONWriter.object { json in
-            json.member("configuration", content.configuration)
-            json.member("since", content.since.milliseconds)
-            json.member("until", content.until.milliseconds)
+    private func markShared(_ key: Key, since: Timestamp) {
+        entries.withLock { entries in
+            entries[key]?.isShared = true
+            entries[key]?.since = since
         }
-        return records.change(
-            ofNote: bytes, Self.id(tenant), until: content.until.advanced(by: Self.memory), over: version)
     }
 }

@@ -41,8 +41,8 @@ package final class CredentialsRenewer: Sendable {
     ///   - journal: nil keeps what cannot be stored in memory only.
     ///   - quarantine: how long credentials that the provider ended are kept aside; zero keeps nothing.
     init(
-        records: CredentialsRecords, tenants: TenantDirectory, providers: ProviderAccess, journal: Journal?,
-        quarantine: Duration, instruments: Instruments
+        records: CredentialsRecords, tenants: TenantDirectory, providers: ProviderAccess, bus: EventBus,
+        journal: Journal?, quarantine: Duration, instruments: Instruments
     ) {
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         self.records = records
@@ -53,7 +53,7 @@ package final class CredentialsRenewer: Sendable {
         holders = LeaseHolders(isOnlyWriter: !records.isShared)
         keeper = LeaseKeeper(records: records, time: time)
         failures = RenewalFailures(isShared: records.isShared)
-        clientFaults = ClientFaults(records: records, time: time, log: log)
+        clientFaults = ClientFaults(records: records, bus: bus, time: time, log: log)
         publisher = CredentialsPublisher(
             records: records, holders: holders, journal: journal, quarantine: quarantine,
             callLimit: providers.callLimit,

@@ -16,8 +16,8 @@ final class RenewalFailures: Sendable {
         let until: MonotonicInstant
     }
 
-    /// For how long an upgrade is not tried again whose tries have all failed.
-    static let pause: Duration = .seconds(30)
+    /// For how long an upgrade is not tried again at least whose tries have all failed.
+    private static let pause: Duration = .seconds(30)
     /// For how long other replicas take any failure for their own: those that have waited for it look within a second.
     private static let sharing: Duration = .seconds(2)
     private static let limit = 16_384
@@ -30,11 +30,14 @@ final class RenewalFailures: Sendable {
         self.isShared = isShared
     }
 
+    /// For how long an upgrade is not tried again that failed with that: longer where the provider has asked for it.
+    static func pause(after error: BrokerError) -> Duration { max(pause, .seconds(error.retryAfter ?? 0)) }
+
     /// Keeps the failure of an upgrade whose tries have all failed.
-    /// - Parameter pause: what is left of the time for which the upgrade is not tried again.
+    /// - Parameter rest: what is left of the time for which the upgrade is not tried again.
     func remember(
         _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, of tenant: Tenant,
-        for pause: Duration = pause, now: MonotonicInstant
+        for rest: Duration, now: MonotonicInstant
     ) {
         entries.withLock { entries in
             if entries.count >= Self.limit {
@@ -44,7 +47,7 @@ final class RenewalFailures: Sendable {
             }
             entries[id] = Entry(
                 version: version, configuration: tenant.version, grant: grant, error: error.withoutAnotherTry,
-                until: now.advanced(by: pause))
+                until: now.advanced(by: rest))
         }
     }
 
@@ -72,7 +75,7 @@ final class RenewalFailures: Sendable {
         guard isShared else { return nil }
         if !pauses { return LeaseFailure(code: error.code.rawValue, remaining: Self.sharing) }
         return LeaseFailure(
-            code: "\(error.withoutAnotherTry.code.rawValue)@\(tenant.version)", remaining: Self.pause)
+            code: "\(error.withoutAnotherTry.code.rawValue)@\(tenant.version)", remaining: Self.pause(after: error))
     }
 
     /// What another replica's failure is to a caller of this one; nil where it is about another configuration. Where all tries

@@ -42,7 +42,8 @@ extension RenewalRun {
         case nil: break
         }
         trouble.failure = failed
-        if trouble.isDegraded, case .unexplained(let status) = lastAnswer {
+        trouble.failedUpgrade = pausesFurtherTries ? tenant.version : nil
+        if trouble.isRefusedWithoutCause, case .unexplained(let status) = lastAnswer {
             // A client that is not accepted may be answered so as well, and to end sessions by that would end all of them.
             let remedy =
                 status == 401
@@ -71,7 +72,7 @@ extension RenewalRun {
         if let grant, grant.spendsRefreshToken {
             events.append(.refreshFailed(id, grant, error, refreshID, at: now))
             if pauses {
-                let retry = now.advanced(by: RenewalFailures.pause)
+                let retry = now.advanced(by: RenewalFailures.pause(after: error))
                 events.append(.degraded(id, error, retryAt: retry, refreshID, at: now))
             }
         }
@@ -126,8 +127,7 @@ extension RenewalRun {
             ?? BrokerError(
                 .networkError, "The provider could not be reached or did not answer in time.", retryAfter: 5)
         let error = decision.isUpgrade ? failure.asFailedUpgrade : failure
-        guard pausesFurtherTries, let wait = error.retryAfter else { return error }
-        return error.retrying(after: max(.seconds(wait), RenewalFailures.pause))
+        return pausesFurtherTries ? error.retrying(after: RenewalFailures.pause(after: error)) : error
     }
 
     /// Whether further callers are told of this failure for a while, without another try. That is so of an upgrade, of which
@@ -143,7 +143,9 @@ extension RenewalRun {
     /// Keeps the failure, so that further callers are told at once.
     func remember(_ error: BrokerError, over version: Int64) {
         guard let grant else { return }
-        renewer.failures.remember(error, id, version, grant, of: tenant, now: renewer.time.monotonic)
+        renewer.failures.remember(
+            error, id, version, grant, of: tenant, for: RenewalFailures.pause(after: error),
+            now: renewer.time.monotonic)
     }
 }
 
@@ -169,6 +171,6 @@ extension BrokerError {
         return BrokerError(
             .retryableError,
             "The stored credentials were obtained with another client configuration, and carrying them over to the "
-                + "present one failed: \(detail)", errorCode: errorCode, retryAfter: 5)
+                + "present one failed: \(detail)", errorCode: errorCode, retryAfter: retryAfter ?? 5)
     }
 }

@@ -421,9 +421,9 @@ final class RenewalRun {
             if case .refusedWithoutCause(_, let status) = answer { lastAnswer = .unexplained(status: status) }
             if case .clientRefused(let error, let scope) = answer {
                 if await isOutdated(refusedWith: error.errorCode) { return .denied }
-                failure = error.retrying(after: ClientFaults.pause)
+                failure = error.retrying(after: ClientFault.pause)
                 renewer.metrics.clientRefused(provider: call.server.preset.name)
-                await renewer.clientFaults.note(error, scope, of: call.shown, tenant)
+                failure?.since = await renewer.clientFaults.note(error, scope, of: call.shown, tenant)
             }
             return trace == .none ? .denied : trace == .spent ? .unknown(.never) : .unanswered(.never)
         case .rateLimited(_, let wait):
