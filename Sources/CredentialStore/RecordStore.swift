@@ -99,6 +99,10 @@ package protocol RecordStore: Sendable {
     /// known one, watchers are told before this returns.
     func lineage() async throws(StoreError) -> StoreLineage?
 
+    /// Has the log of events go on after every sequence that was assigned before the store lost its last commits. To be
+    /// called by a process that finds that the store has gone back before the process knew the store's lineage.
+    func resumeLog() async throws(StoreError)
+
     /// Checks that the store can be reached and written to, and that this build knows its schema.
     func check() async throws(StoreError)
 
@@ -108,4 +112,7 @@ package protocol RecordStore: Sendable {
 
 extension RecordStore {
     package func lineage() async throws(StoreError) -> StoreLineage? { nil }
+
+    /// A store that has no lineage does not go back.
+    package func resumeLog() async throws(StoreError) {}
 }

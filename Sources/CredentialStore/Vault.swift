@@ -127,6 +127,8 @@ package final class Vault: Sendable {
     /// See `RecordStore`.
     package func lineage() async throws(StoreError) -> StoreLineage? { try await store.lineage() }
 
+    package func resumeLog() async throws(StoreError) { try await store.resumeLog() }
+
     /// The earliest due mark of the kind; nil when no record has one.
     package func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {
         try await store.nextDue(kind)

@@ -112,9 +112,9 @@ struct CredentialsRoutes {
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
         try broker.rateLimits.spend(.writes, call.caller)
+        let providers = broker.core.providers.servers.acceptedProviders(of: tenant)
         let held = try given!.held(
-            refreshToken: refreshToken, for: tenant, of: broker.core.providers.servers.acceptedProviders(of: tenant).present,
-            now: broker.time.now)
+            refreshToken: refreshToken, for: tenant, of: providers.present, now: broker.time.now)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let snapshot = try await broker.core.writer.set(id, to: held)
         broker.log.info("credentials_set", LogField.credentials(id) + [.level(held.level), .version(snapshot.version)])

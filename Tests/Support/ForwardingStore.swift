@@ -84,6 +84,11 @@ extension ForwardingStore {
         return try await inner.trimLog(before: time, keeping: count, limit: limit)
     }
 
+    package func resumeLog() async throws(StoreError) {
+        try admit()
+        try await inner.resumeLog()
+    }
+
     package func lineage() async throws(StoreError) -> StoreLineage? {
         try admit()
         return try await inner.lineage()

@@ -57,6 +57,20 @@ internal import Testing
 
     @Test(
         arguments: [
+            // The older value was read before the newer one was stored, and comes later.
+            ([.ask("a"), .ask("b"), .read("a", 2), .read("b", 1)], 2),
+            ([.ask("b"), .ask("a"), .read("a", 2), .read("b", 1)], 2),
+            ([.ask("a"), .ask("b"), .read("b", 1), .read("a", 2)], 2),
+            ([.ask("a"), .ask("b"), .read("a", 2), .read("b", 2)], 2),
+            // The store has gone back.
+            ([.ask("a"), .read("a", 2), .ask("b"), .read("b", 1)], 1),
+        ] as [([Step], Int?)])
+    func `of two readings the newer value stays, unless the older one began later`(steps: [Step], value: Int?) {
+        #expect(Self.outcome(steps) == value)
+    }
+
+    @Test(
+        arguments: [
             // The reading is over before the news.
             ([.ask("r"), .read("r", 1), .news(2)], nil), ([.ask("r"), .read("r", 2), .news(2)], 2),
             ([.ask("r"), .read("r", 3), .news(2)], 3), ([.ask("r"), .read("r", 1), .news(nil)], nil),

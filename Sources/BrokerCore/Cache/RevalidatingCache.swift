@@ -123,6 +123,13 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
         let made = value.map { entry(key, $0) }
         withContents(of: hash) { contents in
             if contents.hasChanged(hash, since: ticket.changes, asSeenBy: made?.entry.version) { return }
+            // A read that began before this one ended may have found an older version, and may end later. A read that begins
+            // after this one has found an older version only where the store has gone back.
+            if let version = made?.entry.version,
+                contents.find(key, hash).map({ contents.entry($0).version < version }) ?? true
+            {
+                contents.noteNews(of: hash, version: version)
+            }
             contents.set(key, hash, to: made, checked: ticket.taken)
         }
     }

@@ -157,7 +157,11 @@ final class StoreRecovery: Sendable {
             if noted.follows, age < memory.span { rollback.note(noticed: age) }
             return
         }
-        if record != nil { rollback.note() }
+        if record != nil {
+            rollback.note()
+            // Before other processes find the present lineage noted, and assign sequences.
+            try await vault.resumeLog()
+        }
         let new = NotedLineage(
             system: present.system, timeline: present.timeline, noticed: time.now, follows: record != nil)
         let open = OpenRecord(

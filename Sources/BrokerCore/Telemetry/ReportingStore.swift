@@ -101,6 +101,10 @@ struct ReportingStore: RecordStore {
         try await reporting(.read) { () async throws(StoreError) in try await inner.clock() }
     }
 
+    func resumeLog() async throws(StoreError) {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.resumeLog() }
+    }
+
     func lineage() async throws(StoreError) -> StoreLineage? {
         try await reporting(.read) { () async throws(StoreError) in try await inner.lineage() }
     }

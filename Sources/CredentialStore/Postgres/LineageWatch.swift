@@ -17,10 +17,18 @@ final class LineageWatch: Sendable {
         var lineage: StoreLineage?
         /// The highest sequence of the log of events that this process has seen.
         var sequence: Int64 = 0
+        /// Up to which sequence the log must skip before any sequence is assigned; nil when the store has lost no commits.
+        var skip: Skip?
         /// Whether the server has refused the query.
         var isRefused = false
         var hasMetStandby = false
         var hear: (@Sendable (StoreNews) -> Void)?
+    }
+
+    private enum Skip {
+        case to(Int64)
+        /// This process has seen no sequence: a number of sequences after the last one that the store has.
+        case beyondLast
     }
 
     // Called from the pool's loop and from any task.
@@ -93,6 +101,7 @@ final class LineageWatch: Sendable {
             // Another connection may have shown the same before.
             if hasGoneBack, !last.isContinued(by: lineage) {
                 state.lineage = lineage
+                Self.requireSkip(&state)
                 return state.hear
             }
             // A result that was under way while another connection showed the next history is outdated.
@@ -103,17 +112,28 @@ final class LineageWatch: Sendable {
         return lineage
     }
 
+    /// The store has lost commits before this process first asked for its lineage.
+    func noteEarlierLoss() { state.withLock { Self.requireSkip(&$0) } }
+
+    private static func requireSkip(_ state: inout State) {
+        if state.skip == nil { state.skip = state.sequence == 0 ? .beyondLast : .to(state.sequence + sequencesSkipped) }
+    }
+
     /// Notes the last sequence of the log of events, and reports a loss of commits.
-    /// - Returns: nil when no entry was lost; else the sequence up to which the log must skip, so that no sequence is
-    ///   assigned twice and readers that have read further miss no entry.
+    /// - Returns: nil when sequences may be assigned; else the sequence up to which the log must skip first, so that no
+    ///   sequence is assigned twice and readers that have read further miss no entry.
     func note(sequence: Int64, since known: Known) -> Int64? {
-        let (highest, hear) = state.withLock { state -> (Int64, (@Sendable (StoreNews) -> Void)?) in
+        let (end, hear) = state.withLock { state -> (Int64?, (@Sendable (StoreNews) -> Void)?) in
             state.sequence = max(state.sequence, sequence)
-            return (state.sequence, state.hear)
+            let isLoss = sequence < known.sequence
+            if isLoss { state.skip = .to(state.sequence + Self.sequencesSkipped) }
+            if case .beyondLast? = state.skip { state.skip = .to(sequence + Self.sequencesSkipped) }
+            if case .to(let end)? = state.skip, sequence < end { return (end, isLoss ? state.hear : nil) }
+            state.skip = nil
+            return (nil, nil)
         }
-        guard sequence < known.sequence else { return nil }
         hear?(.wentBack)
-        return highest + Self.sequencesSkipped
+        return end
     }
 
     /// How far to skip beyond the last sequence that this replica has seen, because other replicas may have seen more.

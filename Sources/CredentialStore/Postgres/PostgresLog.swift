@@ -34,6 +34,7 @@ struct PostgresLog: Sendable {
     func assignSequences() async throws(StoreError) -> LogBounds {
         while true {
             let known = lineageWatch.known()
+            // A new connection tells whether the store has lost commits.
             let (bounds, isPending) = try await database.query(Statements.log) { result throws(PostgresError) in
                 guard let row = result.first, let last = try row.integer(0), let trimmed = try row.integer(1),
                     let isPending = try row.boolean(2)

@@ -257,6 +257,11 @@ package struct PostgresRecordStore: RecordStore {
         }
     }
 
+    package func resumeLog() async throws(StoreError) {
+        lineageWatch.noteEarlierLoss()
+        _ = try await log.assignSequences()
+    }
+
     package func check() async throws(StoreError) {
         let deadline = database.deadline
         let (isWritable, schema) = try await database.translating { () async throws(PostgresError) in
