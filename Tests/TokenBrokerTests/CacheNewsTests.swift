@@ -87,7 +87,7 @@ internal import Testing
             ([.ask("r"), .news(2), .otherNews, .read("r", 1)], nil), ([.ask("r"), .otherNews, .read("r", 1)], nil),
             ([.otherNews, .ask("r"), .read("r", 1)], 1),
             // Two readings, of which one has seen the change.
-            ([.ask("r"), .ask("s"), .read("s", 2), .read("r", 1), .news(2)], nil),
+            ([.ask("r"), .ask("s"), .read("s", 2), .read("r", 1), .news(2)], 2),
             ([.ask("r"), .ask("s"), .read("s", 2), .news(2), .read("r", 1)], 2),
             ([.ask("r"), .ask("s"), .news(2), .read("s", 2), .read("r", 1)], 2),
             ([.ask("r"), .read("r", 1), .ask("s"), .news(2), .read("s", 2)], 2),
