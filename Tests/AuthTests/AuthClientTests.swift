@@ -243,6 +243,9 @@ internal import Testing
                 try await fixture.auth("other", secret: "wrong").getCredentials()
             }
             #expect(error?.code == .illegalConfiguration)
+            // A program that uses the library has a configuration, and no tenants.
+            #expect(error?.message.contains("Check the configured client_id, client_secret") == true)
+            #expect(error?.message.contains("tenant") == false)
         }
     }
 

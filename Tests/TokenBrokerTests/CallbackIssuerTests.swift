@@ -105,7 +105,7 @@ internal import TokenBroker
                 let answer = await broker.callback(
                     "\(outcome)&state=\(login.state)&iss=\(iss)", accept: "application/json")
                 #expect((answer.status, answer.code) == (400, "invalid_request"))
-                #expect(answer.json["detail"]?.text?.contains("configure the tenant's issuer") == true)
+                #expect(answer.json["detail"]?.text?.contains("configure the issuer") == true)
             }
             #expect(broker.transport.seen.isEmpty)
             broker.transport.enqueue(.json(200, BrokerHarness.token("access-1")))

@@ -51,7 +51,7 @@ internal import TokenBroker
             await broker.progress(refused.id).text
                 == #"{"status":"failed","error":"unexpected_error","#
                 + #""detail":"The provider refused the token request with status 400. The provider named no "#
-                + #"reason. Some refuse a wrong client_secret in this way: check the tenant's client_id, client_secret and "#
+                + #"reason. Some refuse a wrong client_secret in this way: check the configured client_id, client_secret and "#
                 + #"token_endpoint_auth_method."}"#)
     }
 

@@ -47,13 +47,13 @@ package struct GivenCredentials: Sendable {
     ) throws(BrokerError) -> HeldCredentials {
         let client = tenant.configuration.client
         if clientID != client.clientID {
-            throw BrokerError(.illegalArgument, "The credentials' client_id is not the tenant's.")
+            throw BrokerError(.illegalArgument, "The credentials' client_id is not the configured one.")
         }
         if clientUniqueKey != client.clientUniqueKey {
-            throw BrokerError(.illegalArgument, "The credentials' client_unique_key is not the tenant's.")
+            throw BrokerError(.illegalArgument, "The credentials' client_unique_key is not the configured one.")
         }
         for scopes in [requestedScopes, grantedScopes].compactMap({ $0 }) where !scopes.isSubset(of: client.scopes) {
-            throw BrokerError(.illegalArgument, "The credentials have scopes that the tenant does not have.")
+            throw BrokerError(.illegalArgument, "The credentials have scopes that are not configured.")
         }
         let level = level ?? (userID != nil || refreshToken != nil ? .user : .client)
         if level == .basic {

@@ -195,7 +195,7 @@ package final class LoginFlow: Sendable {
             throw BrokerError(
                 .illegalArgument,
                 "The login takes more than \(PendingLogin.longest - reserve) bytes. Shorten the redirect_uri, the return_to or the "
-                    + "custom parameters, or in the tenant's configuration the scopes, the client_secret or the addresses."
+                    + "custom parameters, or in the configuration the scopes, the client_secret or the addresses."
             )
         }
         try await quota.admit(tenant.name)
@@ -649,7 +649,7 @@ package final class LoginFlow: Sendable {
             if issuer == nil { return }
             throw BrokerError(
                 .invalidRequest,
-                "The response has an iss, and the tenant has no issuer to compare it with: configure the tenant's issuer."
+                "The response has an iss, and no issuer is configured to compare it with: configure the issuer."
             )
         }
         if let issuer {

@@ -29,7 +29,7 @@ extension PinSet {
         do {
             return try PinSet(parsing: texts)
         } catch {
-            throw BrokerError(.illegalConfiguration, "The tenant's pinned_certificates are not usable.")
+            throw BrokerError(.illegalConfiguration, "The configured pinned_certificates are not usable.")
         }
     }
 }

@@ -22,7 +22,7 @@ enum RefusalAdvice {
             }
         case "invalid_scope": scopes
         case "invalid_request":
-            "The provider misses something in the request, or knows something in it otherwise: check the tenant's "
+            "The provider misses something in the request, or knows something in it otherwise: check the configured "
                 + "provider and token_endpoint_auth_method."
         case "access_denied": "The user, or a policy of the provider, does not allow it."
         case "redirect_uri_mismatch", "invalid_redirect_uri": redirectURI
@@ -41,7 +41,7 @@ enum RefusalAdvice {
     static func alsoWrongSecret(_ answer: TokenErrorResponse) -> String? {
         switch answer.error {
         case "unauthorized_client":
-            "Check the tenant's client_secret, too: some providers refuse a wrong one in the same way."
+            "Check the configured client_secret, too: some providers refuse a wrong one in the same way."
         default: nil
         }
     }
@@ -53,19 +53,19 @@ enum RefusalAdvice {
     private static func sentence(ofStatus status: Int, isReadable: Bool, isNamed: Bool) -> String? {
         switch status {
         case 300...399:
-            "The answer leads to another address, as no token endpoint's does: check the tenant's provider, issuer and "
+            "The answer leads to another address, as no token endpoint's does: check the configured provider, issuer and "
                 + "endpoints."
         case 401: client
         case 403:
-            "The provider forbids the request: check the tenant's client_secret, allow what is asked for at the provider's "
+            "The provider forbids the request: check the configured client_secret, allow what is asked for at the provider's "
                 + "registration of the client, and calls from this broker's address where the provider or a firewall in "
                 + "front of it restricts them."
-        case 404: "No such endpoint is at that address: check the tenant's provider, issuer and endpoints."
+        case 404: "No such endpoint is at that address: check the configured provider, issuer and endpoints."
         case 400...499 where !isReadable:
-            "The answer is not an authorization server's: a proxy or another server answers there. Check the tenant's "
+            "The answer is not an authorization server's: a proxy or another server answers there. Check the configured "
                 + "issuer and endpoints, and what stands between the broker and the provider."
         case 400...499 where !isNamed:
-            "The provider named no reason. Some refuse a wrong client_secret in this way: check the tenant's client_id, "
+            "The provider named no reason. Some refuse a wrong client_secret in this way: check the configured client_id, "
                 + "client_secret and token_endpoint_auth_method."
         default: nil
         }
@@ -79,10 +79,10 @@ enum RefusalAdvice {
         case "unauthorized_client", "unsupported_response_type":
             "The client may not log users in by a code: allow the authorization code grant at the provider's registration "
                 + "of the client."
-        case "invalid_client": "Check the tenant's client_id."
+        case "invalid_client": "Check the configured client_id."
         case "redirect_uri_mismatch", "invalid_redirect_uri": redirectURI
         case "invalid_request":
-            "The login service misses something in the request, or knows something in it otherwise: check the tenant's "
+            "The login service misses something in the request, or knows something in it otherwise: check the configured "
                 + "provider, and the redirect URI at the provider's registration of the client."
         case "server_error", "temporarily_unavailable": "The login service failed: try again in a moment."
         case "login_required", "interaction_required", "consent_required", "account_selection_required":
@@ -92,12 +92,12 @@ enum RefusalAdvice {
     }
 
     static let client =
-        "The provider does not accept the client: check the tenant's client_id, client_secret and "
+        "The provider does not accept the client: check the configured client_id, client_secret and "
         + "token_endpoint_auth_method."
     private static let redirectURI =
         "The provider does not know the login's redirect URI: register it there letter by letter, as the redirect_uri of the "
         + "login_uri has it."
-    private static let scopes = "The provider does not grant these scopes to the client: check the tenant's scopes."
+    private static let scopes = "The provider does not grant these scopes to the client: check the configured scopes."
 
     private static func name(of grant: TokenRequest.Grant) -> String {
         switch grant {

@@ -232,7 +232,7 @@ package struct TenantCheck: Sendable {
         } catch let error as TransportError {
             return Outcome(.jwks, false, unanswered(address, error, since: start))
         } catch {
-            return Outcome(.jwks, false, "The tenant's pinned_certificates are not usable.")
+            return Outcome(.jwks, false, "The configured pinned_certificates are not usable.")
         }
         let words = ReceivedAnswer.words(
             response, to: configuration.client, lacking: "has no keys: it must be a JWK set (RFC 7517)")

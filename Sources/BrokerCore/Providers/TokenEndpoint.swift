@@ -130,7 +130,7 @@ package struct TokenEndpoint: Sendable {
         guard let address = server.deviceAuthorizationEndpoint else {
             throw BrokerError(
                 .illegalConfiguration,
-                "No device authorization endpoint is known of this provider. Name it in the tenant's endpoints.")
+                "No device authorization endpoint is known of this provider. Name it in the configured endpoints.")
         }
         let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
         let message = try Self.message(to: address, form, authorization, server)
@@ -325,7 +325,7 @@ package struct TokenEndpoint: Sendable {
                         ? "The client may not use the client credentials grant at the provider, for which it has its "
                             + "client_secret here: \(RefusalAdvice.clientCredentials)".followed(
                                 by: RefusalAdvice.alsoWrongSecret(refusal.answer))
-                        : "The provider does not grant this client credentials. Check the tenant's client_id, "
+                        : "The provider does not grant this client credentials. Check the configured client_id, "
                             + "client_secret and scopes.",
                     errorCode: refusal.answer.shownSubStatus ?? refusal.answer.errorCode), .grant(grant))
         case .illegalConfiguration: return .clientRefused(Self.refusedClient(refusal.answer), .grant(grant))
@@ -363,7 +363,7 @@ package struct TokenEndpoint: Sendable {
     static func refusedClient(_ answer: TokenErrorResponse) -> BrokerError {
         BrokerError(
             .illegalConfiguration,
-            "The provider does not accept the tenant's client. Check its client_id, client_secret and "
+            "The provider does not accept the client. Check the configured client_id, client_secret and "
                 + "token_endpoint_auth_method. Users stay logged in meanwhile.",
             errorCode: answer.errorCode)
     }
@@ -459,7 +459,7 @@ package struct TokenEndpoint: Sendable {
             (
                 BrokerError(
                     .illegalConfiguration,
-                    "The tenant's provider addresses may not be called: " + TargetPolicy.remedy), true
+                    "The provider's configured addresses may not be called: " + TargetPolicy.remedy), true
             )
         case .malformedResponse, .responseTooLarge: (unusable, !grant.spendsRefreshToken)
         case .cancelled: (unreachable, true)

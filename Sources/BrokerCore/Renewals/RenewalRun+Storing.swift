@@ -140,7 +140,7 @@ extension RenewalRun {
         guard held.isEnded(by: answer, refreshedBy: client) else {
             failure = BrokerError(
                 .unexpectedError,
-                "The provider refused to refresh credentials that the tenant's earlier client_secret obtained. "
+                "The provider refused to refresh credentials that were obtained with an earlier client_secret. "
                     + "Configure that again, or have the user log in anew.", errorCode: answer.errorCode)
             return false
         }
@@ -154,7 +154,7 @@ extension RenewalRun {
         do throws(BrokerError) {
             if try await renewer.isCurrent(tenant) { return false }
             isSuperseded = true
-            failure = BrokerError(.conflict, "The tenant was configured anew meanwhile.", errorCode: errorCode)
+            failure = BrokerError(.conflict, "The configuration was replaced meanwhile.", errorCode: errorCode)
         } catch {
             failure = error
         }

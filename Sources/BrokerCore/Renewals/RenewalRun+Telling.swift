@@ -48,9 +48,9 @@ extension RenewalRun {
             let remedy =
                 status == 401
                 ? RefusalAdvice.client
-                : "First check the tenant's client_secret, as POST /tenants/{tenant}/check does: some providers refuse a wrong "
-                    + "one in the same way. If the client is accepted, and that is how the provider says that a session is "
-                    + "over, add {\"status\": \(status)} to the tenant's session_ending_answers; or have the user log in anew."
+                : "First check the configured client_secret: some providers refuse a wrong one in the same way. If the client "
+                    + "is accepted, and that is how the provider says that a session is over, a tenant of the service needs "
+                    + "{\"status\": \(status)} in its session_ending_answers. Or have the user log in anew."
             failure = BrokerError(
                 .unexpectedError,
                 "The provider has refused this user's refresh token for an hour with status \(status) and named no "
