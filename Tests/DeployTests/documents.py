@@ -6,6 +6,7 @@
 * Each file and each name of the code in back quotes in Deploy/ARCHITECTURE.md exists.
 * README.md's table of variables is the one that the program's help gives (Sources/token-broker/Commands.swift).
   --update writes it so.
+* Deploy/PERFORMANCE.md's table of bounds is that of Tests/Benchmarks/thresholds.json. --update writes it so.
 * Each link from one document to a place in the repository leads to a file, and to a heading where it names one.
 
 Says everything that does not fit and ends with 1 if anything does not.
@@ -13,13 +14,14 @@ Says everything that does not fit and ends with 1 if anything does not.
 import argparse
 import collections
 import functools
+import json
 import pathlib
 import re
 import sys
 
 DOCUMENTS = [
     "README.md", "CHANGELOG.md", "Deploy/ARCHITECTURE.md", "Deploy/OPERATIONS.md", "Deploy/PERFORMANCE.md",
-    "Tests/README.md", "Tests/Simulation/README.md",
+    "Deploy/PERFORMANCE-TABLES.md",     "Tests/README.md", "Tests/Simulation/README.md",
 ]
 FILE = re.compile(r"[\w.+/-]*\w\.(?:swift|py|c|h|md|yml|yaml|json)")
 # `Type`, `Type.member`, `Type.member(_:)`
@@ -118,18 +120,29 @@ def table_of_variables(root):
     return "\n".join(lines)
 
 
-def check_variables(root, is_to_update):
-    path = root / "README.md"
+def table_of_bounds(root):
+    """What each figure of the benchmark is held to."""
+    lines = ["| figure | bound |", "|---|---|"]
+    for figure in json.loads((root / "Tests/Benchmarks/thresholds.json").read_text()).values():
+        bounds = [f"{word} {figure[key]:,}" for key, word in [("most", "at most"), ("least", "at least")] if key in figure]
+        lines.append(f"| {figure['text']} | {', '.join(bounds)} |")
+    return "\n".join(lines)
+
+
+def check_table(root, name, wanted, source, is_to_update):
+    """Holds what stands between the marks in a document against a table, or writes the table there."""
+    path = root / name
     before, table, after = re.fullmatch(
         f"(.*{re.escape(BEGIN)}\n)(.*?)(\n{re.escape(END)}.*)", path.read_text(), re.DOTALL).groups()
-    wanted = table_of_variables(root)
     if is_to_update:
         path.write_text(before + wanted + after)
         return
     had, wanted = table.split("\n"), wanted.split("\n")
     for line in had + wanted:
-        expect((line in had) and (line in wanted), f"README.md: not as the program's help has it: {line[:100]}")
-    expect(had == wanted, "README.md: the variables are not in the help's order; documents.py --update writes them so")
+        expect(line in had and line in wanted, f"{name}: not as {source} has it: {line[:100]}")
+    expect(
+        had == wanted or set(had) != set(wanted),
+        f"{name}: not in the order of {source}; Tests/DeployTests/documents.py --update writes it so")
 
 
 def anchors(text):
@@ -157,14 +170,16 @@ def main():
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     options = parser.parse_args()
-    check_variables(options.root, options.update)
-    check_names(options.root)
-    check_links(options.root)
+    root = options.root
+    check_table(root, "README.md", table_of_variables(root), "the program's help", options.update)
+    check_table(root, "Deploy/PERFORMANCE.md", table_of_bounds(root), "thresholds.json", options.update)
+    check_names(root)
+    check_links(root)
     for fault in faults:
         print(fault)
     if faults:
         sys.exit(1)
-    print("ARCHITECTURE.md names what exists, README.md's variables are the help's, and the documents' links lead somewhere")
+    print("ARCHITECTURE.md names what exists, tables are as their sources, links lead somewhere")
 
 
 if __name__ == "__main__":
