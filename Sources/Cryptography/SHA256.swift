@@ -7,10 +7,20 @@ package enum SHA256 {
 
     /// A digest as four words, so that a copy allocates nothing.
     package struct Words: Hashable, Sendable {
-        package fileprivate(set) var first: UInt64 = 0
-        package fileprivate(set) var second: UInt64 = 0
-        package fileprivate(set) var third: UInt64 = 0
-        package fileprivate(set) var fourth: UInt64 = 0
+        package private(set) var first: UInt64 = 0
+        package private(set) var second: UInt64 = 0
+        package private(set) var third: UInt64 = 0
+        package private(set) var fourth: UInt64 = 0
+
+        package init() {}
+
+        /// - Parameter vector: that of a digest.
+        package init(_ vector: SIMD4<UInt64>) {
+            (first, second, third, fourth) = (vector.x, vector.y, vector.z, vector.w)
+        }
+
+        /// The four words, for code that does not know what they are of.
+        package var vector: SIMD4<UInt64> { SIMD4(first, second, third, fourth) }
 
         /// Whether the digests are the same, in a time that does not depend on where they differ.
         package func isEqual(_ other: Words) -> Bool {

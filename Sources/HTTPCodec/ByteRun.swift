@@ -66,6 +66,14 @@ package enum ByteRun {
         return unsafe bytes.withUnsafeBytes { bytes in
             let kinds = unsafe Self.kinds.utf8Start
             var index = start
+            // Four at a time: most runs are longer.
+            while index &+ 4 <= bytes.count {
+                let all =
+                    unsafe kinds[Int(bytes[index])] & kinds[Int(bytes[index &+ 1])]
+                    & kinds[Int(bytes[index &+ 2])] & kinds[Int(bytes[index &+ 3])]
+                if all & kind.rawValue == 0 { break }
+                index &+= 4
+            }
             while index < bytes.count, unsafe kinds[Int(bytes[index])] & kind.rawValue != 0 { index &+= 1 }
             return index
         }
@@ -93,6 +101,29 @@ package enum ByteRun {
                 var index = 0
                 while index < count &- 8, isSame(index) { index &+= 8 }
                 return index >= count &- 8
+            }
+        }
+    }
+
+    /// Whether the bytes begin with a text of at least 8 bytes, in a time that depends on the text's length only.
+    @inline(__always)
+    static func begins(_ bytes: Span<UInt8>, withSecret text: Span<UInt8>) -> Bool {
+        guard text.count >= 8, text.count <= bytes.count else { return false }
+        return unsafe bytes.withUnsafeBytes { bytes in
+            unsafe text.withUnsafeBytes { text in
+                @inline(__always)
+                func difference(_ index: Int) -> UInt64 {
+                    unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self)
+                        ^ text.loadUnaligned(fromByteOffset: index, as: UInt64.self)
+                }
+                // Some of the last bytes are compared twice.
+                var found = difference(text.count &- 8)
+                var index = 0
+                while index &+ 8 <= text.count {
+                    found |= difference(index)
+                    index &+= 8
+                }
+                return found == 0
             }
         }
     }

@@ -1,23 +1,10 @@
-/// A request's head, checked, as offsets into the bytes that it was read from.
-package struct RequestHead: Sendable {
-    /// Bytes from the beginning of what was parsed to the end of the head.
-    package let length: Int
+/// A request line, as offsets into the head.
+struct RequestLine {
     private let methodStart, methodEnd, pathStart, pathEnd, queryEnd, authorityStart, authorityEnd: UInt32
-    private let names: UInt16
-    /// Whether the client speaks HTTP/1.0: interim responses and silent persistence are not for it.
-    package let isHTTP10: Bool
-    /// Whether the client lets the connection persist (RFC 9112 §9.3).
-    package let keepsAlive: Bool
-    /// Whether the client waits for 100 before it sends the content.
-    package let expectsContinue: Bool
-    package let framing: BodyFraming
-    package let fieldLines: [FieldLine]
+    /// A higher minor version of HTTP/1 is answered as 1.1 (RFC 9110 §2.5).
+    let isHTTP10: Bool
 
-    init(
-        length: Int, method: Range<Int>, _ target: RequestTarget, _ fieldLines: [FieldLine], names: UInt16,
-        framing: BodyFraming, isHTTP10: Bool, keepsAlive: Bool, expectsContinue: Bool
-    ) {
-        self.length = length
+    init(method: Range<Int>, _ target: RequestTarget, isHTTP10: Bool) {
         methodStart = UInt32(truncatingIfNeeded: method.lowerBound)
         methodEnd = UInt32(truncatingIfNeeded: method.upperBound)
         pathStart = UInt32(truncatingIfNeeded: target.path.lowerBound)
@@ -25,24 +12,51 @@ package struct RequestHead: Sendable {
         queryEnd = UInt32(truncatingIfNeeded: target.query?.upperBound ?? 0)
         authorityStart = UInt32(truncatingIfNeeded: target.authority?.lowerBound ?? 0)
         authorityEnd = UInt32(truncatingIfNeeded: target.authority?.upperBound ?? 0)
-        self.names = names
         self.isHTTP10 = isHTTP10
-        self.keepsAlive = keepsAlive
-        self.expectsContinue = expectsContinue
-        self.framing = framing
-        self.fieldLines = fieldLines
     }
 
-    package var method: Range<Int> { Int(methodStart)..<Int(methodEnd) }
+    var method: Range<Int> { Int(methodStart)..<Int(methodEnd) }
+    var path: Range<Int> { Int(pathStart)..<Int(pathEnd) }
+    var query: Range<Int>? { queryEnd == 0 ? nil : Int(pathEnd) + 1..<Int(queryEnd) }
+    var authority: Range<Int>? { authorityEnd == 0 ? nil : Int(authorityStart)..<Int(authorityEnd) }
+}
+
+/// A request's head, checked, as offsets into the bytes that it was read from.
+package struct RequestHead {
+    private let line: RequestLine
+    private let fieldsStart: Int
+    /// What its fields say.
+    package let section: FieldSection
+
+    init(_ line: RequestLine, fieldsStart: Int, _ section: FieldSection) {
+        self.line = line
+        self.fieldsStart = fieldsStart
+        self.section = section
+    }
+
+    /// Whether the client speaks HTTP/1.0: interim responses and silent persistence are not for it.
+    package var isHTTP10: Bool { line.isHTTP10 }
+    /// Bytes from the beginning of what was parsed to the end of the head.
+    package var length: Int { fieldsStart + section.length }
+    /// The bytes in which the section's lines count.
+    package var fields: Range<Int> { fieldsStart..<length }
+    /// Whether the client lets the connection persist (RFC 9112 §9.3).
+    package var keepsAlive: Bool { section.keepsAlive }
+    /// Whether the client waits for 100 before it sends the content.
+    package var expectsContinue: Bool { section.expectsContinue }
+    package var framing: BodyFraming { section.framing }
+    /// Whether content follows the head.
+    package var hasContent: Bool { if case .none = section.framing { false } else { true } }
+    package var method: Range<Int> { line.method }
     /// The path of the request target, percent escapes as sent. Empty in an absolute-form target without a path.
-    package var path: Range<Int> { Int(pathStart)..<Int(pathEnd) }
+    package var path: Range<Int> { line.path }
     /// What follows the target's first `?`; nil without one.
-    package var query: Range<Int>? { queryEnd == 0 ? nil : Int(pathEnd) + 1..<Int(queryEnd) }
+    package var query: Range<Int>? { line.query }
     /// The authority of an absolute-form target.
-    private var authority: Range<Int>? { authorityEnd == 0 ? nil : Int(authorityStart)..<Int(authorityEnd) }
+    private var authority: Range<Int>? { line.authority }
 
     /// Whether there is a field of that name.
-    package func has(_ name: FieldName) -> Bool { names & name.bit != 0 }
+    package func has(_ name: FieldName) -> Bool { section.has(name) }
 
     /// Whether the path and the method are these.
     /// - Parameter bytes: what the head was read from.
@@ -59,11 +73,11 @@ package struct RequestHead: Sendable {
             for index in 0..<length { output.append(bytes[index]) }
         }
         func string(_ range: Range<Int>) -> String { String(decoding: text[range], as: UTF8.self) }
-        // A copy of the lines as well: the parser uses its own again.
+        // A copy of the lines as well: the section's memory is used again.
         var lines: [FieldLine] = []
-        lines.reserveCapacity(fieldLines.count)
-        for line in fieldLines { lines.append(line) }
-        var fields = Fields(bytes: text, lines: lines)
+        lines.reserveCapacity(section.lines.count)
+        for line in section.lines { lines.append(line) }
+        var fields = Fields(bytes: Array(text[self.fields]), lines: lines)
         if let authority { fields.set("Host", string(authority)) }
         let method = Method(string(self.method))
         // RFC 9112 §3.2.1 and §3.2.4: an absolute-form target without a path means the root, or the server as a whole

@@ -6,58 +6,102 @@
 /// A parser that has read a head can be used for the next one. It keeps its memory, so that a head which arrives whole
 /// costs no allocation.
 package struct RequestParser {
-    private struct RequestLine {
-        var method: Range<Int>
-        var target: RequestTarget
-        var minorVersion: UInt8
-    }
-
     private let limits: RequestLimits
+    private let sections: FieldSections
+    /// The position in `sections` at which the head's fields are looked for.
+    private var expected = 0
     private var lineReader = LineReader()
     private var skippedEmptyLine = false
     private var requestLine: RequestLine?
+    /// Where the fields begin, once the request line is read. `lineReader` and the field lines count from there.
+    private var fieldsStart = 0
     private var lines: [FieldLine] = []
     /// Of the lines, a bit for each, and those that came more than once.
     private var names: UInt16 = 0
     private var repeatedNames: UInt16 = 0
     /// The value of the last Host.
     private var host = 0..<0
+    /// For fields that `sections` does not hold.
+    private let section = FieldSection()
 
-    package init(limits: RequestLimits = RequestLimits()) {
+    /// - Parameter sections: what is known of fields; may be shared by the parsers of one thread.
+    package init(limits: RequestLimits = RequestLimits(), sections: FieldSections = FieldSections()) {
         self.limits = limits
+        self.sections = sections
     }
 
     /// Gets ready for the next head.
-    package mutating func reset() {
+    /// - Parameter section: `RequestHead.section` of the last head of the same connection; nil for its first head.
+    package mutating func reset(section: Int? = nil) {
+        expected = section ?? sections.latest
         lineReader = LineReader()
         skippedEmptyLine = false
         requestLine = nil
-        (names, repeatedNames) = (0, 0)
-        lines.removeAll(keepingCapacity: true)
     }
+
+    /// A parser for another head, which may be read before this one's has all arrived.
+    package func another() -> RequestParser { RequestParser(limits: limits, sections: sections) }
 
     /// The head, or nil when it has not all arrived. Not to be called again after a head or a fault before `reset`.
     /// - Parameter bytes: the stream from the head's first byte on, with everything given before. What follows the head
     ///   is not looked at.
     package mutating func parse(_ bytes: Span<UInt8>) throws(RequestFault) -> RequestHead? {
-        while let line = try nextLine(bytes) {
-            guard requestLine != nil else {
-                // RFC 9112 §2.2: an empty line in front of the request line is ignored; one, not any number.
-                if line.isEmpty, !skippedEmptyLine {
-                    skippedEmptyLine = true
-                    continue
-                }
-                guard line.count <= limits.requestLineBytes else { throw .requestLineTooLong }
-                requestLine = try Self.parseRequestLine(bytes, line)
+        let section: FieldSection
+        if requestLine == nil {
+            guard try readRequestLine(bytes) else { return nil }
+            let fields = bytes.extracting(fieldsStart...)
+            if let known = knownSection(fields) {
+                section = known
+            } else {
+                (names, repeatedNames) = (0, 0)
+                lines.removeAll(keepingCapacity: true)
                 // Most heads have about this many; growing from one would allocate four times.
                 if lines.capacity == 0 { lines.reserveCapacity(min(16, limits.fieldCount)) }
+                guard let read = try readFields(fields) else { return nil }
+                section = read
+            }
+        } else {
+            guard let read = try readFields(bytes.extracting(fieldsStart...)) else { return nil }
+            section = read
+        }
+        guard let requestLine else { throw .requestLine }
+        return RequestHead(requestLine, fieldsStart: fieldsStart, section)
+    }
+
+    /// Returns whether the request line has all arrived.
+    private mutating func readRequestLine(_ bytes: Span<UInt8>) throws(RequestFault) -> Bool {
+        while let line = try nextLine(bytes) {
+            // RFC 9112 §2.2: an empty line in front of the request line is ignored; one, not any number.
+            if line.isEmpty, !skippedEmptyLine {
+                skippedEmptyLine = true
                 continue
             }
-            guard lineReader.start <= limits.headBytes else { throw .headTooLarge }
-            if line.isEmpty { return try finish(bytes) }
+            guard line.count <= limits.requestLineBytes else { throw .requestLineTooLong }
+            requestLine = try Self.parseRequestLine(bytes, line)
+            fieldsStart = lineReader.start
+            lineReader = LineReader()
+            return true
+        }
+        guard lineReader.unfinishedLength <= limits.requestLineBytes else { throw .requestLineTooLong }
+        return false
+    }
+
+    /// The section that the fields begin with, where it is known and within the limits.
+    private func knownSection(_ fields: Span<UInt8>) -> FieldSection? {
+        guard let requestLine, !requestLine.isHTTP10, let section = sections.find(fields, at: expected),
+            fieldsStart + section.length <= limits.headBytes
+        else { return nil }
+        return section
+    }
+
+    /// What the fields say; nil when they have not all arrived.
+    private mutating func readFields(_ fields: Span<UInt8>) throws(RequestFault) -> FieldSection? {
+        while let line = try nextLine(fields) {
+            guard fieldsStart + lineReader.start <= limits.headBytes else { throw .headTooLarge }
+            if line.isEmpty { return try finish(fields) }
             guard lines.count < limits.fieldCount else { throw .tooManyFields }
             do throws(FieldLine.Malformed) {
-                let line = try FieldLine.parse(bytes, line)
+                let line = try FieldLine.parse(fields, line)
                 let name = line.known.bit
                 repeatedNames |= names & name
                 names |= name
@@ -67,12 +111,8 @@ package struct RequestParser {
                 throw .fieldLine
             }
         }
-        if requestLine == nil {
-            guard lineReader.unfinishedLength <= limits.requestLineBytes else { throw .requestLineTooLong }
-        } else {
-            // At least one more byte must come.
-            guard bytes.count < limits.headBytes else { throw .headTooLarge }
-        }
+        // At least one more byte must come.
+        guard fieldsStart + fields.count < limits.headBytes else { throw .headTooLarge }
         return nil
     }
 
@@ -105,33 +145,33 @@ package struct RequestParser {
         default: isOptions = false
         }
         guard let target = RequestTarget(bytes, targetStart..<targetEnd, isOptions: isOptions) else { throw .target }
-        return RequestLine(method: method, target: target, minorVersion: version.minor)
+        return RequestLine(method: method, target, isHTTP10: version.minor == 0)
     }
 
-    private mutating func finish(_ bytes: Span<UInt8>) throws(RequestFault) -> RequestHead {
+    private mutating func finish(_ fields: Span<UInt8>) throws(RequestFault) -> FieldSection {
         guard let requestLine else { throw .requestLine }
-        // A higher minor version of HTTP/1 is answered as 1.1 (RFC 9110 §2.5).
-        let isHTTP10 = requestLine.minorVersion == 0
+        let isHTTP10 = requestLine.isHTTP10
         // Most heads have no field that steers a message but one Host.
         let message: MessageFields
         if names & MessageFields.names == FieldName.host.bit, repeatedNames & FieldName.host.bit == 0 {
             message = MessageFields(host: host)
         } else {
-            message = try messageFields(bytes, isHTTP10: isHTTP10)
+            message = try messageFields(fields, isHTTP10: isHTTP10)
         }
         if let host = message.host {
-            guard RequestTarget.isHost(bytes, host) else { throw .host }
+            guard RequestTarget.isHost(fields, host) else { throw .host }
         } else if !isHTTP10 {
             throw .host
         }
         let framing = try framing(of: message)
         if !isHTTP10, message.expectation == .unknown { throw .expectation }
-        let target = requestLine.target
-        return RequestHead(
-            length: lineReader.start, method: requestLine.method, target, lines, names: names, framing: framing,
-            isHTTP10: isHTTP10,
+        let held = isHTTP10 ? nil : sections.makeRoom(for: fields.extracting(..<lineReader.start))
+        let section = held ?? section
+        section.set(
+            &lines, names: names, length: lineReader.start, framing: framing,
             keepsAlive: !message.hasClose && (!isHTTP10 || message.hasKeepAlive),
             expectsContinue: !isHTTP10 && message.expectation == .continue && framing != .none)
+        return section
     }
 
     private func messageFields(_ bytes: Span<UInt8>, isHTTP10: Bool) throws(RequestFault) -> MessageFields {

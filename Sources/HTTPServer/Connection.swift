@@ -167,6 +167,8 @@ final class Connection {
     private var writeMark = 0
 
     private var owned: OwnedDescriptor?
+    /// `FieldSection.position` of the last head's fields: the next head's are looked for there first.
+    var section: Int?
     private var partialHead: PartialHead?
     private var partialBody: PartialBody?
     /// The head whose content waits to be admitted.
@@ -356,18 +358,16 @@ final class Connection {
     ///   - bytes: what has arrived from its first byte on, with all of one that has arrived in part before.
     ///   - parser: one that can be used again.
     /// - Returns: nil where it has not all arrived.
-    func readHead(
-        _ bytes: Span<UInt8>, _ parser: inout RequestParser, _ limits: RequestLimits
-    ) throws(RequestFault) -> RequestHead? {
+    func readHead(_ bytes: Span<UInt8>, _ parser: inout RequestParser) throws(RequestFault) -> RequestHead? {
         if let partialHead {
             guard let head = try partialHead.parser.parse(bytes) else { return nil }
             self.partialHead = nil
             return head
         }
-        parser.reset()
+        parser.reset(section: section)
         if let head = try parser.parse(bytes) { return head }
         partialHead = PartialHead(parser)
-        parser = RequestParser(limits: limits)
+        parser = parser.another()
         return nil
     }
 

@@ -29,6 +29,7 @@ final class ConnectionServer {
     private let answer: NowAnswer
     /// What `take` has stopped at.
     private var foundEvent: Connection.Event?
+    private let sections = FieldSections()
     private var parser: RequestParser
 
     /// Whether the requests of the connection that is being served are refused.
@@ -65,7 +66,7 @@ final class ConnectionServer {
         sender = AnswerSender(configuration, counters, refusals)
         output = sender.output
         answer = NowAnswer(sender.encoder, sender.output)
-        parser = RequestParser(limits: configuration.limits)
+        parser = RequestParser(limits: configuration.limits, sections: sections)
         turns.server = self
         sender.server = self
     }
@@ -255,9 +256,10 @@ final class ConnectionServer {
                 }
                 if index == bytes.count { return (.needsMore, index) }
                 let rest = bytes.extracting(index..<bytes.count)
-                guard let head = try connection.readHead(rest, &parser, limits) else { return (.needsMore, index) }
+                guard let head = try connection.readHead(rest, &parser) else { return (.needsMore, index) }
+                connection.section = head.section.position
                 let end = index + head.length
-                if head.framing != .none {
+                if head.hasContent {
                     foundEvent = try connection.headReceived(
                         head.copied(from: rest), limits, hasMore: end < bytes.count)
                     index = end
@@ -444,10 +446,11 @@ final class ConnectionServer {
         worker?.assumeIsolated { $0.becomeQuiet() }
     }
 
-    /// Overwrites what requests and answers have left in the buffers: API keys and tokens are in it. Called between turns.
+    /// Overwrites what requests and answers have left in memory: API keys and tokens are in it. Called between turns.
     func wipeBuffers() {
         input.wipe()
         output.wipe()
+        sections.wipe()
     }
 
     func endBehindAnswer(_ connection: Connection, mustLinger: Bool) {

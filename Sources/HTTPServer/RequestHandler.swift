@@ -93,8 +93,13 @@ package final class NowAnswer {
     private let encoder: ResponseEncoder
     /// What the answer says about its connection.
     var connection = ResponseEncoder.Connection.unstated
+    // Of this module alone: each access to a property that other modules see is checked for exclusiveness.
+    private var noted: (Int64, Int64)?
     /// What the handler notes for its other answers of the same turn, such as the time. Nil where it has noted nothing.
-    package var note: (Int64, Int64)?
+    package var note: (Int64, Int64)? {
+        get { noted }
+        set { noted = newValue }
+    }
     /// Takes the lines of the answer's own fields, an empty line and the content, after `begin`.
     package let output: OutputBuffer
 

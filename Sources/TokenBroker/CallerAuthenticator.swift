@@ -12,10 +12,9 @@ package struct CallerAuthenticator: Sendable {
     enum Finding {
         case admin(AdminName)
         case key(CallerKey)
-        /// The store has to be asked for the key with this digest.
-        case unknown(SHA256.Words)
-        /// The request has no key, more than one, or one that has expired.
-        case refused(Refusal)
+        /// The store has to be asked for the key.
+        case unknown
+        case expired
     }
 
     /// Why a request has no caller.
@@ -43,11 +42,14 @@ package struct CallerAuthenticator: Sendable {
     /// Does not suspend while the key is in memory.
     /// - Throws: `unauthorized` without a key, with more than one, or with one that is unknown or expired.
     package func caller(of request: Request) async throws(BrokerError) -> Caller {
-        switch find(request.fields.lines.span, request.fields.bytes.span, at: time.clocks) {
+        guard let digest = Self.digest(request.fields.lines.span, request.fields.bytes.span) else {
+            throw Refusal.noKey.error
+        }
+        switch find(digest, at: time.clocks) {
         case .admin(let name): return .admin(name)
         case .key(let key): return .key(key)
-        case .refused(let refusal): throw refusal.error
-        case .unknown(let digest):
+        case .expired: throw Refusal.unknownKey.error
+        case .unknown:
             guard let key = try await keys.key(digest: digest), !key.hasExpired(at: time.now) else {
                 throw Refusal.unknownKey.error
             }
@@ -55,26 +57,25 @@ package struct CallerAuthenticator: Sendable {
         }
     }
 
-    /// Finds the caller in memory.
+    /// The digest of the API key that a request presents; nil where it presents none, or more than one.
     /// - Parameters:
     ///   - lines: the request's field lines.
     ///   - bytes: what the lines count in.
-    func find(
-        _ lines: Span<FieldLine>, _ bytes: Span<UInt8>, at clocks: (now: Timestamp, monotonic: MonotonicInstant)
-    ) -> Finding {
+    static func digest(_ lines: Span<FieldLine>, _ bytes: Span<UInt8>) -> SHA256.Words? {
         var value: Range<Int>?
-        var isRepeated = false
         for index in lines.indices {
             guard case .authorization = lines[index].known else { continue }
-            isRepeated = value != nil
+            if value != nil { return nil }
             value = lines[index].value
         }
-        guard let value, !isRepeated, let token = BearerToken.find(bytes, value) else {
-            return .refused(.noKey)
-        }
-        let digest = SHA256.words(bytes.extracting(token))
+        guard let value, let token = BearerToken.find(bytes, value) else { return nil }
+        return SHA256.words(bytes.extracting(token))
+    }
+
+    /// Finds the caller in memory.
+    func find(_ digest: SHA256.Words, at clocks: (now: Timestamp, monotonic: MonotonicInstant)) -> Finding {
         if let name = adminKeys.name(digest: digest) { return .admin(name) }
-        guard let key = keys.inMemory(digest: digest, now: clocks.monotonic) else { return .unknown(digest) }
-        return key.hasExpired(at: clocks.now) ? .refused(.unknownKey) : .key(key)
+        guard let key = keys.inMemory(digest: digest, now: clocks.monotonic) else { return .unknown }
+        return key.hasExpired(at: clocks.now) ? .expired : .key(key)
     }
 }

@@ -8,8 +8,8 @@ struct CredentialsParameters {
     private(set) var query = CredentialsQuery()
     /// Where the storage key stands in the text that was read; nil where it has escapes, or is not given.
     private var storageKeyRange: Range<Int>?
-    /// The storage key where it has no range.
-    private var otherStorageKey = StorageKey.default
+    /// The storage key where it has escapes.
+    private var decodedStorageKey: StorageKey?
 
     /// The parameters that there are, in the order in which their faults are told.
     private enum Parameter: Int, CaseIterable {
@@ -80,11 +80,11 @@ struct CredentialsParameters {
     /// - Parameter text: what was read.
     func withStorageKey<R>(in text: Span<UInt8>, _ body: (Span<UInt8>) -> R) -> R {
         if let storageKeyRange { return body(text.extracting(storageKeyRange)) }
-        return body(otherStorageKey.description.utf8.span)
+        return body((decodedStorageKey ?? .default).description.utf8.span)
     }
 
     func storageKey(in text: Span<UInt8>) -> StorageKey {
-        guard let storageKeyRange else { return otherStorageKey }
+        guard let storageKeyRange else { return decodedStorageKey ?? .default }
         return WireText(validating: text.extracting(storageKeyRange)).flatMap { StorageKey($0) } ?? .default
     }
 
@@ -121,7 +121,7 @@ struct CredentialsParameters {
                 isAllowed = take(decoded.utf8.span, of: parameter)
                 if parameter == .storageKey {
                     storageKeyRange = nil
-                    otherStorageKey = StorageKey(decoded) ?? .default
+                    decodedStorageKey = StorageKey(decoded)
                 }
             }
             // A later value takes the place of an earlier one, and the query has a fault in any case.

@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import Cryptography
 internal import HTTPCodec
 internal import HTTPServer
 internal import OAuth
@@ -57,9 +58,9 @@ final class QuickReads: Sendable {
         guard head.isRequest("GET", for: Self.path, in: bytes) else { return nil }
         // What these ask for is found out by the way that may wait.
         if head.has(.tenant) || head.has(.prefer) { return nil }
-        let lines = head.fieldLines.span
         let clocks = clocks(for: answer)
-        guard case .key(let key) = authenticator.find(lines, bytes, at: clocks), (try? route.authorize(key)) != nil,
+        guard let digest = digest(of: head, bytes),
+            case .key(let key) = authenticator.find(digest, at: clocks), (try? route.authorize(key)) != nil,
             let tenant = tenants.inMemory(of: key, now: clocks.monotonic)
         else { return nil }
         let text = bytes.extracting(head.query ?? 0..<0)
@@ -75,6 +76,16 @@ final class QuickReads: Sendable {
         }
         guard isAnswered else { return nil }
         return 2 * tenant.presetNumber + (isModified ? 0 : 1)
+    }
+
+    /// The digest of the API key. It stands as a note with the fields that the key is in, so that fields which come again
+    /// are not hashed again. Whether the key is known and good is asked each time.
+    private func digest(of head: RequestHead, _ bytes: Span<UInt8>) -> SHA256.Words? {
+        if let note = head.section.note { return SHA256.Words(note) }
+        let lines = head.section.lines
+        let digest = CallerAuthenticator.digest(lines.span, bytes.extracting(head.fields))
+        head.section.note = digest?.vector
+        return digest
     }
 
     /// Both clocks, read once in a turn.
@@ -93,7 +104,7 @@ final class QuickReads: Sendable {
         at now: Timestamp, into answer: NowAnswer
     ) -> Bool {
         let output = answer.output
-        if head.has(.ifNoneMatch), EntityTags.contain(text.extracting(facts.tag), head.fieldLines.span, bytes) {
+        if head.has(.ifNoneMatch), Self.hasTag(text.extracting(facts.tag), head, bytes) {
             answer.begin(.notModified, contentLength: 0)
             let start = CredentialsSnapshot.notModifiedStart
             output.append(text.extracting(start..<facts.fieldLines.upperBound))
@@ -111,6 +122,11 @@ final class QuickReads: Sendable {
             output.append(text.extracting(after))
         }
         return true
+    }
+
+    private static func hasTag(_ tag: Span<UInt8>, _ head: RequestHead, _ bytes: Span<UInt8>) -> Bool {
+        let lines = head.section.lines
+        return EntityTags.contain(tag, lines.span, bytes.extracting(head.fields))
     }
 
     /// As `RequestHandler.answeredNow`.

@@ -11,7 +11,7 @@ struct ParsedHead {
 
     init(_ head: RequestHead, _ bytes: Span<UInt8>) {
         length = head.length
-        fieldLines = head.fieldLines
+        fieldLines = head.section.lines
         self.head = head.copied(from: bytes)
     }
 

@@ -31,9 +31,10 @@ private final class QuickHandler: RequestHandler {
         }
         // The rest of the path, and the value of the field `From`.
         var from = ""
-        for line in head.fieldLines {
-            let name = String(decoding: line.name.map { bytes[$0] }, as: UTF8.self)
-            if name.lowercased() == "from" { from = String(decoding: line.value.map { bytes[$0] }, as: UTF8.self) }
+        let fields = bytes.extracting(head.fields)
+        for line in head.section.lines {
+            let name = String(decoding: line.name.map { fields[$0] }, as: UTF8.self)
+            if name.lowercased() == "from" { from = String(decoding: line.value.map { fields[$0] }, as: UTF8.self) }
         }
         answer.write(Array("\(path.dropFirst(7)) \(from)".utf8))
         return NowAnswer.kinds - 1
