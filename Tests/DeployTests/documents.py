@@ -7,7 +7,8 @@
 * README.md's table of variables is the one that the program's help gives (Sources/token-broker/Commands.swift).
   --update writes it so.
 * Deploy/PERFORMANCE.md's table of bounds is that of Tests/Benchmarks/thresholds.json. --update writes it so.
-* Each link from one document to a place in the repository leads to a file, and to a heading where it names one.
+* Each link from one document to a place in the repository leads to a file, and to a heading where it names one; and each
+  source file that a document names exists.
 
 Says everything that does not fit and ends with 1 if anything does not.
 """
@@ -155,7 +156,10 @@ def anchors(text):
 def check_links(root):
     for name in DOCUMENTS:
         path = root / name
-        for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        text = path.read_text()
+        for source in re.findall(r"`((?:Sources|Tests)/[\w+/-]+\.\w+)`", text):
+            expect((root / source).exists(), f"{name}: there is no file {source}")
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
             if re.match(r"\w+:", link):
                 continue
             place, _, anchor = link.partition("#")
