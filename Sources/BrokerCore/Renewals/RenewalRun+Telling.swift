@@ -147,6 +147,34 @@ extension RenewalRun {
             error, id, version, grant, of: tenant, for: RenewalFailures.pause(after: error),
             now: renewer.time.monotonic)
     }
+
+    /// Tells the log and the metrics how the run ended.
+    func report(_ result: Result<Renewed, BrokerError>, took duration: Duration) {
+        var outcome: Metrics.Renewal
+        var fields: [LogField] = LogField.credentials(id) + [.refresh(refreshID), .duration(duration)]
+        switch result {
+        case .success(.overtaken): outcome = .overtaken
+        case .success(.new(let snapshot, _)):
+            outcome = decision == .retire ? .retired : .succeeded
+            if grant?.spendsRefreshToken == true, snapshot.record.held == nil {
+                outcome = isDoubtful ? .sessionLost : .sessionEnded
+            }
+            fields.append(.version(snapshot.version))
+        case .failure(let error):
+            outcome = .failed
+            fields.append(.code(error.code))
+        }
+        renewer.metrics.renewalEnded(
+            provider: tenant.configuration.preset.name, grant, outcome, took: duration)
+        switch outcome {
+        case .succeeded: renewer.log.info("credentials_renewed", fields)
+        case .overtaken: renewer.log.info("renewal_overtaken", fields)
+        case .retired: renewer.log.info("credentials_retired", fields)
+        case .sessionEnded: renewer.log.warning("session_ended_by_provider", fields)
+        case .sessionLost: renewer.log.error("session_lost", fields)
+        case .failed: renewer.log.warning("renewal_failed", fields)
+        }
+    }
 }
 
 extension CredentialsDecision {
