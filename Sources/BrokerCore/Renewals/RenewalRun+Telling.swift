@@ -1,6 +1,7 @@
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
+internal import Renewal
 internal import Synchronization
 
 /// How a run that brought nothing is told, and what is kept of that.
@@ -147,6 +148,24 @@ extension RenewalRun {
             error, id, version, grant, of: tenant, for: RenewalFailures.pause(after: error),
             now: renewer.time.monotonic)
     }
+
+    /// What an attempt that ended with nothing to publish is to the callers.
+    func conclude(_ result: RenewalAttempt.Result) async -> Result<Renewed, BrokerError> {
+        switch result {
+        case .failed: return isSuperseded ? .success(.overtaken) : .failure(reason())
+        case .storeAway: return .failure(failure ?? BrokerError(StoreError.unavailable))
+        case .busy: return .success(.overtaken)
+        case .stored, .ended, .overtaken:
+            if claim == .made { await tell(Self.overtaken) }
+            return .success(.overtaken)
+        }
+    }
+
+    static let overtaken = BrokerError(.conflict, "A login, a logout or another replica was faster.")
+
+    /// Whether a refusal need not be the provider's or the user's will: the refresh token may have been spent by a call whose
+    /// answer was lost, or the store may have gone back to a spent one.
+    var isDoubtful: Bool { attempt.isUncertain || renewer.records.rollback.isDoubtful(current.version) }
 
     /// Tells the log and the metrics how the run ended.
     func report(_ result: Result<Renewed, BrokerError>, took duration: Duration) {

@@ -484,19 +484,6 @@ final class RenewalRun {
 
     // MARK: The end
 
-    private func conclude(_ result: RenewalAttempt.Result) async -> Result<Renewed, BrokerError> {
-        switch result {
-        case .failed: return isSuperseded ? .success(.overtaken) : .failure(reason())
-        case .storeAway: return .failure(failure ?? BrokerError(StoreError.unavailable))
-        case .busy: return .success(.overtaken)
-        case .stored, .ended, .overtaken:
-            if claim == .made { await tell(Self.overtaken) }
-            return .success(.overtaken)
-        }
-    }
-
-    static let overtaken = BrokerError(.conflict, "A login, a logout or another replica was faster.")
-
     private func finish(
         _ result: Result<Renewed, BrokerError>, since start: MonotonicInstant
     ) -> Result<Renewed, BrokerError> {
@@ -509,11 +496,6 @@ final class RenewalRun {
         }
         return result
     }
-
-    /// Whether a refusal need not be the provider's or the user's will: the refresh token may have been spent by a call whose
-    /// answer was lost, or the store may have gone back to a spent one.
-    var isDoubtful: Bool { attempt.isUncertain || renewer.records.rollback.isDoubtful(current.version) }
-
 }
 
 extension Result {
