@@ -113,7 +113,8 @@ struct CredentialsRoutes {
         try call.authorize(storageKey)
         try broker.rateLimits.spend(.writes, call.caller)
         let held = try given!.held(
-            refreshToken: refreshToken, for: tenant, of: broker.core.providers.servers.acceptedProviders(of: tenant).present,
+            refreshToken: refreshToken, for: tenant,
+            of: broker.core.providers.servers.acceptedProviders(of: tenant).present,
             now: broker.time.now)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let snapshot = try await broker.core.writer.set(id, to: held)
