@@ -140,6 +140,7 @@ let package = Package(
             "CredentialStoreTests",
             ["CredentialStore", "DevelopmentProvider", "Postgres", "OAuth", "Cryptography", "Reactor", "JSON"]),
         tests("DevelopmentProviderTests", ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JSON", "Reactor"]),
+        tests("BrokerCoreTests", ["BrokerCore", "CredentialStore", "Cryptography", "OAuth", "Postgres", "Reactor"]),
         tests(
             "TokenBrokerTests",
             [

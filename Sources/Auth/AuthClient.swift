@@ -96,7 +96,7 @@ public final class AuthClient: Sendable {
             throw AuthError(.illegalArgument, message: "The response's query is not well-formed.")
         }
         try await run { opened, tenant throws(BrokerError) in
-            let ended = try await opened.broker.logins.finish(response, of: tenant.name, storageKeys: nil)
+            let ended = try await opened.broker.logins.finalize(response, of: tenant.name, storageKeys: nil)
             _ = try ended.result.get()
         }
     }

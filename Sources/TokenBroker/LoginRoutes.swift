@@ -445,7 +445,7 @@ struct LoginRoutes {
             try Self.response(query ?? "")
         }
         let tenant = try await broker.tenant(of: call)
-        let ended = try await broker.logins.finish(
+        let ended = try await broker.logins.finalize(
             response, of: tenant.name, storageKeys: call.narrowedStorageKeys)
         return Self.summary(ended, try ended.result.get())
     }

@@ -69,11 +69,11 @@ enum Command: Equatable {
           TOKEN_BROKER_OPERATIONS_LISTEN         address and port for /livez, /readyz, /healthz and /metrics, which a
                                                  separate thread then serves at this address only; without it,
                                                  TOKEN_BROKER_LISTEN serves them
-          TOKEN_BROKER_PUBLIC_BASE_URL           the URL at which browsers reach the broker; default http://<listen>;
-                                                 required if that is 0.0.0.0 or [::]
-          TOKEN_BROKER_DATABASE_URL *            PostgreSQL, as a libpq URI; without it, the embedded file store is used.
-                                                 Without sslmode in the URI, every host that is not local is connected
-                                                 over TLS with verify-full
+          TOKEN_BROKER_PUBLIC_BASE_URL           the URL at which browsers reach the broker; default http:// and
+                                                 TOKEN_BROKER_LISTEN; required if that is 0.0.0.0 or [::]
+          TOKEN_BROKER_DATABASE_URL *            PostgreSQL 13 or later, as a libpq URI; without it, the embedded file
+                                                 store is used. Without sslmode in the URI, every host that is not local
+                                                 is connected over TLS with verify-full
           TOKEN_BROKER_DATABASE_CONNECTIONS      connections to PostgreSQL, 1 to 64; default 4
           TOKEN_BROKER_DATABASE_POOLER           true if DATABASE_URL points to PgBouncer in transaction mode; default
                                                  false
@@ -83,7 +83,8 @@ enum Command: Equatable {
                                                  usable URI, the broker polls every few seconds
           TOKEN_BROKER_MIGRATE                   false: serve does not change the database's schema, and starts only
                                                  after token-broker migrate has updated it; default true
-          TOKEN_BROKER_DATA_DIR                  directory of the embedded store; default /var/lib/token-broker
+          TOKEN_BROKER_DATA_DIR                  directory of the embedded store, which no other process may use;
+                                                 default /var/lib/token-broker
           TOKEN_BROKER_JOURNAL_DIR               with DATABASE_URL: a directory that only this replica uses for new
                                                  credentials that the database cannot accept; without it, they are
                                                  kept in memory
@@ -117,7 +118,8 @@ enum Command: Equatable {
                                                  none
           TOKEN_BROKER_PROVIDER_TIMEOUT          seconds that one call to a provider may take, 1 to 20; default 10
           TOKEN_BROKER_RENEWAL_PATIENCE          seconds that a caller waits for a renewal while the stored token is
-                                                 valid, 0 to 60; then the stored token is returned; default 2
+                                                 valid, 0 to 60; then the stored token is returned, and the renewal goes
+                                                 on; default 2
           TOKEN_BROKER_PROVIDER_CONCURRENCY      concurrent renewals at one provider, 1 to 1024; default 16
           TOKEN_BROKER_QUARANTINE_DAYS           days that credentials of sessions which a provider ended are kept in
                                                  quarantine, 0 to 3650; default 7
@@ -137,8 +139,9 @@ enum Command: Equatable {
           TOKEN_BROKER_DEVICE_LOGIN_RATE         the same for device logins; default 20
           TOKEN_BROKER_WRITE_RATE                credentials that one API key may set, remove or force to refresh per
                                                  second, with such a burst, 0 to 1000000; 0 is no limit; default 200
-          TOKEN_BROKER_REQUEST_RATE              requests of one API key per second, with such a burst, except reads that
-                                                 the cache answers, 0 to 1000000; default 0, no limit
+          TOKEN_BROKER_REQUEST_RATE              requests of one API key per second, with such a burst, except reads
+                                                 that the cache answers while LOG_READS is off, 0 to 1000000; default 0,
+                                                 no limit
           TOKEN_BROKER_AUTHENTICATION_FAILURE_RATE
                                                  requests without a valid key from one address per second that are
                                                  answered without a delay, 0 to 1000000; 0 delays none; default 20

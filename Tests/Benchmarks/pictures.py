@@ -1,4 +1,4 @@
-"""The pictures of Deploy/PERFORMANCE.md, drawn with Debian's python3-matplotlib."""
+"""The pictures of Deploy/PERFORMANCE-TABLES.md, drawn with Debian's python3-matplotlib."""
 
 # In the order in which they are drawn: floor, nginx, broker; others follow.
 COLOURS = ["#7a7a7a", "#2f8f4e", "#d1495b", "#30638e"]

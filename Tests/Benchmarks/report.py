@@ -85,7 +85,7 @@ class Findings:
         return "\n".join(parts)
 
 
-PAGE = "Deploy/PERFORMANCE.md"
+PAGE = "Deploy/PERFORMANCE-TABLES.md"
 # What stands between these lines is written by `publish`, and nothing else.
 BEGIN, END = "<!-- begin of what Tests/Benchmarks/run --publish writes -->", "<!-- end -->"
 

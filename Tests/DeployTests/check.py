@@ -308,7 +308,8 @@ def check_texts(program):
     table = set(re.findall(r"^\| `(TOKEN_BROKER_\w+)`", readme, re.MULTILINE))
     expect(table == program.variables, f"README.md and --help differ: {sorted(table ^ program.variables)}")
     operations = read("Deploy/OPERATIONS.md")
-    for name, text in [("README.md", readme), ("OPERATIONS.md", operations)]:
+    others = [(name, read(f"Deploy/{name}")) for name in ["ARCHITECTURE.md", "CALLS.md", "LIBRARY.md", "PERFORMANCE.md"]]
+    for name, text in [("README.md", readme), ("OPERATIONS.md", operations)] + others:
         for variable in set(re.findall(r"\bTOKEN_BROKER_[A-Z_]+[A-Z]\b", text)):
             known = {variable, variable.removesuffix("_FILE")} & program.variables
             expect(known, f"{name}: {variable} is not in token-broker --help")

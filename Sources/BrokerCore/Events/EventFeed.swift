@@ -50,136 +50,6 @@ package final class EventFeed: Sendable {
         case behind
     }
 
-    private struct Waiter {
-        let deadline: MonotonicInstant
-        let continuation: CheckedContinuation<Int64, Never>
-    }
-
-    /// The end of a wait: what it is over with.
-    private struct Wake {
-        let continuation: CheckedContinuation<Int64, Never>
-        let through: Int64
-
-        func callAsFunction() { continuation.resume(returning: through) }
-    }
-
-    /// The span after something was given out to a tenant's listeners, or to those of every tenant.
-    private struct Pause {
-        let end: MonotonicInstant
-        /// Where there is more for them by now: the place in the log up to which there is not.
-        var held: Int64?
-    }
-
-    /// A piece that was put together for all who stand at one place.
-    private struct PieceKey: Hashable {
-        let tenant: TenantName?
-        let sequence: Int64
-    }
-
-    /// A listener that was admitted.
-    private struct Admission {
-        let tenant: TenantName?
-        let apiKey: RecordID?
-        /// Whether it is to be asked now whether it may still listen.
-        var mustReview = false
-    }
-
-    private struct State {
-        var listeners: [TenantName?: Int] = [:]
-        var admissions: [UInt64: Admission] = [:]
-        var listenersOfKeys: [RecordID: Int] = [:]
-        var lastAdmission: UInt64 = 0
-        /// Whether a removal of a key or a tenant may have been told to nobody.
-        var mayHaveMissedRevocation = false
-        var following = 0
-        /// The newest entries, in order; every entry behind `floor` and up to `head` that opens is among them.
-        var tail: [EventEntry] = []
-        var floor: Int64 = 0
-        var head: Int64 = 0
-        var hasGrown = false
-        /// Whether it has by something that somebody listens to.
-        var hasGrownHere = false
-        /// By whose events they wait for.
-        var waiters: [TenantName?: [UInt64: Waiter]] = [:]
-        /// By whose listeners were given something a moment ago.
-        var pauses: [TenantName?: Pause] = [:]
-        /// What listeners at these places are sent. The log does not change, so that a piece is right for as long as it
-        /// is kept.
-        var pieces: [PieceKey: (piece: EventListener.Piece, through: Int64)] = [:]
-        var lastWaiter: UInt64 = 0
-        /// Waits that were cancelled before they began.
-        var left: Set<UInt64> = []
-        var sent = [Int](repeating: 0, count: BrokerEvent.Kind.allCases.count)
-        var unreadable: Set<Int64> = []
-        var isDraining = false
-        var reader: Task<Void, Never>?
-        var run: UInt64 = 0
-
-        /// How far entries are given out to those who listen to that tenant, or to every one.
-        func limit(_ tenant: TenantName?) -> Int64 { pauses[tenant]?.held ?? head }
-
-        /// Where in the tail what lies behind `sequence` begins. In order, so it is found by halving.
-        func place(behind sequence: Int64) -> Int {
-            var (low, high) = (0, tail.count)
-            while low < high {
-                let middle = (low + high) / 2
-                if tail[middle].sequence <= sequence { low = middle + 1 } else { high = middle }
-            }
-            return low
-        }
-
-        /// Something has come for these listeners, and up to `sequence` there was nothing.
-        mutating func hold(_ tenant: TenantName?, behind sequence: Int64, at now: MonotonicInstant) {
-            guard listeners[tenant] != nil else { return }
-            // Without a pause, one that is over.
-            var pause = pauses[tenant] ?? Pause(end: now)
-            pause.held = pause.held ?? sequence
-            pauses[tenant] = pause
-        }
-
-        /// Gives out what is held to all whose pause is over, and has them pause again. Returns whom that wakes.
-        mutating func giveOut(at now: MonotonicInstant, span: Duration) -> [Wake] {
-            var wakes: [Wake] = []
-            for (tenant, pause) in pauses {
-                let isOver = pause.end <= now
-                guard let held = pause.held else {
-                    if isOver { pauses[tenant] = nil }
-                    continue
-                }
-                // The tail must not lose what was not given out.
-                let isLong = tail.count - place(behind: held) >= EventFeed.tailLength / 4
-                guard isOver || isLong else { continue }
-                pauses[tenant] = span > .zero ? Pause(end: now.advanced(by: span)) : nil
-                wakes += wake(tenant, through: held)
-            }
-            return wakes
-        }
-
-        /// Ends the waits for that tenant's events.
-        mutating func wake(_ tenant: TenantName?, through sequence: Int64) -> [Wake] {
-            (waiters.removeValue(forKey: tenant) ?? [:]).values.map {
-                Wake(continuation: $0.continuation, through: sequence)
-            }
-        }
-
-        /// Has everyone who listens to the tenant's events asked whether that is still allowed. What they wait for comes to
-        /// an end at its beginning.
-        mutating func review(_ tenant: TenantName) -> [Wake] {
-            for (id, admission) in admissions where admission.tenant == tenant { admissions[id]?.mustReview = true }
-            return wake(tenant, through: 0)
-        }
-
-        mutating func removeWaiter(_ id: UInt64, _ tenant: TenantName?) -> Waiter? {
-            let waiter = waiters[tenant]?.removeValue(forKey: id)
-            if waiters[tenant]?.isEmpty == true { waiters[tenant] = nil }
-            return waiter
-        }
-
-        mutating func forget() {
-            (tail, pauses, pieces) = ([], [:], [:])
-        }
-    }
-
     /// How many entries are kept in memory; half of them go when there are more.
     package static let tailLength = 4096
     package static let pageLength = 256
@@ -200,7 +70,7 @@ package final class EventFeed: Sendable {
     private let maximumPerTenant: Int?
     private let maximumPerKey: Int?
     private let span: Duration
-    private let state = Mutex(State())
+    private let state = Mutex(EventFeedState())
     private let wakeUps = Signals<Int>()
     /// How far the log reaches. Whoever listens needs to know, and after an outage all come at once.
     private let reach: SharedQuestion<Result<LogBounds, StoreError>>
@@ -269,7 +139,7 @@ package final class EventFeed: Sendable {
             state.listeners[scope.tenant, default: 0] += 1
             state.lastAdmission += 1
             // It is reviewed before it is sent anything: the key may have been removed since it was looked up.
-            state.admissions[state.lastAdmission] = Admission(
+            state.admissions[state.lastAdmission] = EventFeedState.Admission(
                 tenant: scope.tenant, apiKey: scope.apiKey, mustReview: true)
             return .success(state.lastAdmission)
         }
@@ -460,7 +330,7 @@ package final class EventFeed: Sendable {
         let entries = page.compactMap { read($0) }
         let last = page.last?.sequence ?? max(head, trimmed)
         let now = time.monotonic
-        let wakes = state.withLock { state -> [Wake] in
+        let wakes = state.withLock { state -> [EventFeedState.Wake] in
             guard state.run == run else { return [] }
             state.head = last
             if trimmed > head {
@@ -521,7 +391,7 @@ package final class EventFeed: Sendable {
             // One who listens alone, or to some storage keys only, is sent what nobody else is.
             let isShared =
                 scope.storageKeys == nil && resumed == nil && state.listeners[scope.tenant, default: 0] > 1
-            let key = PieceKey(tenant: scope.tenant, sequence: sequence)
+            let key = EventFeedState.PieceKey(tenant: scope.tenant, sequence: sequence)
             if isShared, let kept = state.pieces[key] { return .piece(kept.piece, through: kept.through) }
             var (piece, through) = (EventListener.Piece(), limit)
             for entry in state.tail[state.place(behind: sequence)...] {
@@ -560,7 +430,7 @@ package final class EventFeed: Sendable {
                     if state.left.remove(waiter) != nil || state.isDraining { return true }
                     if state.admissions[place.id]?.mustReview == true { return true }
                     if state.limit(tenant) > sequence || deadline <= time.monotonic { return true }
-                    state.waiters[tenant, default: [:]][waiter] = Waiter(
+                    state.waiters[tenant, default: [:]][waiter] = EventFeedState.Waiter(
                         deadline: deadline, continuation: continuation)
                     return false
                 }
@@ -583,14 +453,14 @@ package final class EventFeed: Sendable {
     /// of that kind to do.
     private func wakeDue(_ run: UInt64) -> Duration {
         let now = time.monotonic
-        let (wakes, next) = state.withLock { state -> ([Wake], MonotonicInstant) in
+        let (wakes, next) = state.withLock { state -> ([EventFeedState.Wake], MonotonicInstant) in
             guard state.run == run else { return ([], now) }
             var wakes = state.giveOut(at: now, span: span)
             for (tenant, waiters) in state.waiters {
                 let through = state.limit(tenant)
                 for (id, waiter) in waiters where waiter.deadline <= now {
                     _ = state.removeWaiter(id, tenant)
-                    wakes.append(Wake(continuation: waiter.continuation, through: through))
+                    wakes.append(EventFeedState.Wake(continuation: waiter.continuation, through: through))
                 }
             }
             // What came during a pause that has ended since has woken nobody.

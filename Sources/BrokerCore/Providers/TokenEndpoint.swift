@@ -299,85 +299,10 @@ package struct TokenEndpoint: Sendable {
         return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none, true)
     }
 
-    private func meaning(
-        of refusal: Refusal, grant: TokenRequest.Grant, server: AuthorizationServer
-    ) -> Answer {
-        // An upgrade is tried again whatever the answer; but this one is about the refresh token, and not about the client.
-        if grant == .upgrade, (400...499).contains(refusal.status), refusal.answer.isInvalidGrant {
-            return .sessionEnded(refusal.answer)
-        }
-        switch Self.failure(refusal, grant, server) {
-        case .endsSession: return .sessionEnded(refusal.answer)
-        case .retryable: return .again(refusal.retryable, retryAfter: refusal.retryAfter)
-        case .rateLimited:
-            if grant == .authorizationCode { return .again(refusal.retryable, retryAfter: refusal.retryAfter) }
-            return Self.rateLimited(for: refusal.retryAfter, refusal.answer.errorCode)
-        // What a refresh would be refused with as well.
-        case .illegalConfiguration
-        where refusal.answer.isInvalidClient
-            && Self.failure(refusal, .refreshToken, server) == .illegalConfiguration:
-            return .clientRefused(Self.refusedClient(refusal.answer), .client)
-        case .illegalConfiguration where grant == .clientCredentials:
-            return .clientRefused(
-                BrokerError(
-                    .illegalConfiguration,
-                    refusal.answer.namesMissingGrant
-                        ? "The client may not use the client credentials grant at the provider, for which it has its "
-                            + "client_secret here: \(RefusalAdvice.clientCredentials)".followed(
-                                by: RefusalAdvice.alsoWrongSecret(refusal.answer))
-                        : "The provider does not grant this client credentials. Check the configured client_id, "
-                            + "client_secret and scopes.",
-                    errorCode: refusal.answer.shownSubStatus ?? refusal.answer.errorCode), .grant(grant))
-        case .illegalConfiguration: return .clientRefused(Self.refusedClient(refusal.answer), .grant(grant))
-        case .unexpected:
-            let error = BrokerError(
-                .unexpectedError,
-                "The provider refused the token request with status \(refusal.status).".followed(
-                    by: RefusalAdvice.sentence(of: refusal.answer, status: refusal.status, grant: grant)),
-                errorCode: refusal.answer.errorCode)
-            // Only what the tenant could list in `session_ending_answers`, and a proxy's page is none of that.
-            let namesNoCause =
-                refusal.answer.subStatus == nil
-                && RefusalPattern(status: refusal.status, error: nil)?.matches(
-                    status: refusal.status, refusal.answer) == true
-            return namesNoCause ? .refusedWithoutCause(error, status: refusal.status) : .refused(error)
-        case .unusable: return .refused(Self.unusable)
-        }
-    }
-
-    private static func failure(
-        _ refusal: Refusal, _ grant: TokenRequest.Grant, _ server: AuthorizationServer
-    ) -> TokenFailure {
-        TokenFailure(
-            grant: grant, status: refusal.status, answer: refusal.answer,
-            sessionEndingAnswers: server.sessionEndingAnswers, configurationErrors: server.preset.configurationErrors)
-    }
-
     /// - Parameter duration: how long the provider asks to be left alone; nil where it does not say.
     static func rateLimited(for duration: Duration?, _ errorCode: String? = nil) -> Answer {
         .rateLimited(
             retryable(errorCode, after: duration), retryAfter: duration ?? .seconds(Self.defaultRetryAfterSeconds))
-    }
-
-    /// What callers are told of a refusal that is about the client.
-    static func refusedClient(_ answer: TokenErrorResponse) -> BrokerError {
-        BrokerError(
-            .illegalConfiguration,
-            "The provider does not accept the client. Check the configured client_id, client_secret and "
-                + "token_endpoint_auth_method. Users stay logged in meanwhile.",
-            errorCode: answer.errorCode)
-    }
-
-    /// An answer without a token, read.
-    private struct Refusal {
-        let status: Int
-        let answer: TokenErrorResponse
-        /// Its `Retry-After`; nil without a readable one.
-        let retryAfter: Duration?
-        let fields: [LogField]
-
-        /// The error of one that decides nothing.
-        var retryable: BrokerError { TokenEndpoint.retryable(answer.errorCode, after: retryAfter) }
     }
 
     /// The grant in an answer; nil where there is none.
@@ -438,36 +363,6 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
-    /// What a missing answer means, and whether asking again is out of the question. A code may be spent once the
-    /// request was sent, so its exchange is not repeated then; a refresh token is good for another try (a provider's
-    /// grace period covers it).
-    private static func meaning(
-        of error: TransportError, grant: TokenRequest.Grant
-    ) -> (error: BrokerError, isFinal: Bool) {
-        let unreachable = BrokerError(
-            .networkError, "The provider could not be reached or did not answer in time.",
-            retryAfter: defaultRetryAfterSeconds)
-        return switch error {
-        case .untrusted:
-            (
-                BrokerError(
-                    .providerUntrusted,
-                    "The provider's certificate, host name, pin or version of TLS does not fit. Nothing was sent to it."
-                ), true
-            )
-        case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress:
-            (
-                BrokerError(
-                    .illegalConfiguration,
-                    "The provider's configured addresses may not be called: " + TargetPolicy.remedy), true
-            )
-        case .malformedResponse, .responseTooLarge: (unusable, !grant.spendsRefreshToken)
-        case .cancelled: (unreachable, true)
-        case .nameNotFound, .nameResolutionFailed, .connectFailed, .tlsFailed, .timedOut, .connectionLost:
-            (unreachable, grant == .authorizationCode && error.requestMayHaveBeenProcessed)
-        }
-    }
-
     private func send(
         _ message: ClientRequest, endpoint: Metrics.ProviderEndpoint, server: AuthorizationServer
     ) async -> Result<ClientResponse, TransportError> {
@@ -502,9 +397,9 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// What a caller is told when the provider says nothing about it.
-    private static let defaultRetryAfterSeconds = 5
+    static let defaultRetryAfterSeconds = 5
 
-    private static let unusable = BrokerError(
+    static let unusable = BrokerError(
         .tokenResponseError, "The provider answered without a usable token. What is stored was left as it is.")
 
     static func retryable(_ errorCode: String?, after duration: Duration?) -> BrokerError {

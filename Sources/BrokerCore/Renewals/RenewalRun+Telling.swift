@@ -1,6 +1,7 @@
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
+internal import Renewal
 internal import Synchronization
 
 /// How a run that brought nothing is told, and what is kept of that.
@@ -146,6 +147,52 @@ extension RenewalRun {
         renewer.failures.remember(
             error, id, version, grant, of: tenant, for: RenewalFailures.pause(after: error),
             now: renewer.time.monotonic)
+    }
+
+    /// What an attempt that ended with nothing to publish is to the callers.
+    func conclude(_ result: RenewalAttempt.Result) async -> Result<Renewed, BrokerError> {
+        switch result {
+        case .failed: return isSuperseded ? .success(.overtaken) : .failure(reason())
+        case .storeAway: return .failure(failure ?? BrokerError(StoreError.unavailable))
+        case .busy: return .success(.overtaken)
+        case .stored, .ended, .overtaken:
+            if claim == .made { await tell(Self.overtaken) }
+            return .success(.overtaken)
+        }
+    }
+
+    static let overtaken = BrokerError(.conflict, "A login, a logout or another replica was faster.")
+
+    /// Whether a refusal need not be the provider's or the user's will: the refresh token may have been spent by a call whose
+    /// answer was lost, or the store may have gone back to a spent one.
+    var isDoubtful: Bool { attempt.isUncertain || renewer.records.rollback.isDoubtful(current.version) }
+
+    /// Tells the log and the metrics how the run ended.
+    func report(_ result: Result<Renewed, BrokerError>, took duration: Duration) {
+        var outcome: Metrics.Renewal
+        var fields: [LogField] = LogField.credentials(id) + [.refresh(refreshID), .duration(duration)]
+        switch result {
+        case .success(.overtaken): outcome = .overtaken
+        case .success(.new(let snapshot, _)):
+            outcome = decision == .retire ? .retired : .succeeded
+            if grant?.spendsRefreshToken == true, snapshot.record.held == nil {
+                outcome = isDoubtful ? .sessionLost : .sessionEnded
+            }
+            fields.append(.version(snapshot.version))
+        case .failure(let error):
+            outcome = .failed
+            fields.append(.code(error.code))
+        }
+        renewer.metrics.renewalEnded(
+            provider: tenant.configuration.preset.name, grant, outcome, took: duration)
+        switch outcome {
+        case .succeeded: renewer.log.info("credentials_renewed", fields)
+        case .overtaken: renewer.log.info("renewal_overtaken", fields)
+        case .retired: renewer.log.info("credentials_retired", fields)
+        case .sessionEnded: renewer.log.warning("session_ended_by_provider", fields)
+        case .sessionLost: renewer.log.error("session_lost", fields)
+        case .failed: renewer.log.warning("renewal_failed", fields)
+        }
     }
 }
 

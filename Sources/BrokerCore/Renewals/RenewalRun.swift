@@ -484,19 +484,6 @@ final class RenewalRun {
 
     // MARK: The end
 
-    private func conclude(_ result: RenewalAttempt.Result) async -> Result<Renewed, BrokerError> {
-        switch result {
-        case .failed: return isSuperseded ? .success(.overtaken) : .failure(reason())
-        case .storeAway: return .failure(failure ?? BrokerError(StoreError.unavailable))
-        case .busy: return .success(.overtaken)
-        case .stored, .ended, .overtaken:
-            if claim == .made { await tell(Self.overtaken) }
-            return .success(.overtaken)
-        }
-    }
-
-    static let overtaken = BrokerError(.conflict, "A login, a logout or another replica was faster.")
-
     private func finish(
         _ result: Result<Renewed, BrokerError>, since start: MonotonicInstant
     ) -> Result<Renewed, BrokerError> {
@@ -508,37 +495,6 @@ final class RenewalRun {
             report(result, took: start.duration(to: renewer.time.monotonic))
         }
         return result
-    }
-
-    /// Whether a refusal need not be the provider's or the user's will: the refresh token may have been spent by a call whose
-    /// answer was lost, or the store may have gone back to a spent one.
-    var isDoubtful: Bool { attempt.isUncertain || renewer.records.rollback.isDoubtful(current.version) }
-
-    private func report(_ result: Result<Renewed, BrokerError>, took duration: Duration) {
-        var outcome: Metrics.Renewal
-        var fields: [LogField] = LogField.credentials(id) + [.refresh(refreshID), .duration(duration)]
-        switch result {
-        case .success(.overtaken): outcome = .overtaken
-        case .success(.new(let snapshot, _)):
-            outcome = decision == .retire ? .retired : .succeeded
-            if grant?.spendsRefreshToken == true, snapshot.record.held == nil {
-                outcome = isDoubtful ? .sessionLost : .sessionEnded
-            }
-            fields.append(.version(snapshot.version))
-        case .failure(let error):
-            outcome = .failed
-            fields.append(.code(error.code))
-        }
-        renewer.metrics.renewalEnded(
-            provider: tenant.configuration.preset.name, grant, outcome, took: duration)
-        switch outcome {
-        case .succeeded: renewer.log.info("credentials_renewed", fields)
-        case .overtaken: renewer.log.info("renewal_overtaken", fields)
-        case .retired: renewer.log.info("credentials_retired", fields)
-        case .sessionEnded: renewer.log.warning("session_ended_by_provider", fields)
-        case .sessionLost: renewer.log.error("session_lost", fields)
-        case .failed: renewer.log.warning("renewal_failed", fields)
-        }
     }
 }
 

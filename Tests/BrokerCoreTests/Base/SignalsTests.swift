@@ -3,7 +3,6 @@ internal import Synchronization
 internal import Testing
 
 @testable internal import BrokerCore
-@testable internal import TokenBroker
 
 @Suite struct `Waiting for a signal` {
     private static let never: @Sendable () async -> Void = {

@@ -3,7 +3,6 @@ internal import Synchronization
 internal import Testing
 
 @testable internal import BrokerCore
-@testable internal import TokenBroker
 
 @Suite struct `One flight at a time` {
     /// A patience that ends as soon as it begins.

@@ -1,0 +1,134 @@
+internal import CredentialStore
+internal import OAuth
+internal import Reactor
+
+/// What an `EventFeed` knows at one moment, under its lock: who listens, the log's end, and who waits for what.
+struct EventFeedState {
+    struct Waiter {
+        let deadline: MonotonicInstant
+        let continuation: CheckedContinuation<Int64, Never>
+    }
+
+    /// The end of a wait: what it is over with.
+    struct Wake {
+        let continuation: CheckedContinuation<Int64, Never>
+        let through: Int64
+
+        func callAsFunction() { continuation.resume(returning: through) }
+    }
+
+    /// The span after something was given out to a tenant's listeners, or to those of every tenant.
+    struct Pause {
+        let end: MonotonicInstant
+        /// Where there is more for them by now: the place in the log up to which there is not.
+        var held: Int64?
+    }
+
+    /// A piece that was put together for all who stand at one place.
+    struct PieceKey: Hashable {
+        let tenant: TenantName?
+        let sequence: Int64
+    }
+
+    /// A listener that was admitted.
+    struct Admission {
+        let tenant: TenantName?
+        let apiKey: RecordID?
+        /// Whether it is to be asked now whether it may still listen.
+        var mustReview = false
+    }
+
+    var listeners: [TenantName?: Int] = [:]
+    var admissions: [UInt64: Admission] = [:]
+    var listenersOfKeys: [RecordID: Int] = [:]
+    var lastAdmission: UInt64 = 0
+    /// Whether a removal of a key or a tenant may have been told to nobody.
+    var mayHaveMissedRevocation = false
+    var following = 0
+    /// The newest entries, in order; every entry behind `floor` and up to `head` that opens is among them.
+    var tail: [EventEntry] = []
+    var floor: Int64 = 0
+    var head: Int64 = 0
+    var hasGrown = false
+    /// Whether it has by something that somebody listens to.
+    var hasGrownHere = false
+    /// By whose events they wait for.
+    var waiters: [TenantName?: [UInt64: Waiter]] = [:]
+    /// By whose listeners were given something a moment ago.
+    var pauses: [TenantName?: Pause] = [:]
+    /// What listeners at these places are sent. The log does not change, so that a piece is right for as long as it
+    /// is kept.
+    var pieces: [PieceKey: (piece: EventListener.Piece, through: Int64)] = [:]
+    var lastWaiter: UInt64 = 0
+    /// Waits that were cancelled before they began.
+    var left: Set<UInt64> = []
+    var sent = [Int](repeating: 0, count: BrokerEvent.Kind.allCases.count)
+    var unreadable: Set<Int64> = []
+    var isDraining = false
+    var reader: Task<Void, Never>?
+    var run: UInt64 = 0
+
+    /// How far entries are given out to those who listen to that tenant, or to every one.
+    func limit(_ tenant: TenantName?) -> Int64 { pauses[tenant]?.held ?? head }
+
+    /// Where in the tail what lies behind `sequence` begins. In order, so it is found by halving.
+    func place(behind sequence: Int64) -> Int {
+        var (low, high) = (0, tail.count)
+        while low < high {
+            let middle = (low + high) / 2
+            if tail[middle].sequence <= sequence { low = middle + 1 } else { high = middle }
+        }
+        return low
+    }
+
+    /// Something has come for these listeners, and up to `sequence` there was nothing.
+    mutating func hold(_ tenant: TenantName?, behind sequence: Int64, at now: MonotonicInstant) {
+        guard listeners[tenant] != nil else { return }
+        // Without a pause, one that is over.
+        var pause = pauses[tenant] ?? Pause(end: now)
+        pause.held = pause.held ?? sequence
+        pauses[tenant] = pause
+    }
+
+    /// Gives out what is held to all whose pause is over, and has them pause again. Returns whom that wakes.
+    mutating func giveOut(at now: MonotonicInstant, span: Duration) -> [Wake] {
+        var wakes: [Wake] = []
+        for (tenant, pause) in pauses {
+            let isOver = pause.end <= now
+            guard let held = pause.held else {
+                if isOver { pauses[tenant] = nil }
+                continue
+            }
+            // The tail must not lose what was not given out.
+            let isLong = tail.count - place(behind: held) >= EventFeed.tailLength / 4
+            guard isOver || isLong else { continue }
+            pauses[tenant] = span > .zero ? Pause(end: now.advanced(by: span)) : nil
+            wakes += wake(tenant, through: held)
+        }
+        return wakes
+    }
+
+    /// Ends the waits for that tenant's events.
+    mutating func wake(_ tenant: TenantName?, through sequence: Int64) -> [Wake] {
+        (waiters.removeValue(forKey: tenant) ?? [:]).values.map {
+            Wake(continuation: $0.continuation, through: sequence)
+        }
+    }
+
+    /// Has everyone who listens to the tenant's events asked whether that is still allowed. What they wait for comes to
+    /// an end at its beginning.
+    mutating func review(_ tenant: TenantName) -> [Wake] {
+        for (id, admission) in admissions where admission.tenant == tenant { admissions[id]?.mustReview = true }
+        return wake(tenant, through: 0)
+    }
+
+    mutating func removeWaiter(_ id: UInt64, _ tenant: TenantName?) -> Waiter? {
+        let waiter = waiters[tenant]?.removeValue(forKey: id)
+        if waiters[tenant]?.isEmpty == true { waiters[tenant] = nil }
+        return waiter
+    }
+
+    mutating func forget() {
+        (tail, pauses, pieces) = ([], [:], [:])
+    }
+}

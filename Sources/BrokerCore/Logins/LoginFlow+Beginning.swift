@@ -1,0 +1,185 @@
+internal import CredentialStore
+internal import Cryptography
+package import ExternalText
+internal import JSON
+package import OAuth
+
+/// The first leg of the standard login: from its beginning until the browser is sent to the login service.
+extension LoginFlow {
+    /// Prepares a login: state, verifier and addresses, stored before they are handed out.
+    /// - Throws: `too_many_requests` where the tenant has as many pending logins as it may have.
+    package func begin(_ parameters: Parameters, of tenant: Tenant) async throws(BrokerError) -> Begun {
+        let configuration = tenant.configuration
+        try Self.checkShape(ofCustomParameters: parameters.customParameters)
+        let (redirectURI, callback) = try redirect(parameters.redirectURI, of: tenant)
+        if let returnTo = parameters.returnTo, !configuration.allowsReturn(to: returnTo) {
+            throw BrokerError(
+                .illegalArgument,
+                "The return_to does not have the origin and path of one of the tenant's allowed_return_uris.")
+        }
+        for name in parameters.customParameters.keys.sorted()
+        where AuthorizationRequest.reservedNames.contains(name.lowercased) {
+            throw BrokerError(
+                .illegalArgument, "A custom parameter bears the name of a parameter of the protocol.")
+        }
+        let server = try await servers.server(for: tenant)
+
+        let state: String
+        let pkce: PKCE
+        let loginID: String
+        let binding: SecretBytes
+        do {
+            state = Base64URL.encode(try SecureRandom.bytes(32))
+            pkce = try PKCE()
+            loginID = Base64URL.encode(try SecureRandom.bytes(16))
+            binding = SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
+        } catch {
+            throw BrokerError(.internalError, "The system's random source failed.")
+        }
+        let request = AuthorizationRequest(
+            redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge,
+            language: parameters.language?.text, email: parameters.email?.text,
+            customParameters: parameters.customParameters)
+        let loginURI = request.uri(for: configuration.client, at: server)
+        let mustStartHere = configuration.browserBinding == .required
+        let login = PendingLogin(
+            id: loginID, tenant: tenant.name, storageKey: parameters.storageKey,
+            tenantTitle: configuration.displayName ?? tenant.name.description,
+            providerTitle: configuration.providerTitle(at: server), callback: callback,
+            expires: time.now.advanced(by: PendingLogin.validity),
+            secrets: .init(
+                redirectURI: redirectURI.text, returnTo: parameters.returnTo?.text,
+                configuration: configuration.withoutListedURIs, server: server, loginURI: loginURI,
+                codeVerifier: pkce.codeVerifier, binding: binding),
+            isBound: mustStartHere)
+        let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
+        let reserve = configuration.browserBinding == .confirm ? PendingLogin.confirmationReserve : 0
+        guard record.content.count <= PendingLogin.longest - reserve else {
+            throw BrokerError(
+                .illegalArgument,
+                "The login takes more than \(PendingLogin.longest - reserve) bytes. Shorten the redirect_uri, the return_to or the "
+                    + "custom parameters, or in the configuration the scopes, the client_secret or the addresses."
+            )
+        }
+        try await quota.admit(tenant.name)
+        do throws(StoreError) {
+            try await vault.commit([.require(RecordID(.tenant, tenant.name)), .insert(record)])
+        } catch .conflict {
+            throw BrokerError(.notFound, "There is no tenant of that name.")
+        } catch {
+            throw BrokerError(error)
+        }
+        log.info("login_begun", LogField.credentials(login.credentialsID) + [.provider(configuration.preset)])
+        let startURI = "\(publicBaseURL)/login/start/\(tenant.name)/\(loginID)"
+        return Begun(
+            loginID: loginID, loginURI: mustStartHere ? startURI : loginURI, startURI: startURI,
+            expiresIn: PendingLogin.validity)
+    }
+
+    /// The redirect URI of a login, and which of the callbacks that is.
+    private func redirect(
+        _ given: WireText?, of tenant: Tenant
+    ) throws(BrokerError) -> (uri: WireText, callback: PendingLogin.Callback) {
+        let configuration = tenant.configuration
+        let (callback, own): (PendingLogin.Callback, String) =
+            switch configuration.callbackURI {
+            case .shared: (.shared, callbackURI)
+            case .perTenant: (.perTenant, "\(callbackURI)/\(tenant.name)")
+            }
+        // RFC 9700 §2.1: exactly the same.
+        guard let given, given != WireText(own) else { return (WireText(own), callback) }
+        let isOtherCallback = given == WireText(callbackURI) || given.starts(with: WireText(callbackURI + "/"))
+        guard !isOtherCallback,
+            configuration.allowedRedirectURIs.contains(where: { WireText($0) == given })
+        else {
+            throw BrokerError(
+                .illegalArgument, "The redirect_uri is not one of the tenant's allowed_redirect_uris.")
+        }
+        if configuration.browserBinding == .confirm {
+            throw BrokerError(
+                .illegalArgument,
+                "With browser_binding confirm, logins end at the broker's own callback: leave the redirect_uri out.")
+        }
+        return (given, .own)
+    }
+
+    private static func checkShape(ofCustomParameters parameters: [WireText: WireText]) throws(BrokerError) {
+        let pointer = "/login_config/custom_parameters"
+        var faults = parameters.keys.filter { !AuthorizationRequest.isCustomParameterName($0) }
+            .sorted()
+            .map {
+                BrokerError.Fault(
+                    "\(pointer)/\(JSONValue.pointerToken($0))", "must have a name of 1 to 64 letters, digits, _ and -")
+            }
+        let length = parameters.reduce(0) { $0 + $1.key.count + $1.value.count }
+        if length > AuthorizationRequest.customParametersLimit {
+            faults.append(
+                .init(
+                    pointer,
+                    "must not have more than \(AuthorizationRequest.customParametersLimit) bytes of names and values"))
+        }
+        guard let first = faults.first else { return }
+        throw BrokerError(
+            .invalidRequest,
+            faults.count == 1
+                ? "\(first.pointer) \(first.detail)."
+                : "The custom parameters have \(faults.count) faults; see errors.",
+            faults: faults)
+    }
+
+    /// What a browser that opens the start address of a login does next.
+    package enum Start: Sendable {
+        /// On to the login service. No cookie where browsers are not bound.
+        case goOn(loginURI: String, Cookie?)
+        /// Another browser has opened the address before: the user decides whether this one takes its place.
+        case mustConfirm(LoginDescription)
+    }
+
+    /// A browser opened the start address. The first one gets the cookie without which the login cannot be finished.
+    /// - Parameters:
+    ///   - cookies: the values of the browser's cookies by name.
+    ///   - takesOver: the user has confirmed that this browser takes the place of the one before. The cookie gets a new
+    ///     value, so that the browser before cannot finish the login.
+    package func start(
+        tenant: TenantName, loginID: String, cookies: [WireText: WireText], takesOver: Bool
+    ) async throws(BrokerError) -> Start {
+        let newBinding = try Self.secret()
+        let outcome: Result<Start, BrokerError>
+        do throws(StoreError) {
+            outcome = try await retryingConflicts { () async throws(StoreError) in
+                try await self.bind(
+                    RecordID(.login, tenant, key: loginID), cookies, takingOverWith: takesOver ? newBinding : nil)
+            }
+        } catch {
+            throw BrokerError(error)
+        }
+        return try outcome.get()
+    }
+
+    private func bind(
+        _ id: RecordID, _ cookies: [WireText: WireText], takingOverWith newBinding: SecretBytes?
+    ) async throws(StoreError) -> Result<Start, BrokerError> {
+        guard let record = try await vault.read(id) else { return .failure(Self.unknown) }
+        var login = try PendingLogin(record)
+        if login.expires <= time.now { return .failure(Self.unknown) }
+        guard login.status == .pending, var secrets = login.secrets else { return .failure(Self.used) }
+        if secrets.configuration.browserBinding == .off {
+            return .success(.goOn(loginURI: secrets.loginURI, nil))
+        }
+        let name = login.cookieName(isSecure: isSecure)
+        let isHolder = login.isStarted && Self.isSet(name, to: secrets.binding, in: cookies)
+        if !isHolder {
+            if login.isStarted {
+                guard let newBinding else { return .success(.mustConfirm(login.description)) }
+                secrets.binding = newBinding
+            }
+            // A code that another browser has brought is not for this one to confirm.
+            secrets.confirmation = nil
+            login.secrets = secrets
+            login.isBound = true
+            login.isStarted = true
+            try await vault.commit([.replace(login.record(replacing: record), version: record.version)])
+        }
+        return .success(.goOn(loginURI: secrets.loginURI, Cookie(name: name, value: secrets.binding)))
+    }
+}

@@ -1,0 +1,86 @@
+package import Cryptography
+package import ExternalText
+package import OAuth
+
+/// What callers and browsers give to the standard login, and what they are given.
+extension LoginFlow {
+    package struct Parameters: Sendable {
+        package var storageKey: StorageKey
+        package var redirectURI: WireText?
+        package var returnTo: WireText?
+        package var language: WireText?
+        package var email: WireText?
+        package var customParameters: [WireText: WireText]
+
+        package init(
+            storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
+            email: WireText?, customParameters: [WireText: WireText]
+        ) {
+            self.storageKey = storageKey
+            self.redirectURI = redirectURI
+            self.returnTo = returnTo
+            self.language = language
+            self.email = email
+            self.customParameters = customParameters
+        }
+    }
+
+    package struct Begun: Sendable {
+        package let loginID: String
+        package let loginURI: String
+        package let startURI: String
+        package let expiresIn: Duration
+    }
+
+    /// A login's outcome as its page, its redirect or its caller is told.
+    package struct Ended: Sendable {
+        package let login: LoginDescription
+        package var loginID: String { login.loginID }
+        package let credentialsID: CredentialsID
+        package let returnTo: String?
+        package let result: Result<HeldCredentials, BrokerError>
+    }
+
+    /// The address at which a browser brought a response.
+    package enum Callback: Sendable {
+        case shared
+        /// The one of a tenant; nil where the path has no tenant's name.
+        case tenant(TenantName?)
+
+        func fits(_ login: PendingLogin) -> Bool {
+            switch (self, login.callback) {
+            case (.shared, .shared): true
+            case (.tenant(let name), .perTenant): name == login.tenant
+            default: false
+            }
+        }
+    }
+
+    /// A browser that comes back from the login service.
+    package struct Browser: Sendable {
+        /// The values of its cookies by name.
+        package var cookies: [WireText: WireText]
+        package var callback: Callback
+        /// Whether it can show a page and send the page's form.
+        package var canConfirm: Bool
+
+        package init(cookies: [WireText: WireText], callback: Callback, canConfirm: Bool) {
+            self.cookies = cookies
+            self.callback = callback
+            self.canConfirm = canConfirm
+        }
+    }
+
+    /// The name and the value of a cookie to set.
+    package struct Cookie: Sendable {
+        package let name: String
+        package let value: SecretBytes
+    }
+
+    /// What became of a response that a browser brought.
+    package enum Received: Sendable {
+        case ended(Ended)
+        /// The code is kept until the user confirms the login in the browser that gets the cookie.
+        case mustConfirm(LoginDescription, Cookie)
+    }
+}

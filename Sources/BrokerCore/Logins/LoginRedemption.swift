@@ -1,0 +1,196 @@
+internal import CredentialStore
+internal import Cryptography
+internal import OAuth
+
+/// Uses the state of a login: redeems the code at the provider, and stores the credentials together with the login's end.
+final class LoginRedemption: Sendable {
+    /// What an attempt to use a state came to.
+    private enum Attempt: Sendable {
+        case ended(LoginFlow.Ended)
+        /// The state could not be used.
+        case failed(BrokerError)
+        /// Another callback took the state, or a start bound the login: the next look tells which.
+        case overtaken
+    }
+
+    private let vault: Vault
+    private let endpoint: TokenEndpoint
+    private let writer: CredentialsWriter
+    private let logins: LoginRecords
+    private let endings: LoginEndings
+    private let time: any Time
+    private let log: Log
+    private let metrics: Metrics
+    private let flights: SingleFlight<RefreshID, Attempt>
+
+    /// How often a store that is away is asked again, with 0.2, 0.4, 0.8, 1.6 and 3.2 seconds in between: somebody
+    /// waits, and a code grows old meanwhile.
+    static let storeRetries = 5
+
+    init(
+        vault: Vault, endpoint: TokenEndpoint, writer: CredentialsWriter, logins: LoginRecords, endings: LoginEndings,
+        instruments: Instruments
+    ) {
+        (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
+        self.vault = vault
+        self.endpoint = endpoint
+        self.writer = writer
+        self.logins = logins
+        self.endings = endings
+        flights = SingleFlight(on: endpoint.executor)
+    }
+
+    /// Suspends until no code is being redeemed.
+    func finish() async {
+        await flights.finish()
+    }
+
+    /// Has the redemptions in flight wait for nothing any more.
+    /// - Returns: how many there are.
+    func cancelAll() -> Int {
+        defer { flights.cancelAll() }
+        return flights.count
+    }
+
+    /// Uses a login's state, and redeems the code where there is one. Goes on when the caller's task is cancelled.
+    /// - Returns: nil where the login was written meanwhile; the next look tells by what.
+    func redeem(
+        _ login: PendingLogin, _ record: OpenRecord, _ secrets: PendingLogin.Secrets,
+        _ grant: Result<SecretBytes, BrokerError>
+    ) async throws(BrokerError) -> LoginFlow.Ended? {
+        let id = RefreshID()
+        let run = await flights.run(id, within: nil) {
+            await self.take(login, record, secrets, grant, as: id)
+        }
+        switch run?.value {
+        case .ended(let ended)?: return ended
+        case .failed(let error)?: throw error
+        case .overtaken?: return nil
+        case nil: throw BrokerError(.retryableError, "The request ended before the login did.", retryAfter: 1)
+        }
+    }
+
+    /// Marks the state as used, then does what the response asks for.
+    private func take(
+        _ login: PendingLogin, _ record: OpenRecord, _ secrets: PendingLogin.Secrets,
+        _ grant: Result<SecretBytes, BrokerError>, as id: RefreshID
+    ) async -> Attempt {
+        var used = login
+        used.secrets = nil
+        used.attempt = id.text
+        if case .failure(let error) = grant { used.status = .failed(LoginFailure(error)) }
+        let usedRecord = used.record(replacing: record)
+        do throws(StoreError) {
+            try await logins.replace(
+                usedRecord, version: record.version, telling: failure(of: used, grant), retries: Self.storeRetries)
+        } catch .conflict {
+            return .overtaken
+        } catch {
+            log.storeFailed(error, LogField.credentials(login.credentialsID))
+            return .failed(BrokerError(error))
+        }
+        switch grant {
+        case .success(let code):
+            return .ended(await redeem(code, used, usedRecord, secrets, as: id))
+        case .failure(let error):
+            return .ended(end(used, secrets, .failure(error)))
+        }
+    }
+
+    private func redeem(
+        _ code: SecretBytes, _ login: PendingLogin, _ record: OpenRecord, _ secrets: PendingLogin.Secrets,
+        as id: RefreshID
+    ) async -> LoginFlow.Ended {
+        let client = secrets.configuration.client
+        do throws(BrokerError) {
+            let response = try await endpoint.redeem(
+                .authorizationCode(code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier),
+                for: client, of: login.tenant, at: secrets.server, as: id)
+            let held = HeldCredentials(
+                granted: response, level: .user, to: client, by: secrets.server, now: time.now)
+            try await store(held, of: login, over: record)
+            return end(login, secrets, .success(held))
+        } catch {
+            await markFailed(login, record, error)
+            return end(login, secrets, .failure(error))
+        }
+    }
+
+    /// Stores the credentials and the login's completion, both or none.
+    private func store(
+        _ held: HeldCredentials, of login: PendingLogin, over record: OpenRecord
+    ) async throws(BrokerError) {
+        var completed = login
+        completed.status = .completed
+        let completedRecord = completed.record(replacing: record)
+        var (isFirst, hasArrived) = (true, false)
+        let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
+        let stored = try await writer.settle(login: held, by: .login, for: login.credentialsID) {
+            () async throws(StoreError) in
+            let completion: [VaultChange] = [.replace(completedRecord, version: record.version)]
+            // Nobody but us has reason to write a login whose state is used: that need not be looked at first.
+            if isFirst {
+                isFirst = false
+                return (completion, [told])
+            }
+            let standing = try await self.vault.read(login.recordID)
+            if standing?.version == record.version { return (completion, [told]) }
+            // Where an earlier try arrived although its answer did not, the credentials may have been renewed since.
+            hasArrived = standing?.content == completedRecord.content
+            return nil
+        }
+        guard stored != nil || hasArrived else {
+            throw BrokerError(.gone, "The tenant was deleted before the login ended.")
+        }
+    }
+
+    private func end(
+        _ login: PendingLogin, _ secrets: PendingLogin.Secrets, _ result: Result<HeldCredentials, BrokerError>
+    ) -> LoginFlow.Ended {
+        report(login, secrets.configuration.preset, result)
+        return LoginFlow.Ended(
+            login: login.description, credentialsID: login.credentialsID, returnTo: secrets.returnTo, result: result)
+    }
+
+    /// Writes down why the login failed. If the store cannot take it, the login is told as expired in due time, which
+    /// is true as well.
+    private func markFailed(_ login: PendingLogin, _ record: OpenRecord, _ error: BrokerError) async {
+        var failed = login
+        failed.status = .failed(LoginFailure(error))
+        do throws(StoreError) {
+            try await logins.replace(
+                failed.record(replacing: record), version: record.version,
+                telling: failure(of: login, Result<SecretBytes, BrokerError>.failure(error)),
+                retries: Self.storeRetries)
+        } catch {
+            log.warning("login_outcome_not_stored", LogField.credentials(login.credentialsID) + [.store(error)])
+        }
+    }
+
+    /// The entry that tells of a login's failure; none for a success.
+    private func failure<Success>(
+        of login: PendingLogin, _ result: Result<Success, BrokerError>
+    ) -> [VaultChange] {
+        guard case .failure(let error) = result else { return [] }
+        let (id, now) = (login.credentialsID, time.now)
+        return [
+            BrokerEvent.entry(
+                [.loginFailed(id, .standard, loginID: login.id, error, at: now)], of: id, at: now)
+        ]
+    }
+
+    private func report(
+        _ login: PendingLogin, _ preset: ProviderPreset, _ result: Result<HeldCredentials, BrokerError>
+    ) {
+        let fields = LogField.credentials(login.credentialsID) + [.provider(preset)]
+        switch result {
+        case .success:
+            metrics.loginEnded(.standard, "completed")
+            log.info("login_completed", fields)
+        case .failure(let error):
+            metrics.loginEnded(.standard, error.code.rawValue)
+            log.warning("login_failed", fields + LogField.reason(of: error))
+        }
+        endings.signal(login.recordID)
+    }
+}

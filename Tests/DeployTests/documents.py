@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Holds the documents against the code, without a build.
+
+    Tests/DeployTests/documents.py [--update] [--root FOLDER]
+
+* Each file and each name of the code in back quotes in Deploy/ARCHITECTURE.md exists.
+* README.md's table of variables is the one that the program's help gives (Sources/token-broker/Commands.swift).
+  --update writes it so.
+* Deploy/PERFORMANCE.md's table of bounds is that of Tests/Benchmarks/thresholds.json. --update writes it so.
+* Each link from one document to a place in the repository leads to a file, and to a heading where it names one; and each
+  source file that a document names exists.
+
+Says everything that does not fit and ends with 1 if anything does not.
+"""
+import argparse
+import collections
+import functools
+import json
+import pathlib
+import re
+import sys
+
+DOCUMENTS = [
+    "README.md", "CHANGELOG.md", "Deploy/ARCHITECTURE.md", "Deploy/CALLS.md", "Deploy/LIBRARY.md", "Deploy/OPERATIONS.md",
+    "Deploy/PERFORMANCE.md", "Deploy/PERFORMANCE-TABLES.md", "Tests/README.md", "Tests/Simulation/README.md",
+]
+FILE = re.compile(r"[\w.+/-]*\w\.(?:swift|py|c|h|md|yml|yaml|json)")
+# `Type`, `Type.member`, `Type.member(_:)`
+NAME = re.compile(r"([A-Z]\w*[a-z]\w*)((?:\.\w+)*)(?:\([\w:]*\))?")
+DECLARED = re.compile(
+    r"^[ \t]*(?:@\w+(?:\([^)]*\))?[ \t]+)*(?:(?:package|public|private|fileprivate|final|indirect|internal)[ \t]+)*"
+    r"(?:struct|class|enum|protocol|actor|typealias|extension)[ \t]+([\w.]+)", re.MULTILINE)
+MEMBER = r"\b(?:func|var|let|case|struct|class|enum|actor|protocol|typealias)\b[^\n]*(?<![\w.]){}\b"
+# `name` or `name(_:)` of a function or property, as far as it can be told from a word: by a capital or by parentheses.
+LOCAL = re.compile(r"([a-z]\w*[A-Z]\w*|[a-z]\w*(?=\())(?:\([\w:]*\))?")
+# Names of Swift and of its libraries.
+FOREIGN = {"Date", "Mutex", "String", "Task", "Sendable", "Foundation", "FoundationEssentials", "nonisolated"}
+BEGIN, END = "<!-- begin of what Tests/DeployTests/documents.py --update writes -->", "<!-- end -->"
+
+faults = []
+
+
+def expect(condition, text):
+    if not condition:
+        faults.append(text)
+
+
+class Code:
+    """The files of the repository, and what its Swift files declare."""
+
+    def __init__(self, root):
+        self.root = root
+        self.files = [
+            str(path.relative_to(root)) for top in ["Sources", "Tests", "Deploy"] for path in (root / top).rglob("*")
+            if path.is_file()
+        ]
+        self.texts = {file: (root / file).read_text() for file in self.files if file.endswith(".swift")}
+        # The texts of the files that declare or extend a type, by the last part of the type's name.
+        self.declaring = collections.defaultdict(list)
+        for text in self.texts.values():
+            for name in {match.split(".")[-1] for match in DECLARED.findall(text)}:
+                self.declaring[name].append(text)
+        self.modules = {path.name for path in (root / "Sources").iterdir()}
+        self.modules |= {path.name for path in (root / "Tests").iterdir()}
+        self.rooms = {path.name for path in (root / "Sources/BrokerCore").iterdir() if path.is_dir()}
+
+    @functools.cache
+    def has_file(self, path):
+        return (self.root / path).exists() or any(file.endswith("/" + path) for file in self.files)
+
+    @functools.cache
+    def has_member(self, name):
+        pattern = re.compile(MEMBER.format(re.escape(name)))
+        return any(pattern.search(text) for file, text in self.texts.items() if file.startswith("Sources/"))
+
+    def fault(self, name, members):
+        """What is wrong with a name; None where it exists."""
+        if name in FOREIGN:
+            return None
+        if name in self.declaring:
+            for member in members:
+                pattern = re.compile(MEMBER.format(re.escape(member)))
+                if not any(pattern.search(text) for text in self.declaring[name]):
+                    return f"{name} has no {member}"
+            return None
+        return None if not members and name in self.modules | self.rooms else f"there is no {name}"
+
+
+def check_names(root):
+    name = "Deploy/ARCHITECTURE.md"
+    code = Code(root)
+    for number, line in enumerate((root / name).read_text().split("\n"), 1):
+        for text in re.findall(r"`([^`]+)`", line):
+            # Of a command, its program and its files.
+            for word in text.split():
+                if FILE.fullmatch(word) or word.startswith(("Sources/", "Tests/", "Deploy/")):
+                    expect(code.has_file(word), f"{name}:{number}: there is no file {word}")
+            if (match := NAME.fullmatch(text)) and not FILE.fullmatch(text):
+                fault = code.fault(match[1], [part for part in match[2].split(".") if part])
+                expect(not fault, f"{name}:{number}: {fault}")
+            if (match := LOCAL.fullmatch(text)) and match[1] not in FOREIGN:
+                expect(code.has_member(match[1]), f"{name}:{number}: there is no {match[1]}")
+
+
+def table_of_variables(root):
+    """The table in the help's words: a row for each variable."""
+    source = (root / "Sources/token-broker/Commands.swift").read_text()
+    # What stands between the quotes of helpText, without the indentation of the source.
+    text = re.search(r'helpText = """\n(.*?)\n +"""', source, re.DOTALL)[1]
+    environment = re.sub(r"^ {8}", "", text, flags=re.MULTILINE).split("\nenvironment", 1)[1]
+    rows = []
+    for line in environment.split("\n"):
+        if start := re.match(r"  (TOKEN_BROKER_\w+)( \*)?(?:\s{2,}(.*))?$", line):
+            rows.append([start[1], start[2] or "", [start[3]] if start[3] else []])
+        elif rows and line.strip():
+            rows[-1][2].append(line.strip())
+    lines = ["| variable | meaning |", "|---|---|"]
+    for name, star, words in rows:
+        meaning = " ".join(words).replace("|", "\\|")
+        lines.append(f"| `{name}`{star} | {meaning} |")
+    return "\n".join(lines)
+
+
+def table_of_bounds(root):
+    """What each figure of the benchmark is held to."""
+    lines = ["| figure | bound |", "|---|---|"]
+    for figure in json.loads((root / "Tests/Benchmarks/thresholds.json").read_text()).values():
+        bounds = [f"{word} {figure[key]:,}" for key, word in [("most", "at most"), ("least", "at least")] if key in figure]
+        lines.append(f"| {figure['text']} | {', '.join(bounds)} |")
+    return "\n".join(lines)
+
+
+def check_table(root, name, wanted, source, is_to_update):
+    """Holds what stands between the marks in a document against a table, or writes the table there."""
+    path = root / name
+    before, table, after = re.fullmatch(
+        f"(.*{re.escape(BEGIN)}\n)(.*?)(\n{re.escape(END)}.*)", path.read_text(), re.DOTALL).groups()
+    if is_to_update:
+        path.write_text(before + wanted + after)
+        return
+    had, wanted = table.split("\n"), wanted.split("\n")
+    for line in had + wanted:
+        expect(line in had and line in wanted, f"{name}: not as {source} has it: {line[:100]}")
+    expect(
+        had == wanted or set(had) != set(wanted),
+        f"{name}: not in the order of {source}; Tests/DeployTests/documents.py --update writes it so")
+
+
+def anchors(text):
+    """The anchors of a document's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def check_links(root):
+    for name in DOCUMENTS:
+        path = root / name
+        text = path.read_text()
+        for source in re.findall(r"`((?:Sources|Tests)/[\w+/-]+\.\w+)`", text):
+            expect((root / source).exists(), f"{name}: there is no file {source}")
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"\w+:", link):
+                continue
+            place, _, anchor = link.partition("#")
+            target = path.parent / place if place else path
+            expect(target.exists(), f"{name}: the link {link} leads to no file")
+            if anchor and target.suffix == ".md" and target.exists():
+                expect(anchor in anchors(target.read_text()), f"{name}: the link {link} leads to no heading")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--update", action="store_true")
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
+    options = parser.parse_args()
+    root = options.root
+    check_table(root, "README.md", table_of_variables(root), "the program's help", options.update)
+    check_table(root, "Deploy/PERFORMANCE.md", table_of_bounds(root), "thresholds.json", options.update)
+    check_names(root)
+    check_links(root)
+    for fault in faults:
+        print(fault)
+    if faults:
+        sys.exit(1)
+    print("ARCHITECTURE.md names what exists, tables are as their sources, links lead somewhere")
+
+
+if __name__ == "__main__":
+    main()
