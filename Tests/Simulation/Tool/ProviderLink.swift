@@ -96,6 +96,8 @@ final class ProviderLink: ProviderTransport, @unchecked Sendable {
         let limit = sent + timeout.nanoseconds
         let process = process
         func timeOut(_ sent: Bool) {
+            // Until then this replica makes no other call for the user; another replica can.
+            replica.disturb(user, until: limit)
             executor.at(limit, process) { exchange.end(.failure(.timedOut(.firstByte, requestSent: sent))) }
         }
         var way = world.faults.chance.span(.milliseconds(3), .milliseconds(40))
