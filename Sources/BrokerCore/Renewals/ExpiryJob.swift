@@ -295,8 +295,9 @@ package final class ExpiryJob: Sendable {
         var waiting = Dictionary(grouping: candidates.shuffled(), by: \.provider)
         let deadline = time.monotonic.advanced(by: Self.interval)
         while time.monotonic <= deadline {
-            let ticket = signals.ticket(.attemptEnded)
+            // In this order: an attempt that ends between the two ends the wait at once, and must count as one that has ended.
             let ended = state.withLock { $0.ended }
+            let ticket = signals.ticket(.attemptEnded)
             for provider in Array(waiting.keys) {
                 while hasRoom(provider), let candidate = waiting[provider]?.popLast() {
                     if Task.isCancelled { return false }

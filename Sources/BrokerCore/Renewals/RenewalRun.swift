@@ -211,7 +211,9 @@ final class RenewalRun {
     /// the rest of it, and another statement may use another connection.
     private func readStanding() async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let (records, id) = (renewer.records, id)
-        guard urgency == .background || waitedSince != nil else { return try await records.standing(id) }
+        // A renewal that nothing has begun before presents a token that is not spent yet.
+        let maySucceedAnother = waitedSince != nil || urgency == .background && query.policy != .localForceRefresh
+        guard maySucceedAnother else { return try await records.standing(id) }
         for _ in 1..<Self.reads {
             let start = renewer.time.monotonic
             do throws(StoreError) {
