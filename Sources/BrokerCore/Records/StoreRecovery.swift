@@ -46,7 +46,8 @@ final class StoreRecovery: Sendable {
         do throws(StoreError) {
             try await compareLineage()
         } catch {
-            // Everybody finds out by the connections; only what happened before the start would be missed.
+            // Connections tell of what happens from now on. What happened before the start is looked for again.
+            rollback.askForSweep()
             log.storeFailed(error)
         }
     }

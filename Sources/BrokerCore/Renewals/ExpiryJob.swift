@@ -295,9 +295,9 @@ package final class ExpiryJob: Sendable {
         var waiting = Dictionary(grouping: candidates.shuffled(), by: \.provider)
         let deadline = time.monotonic.advanced(by: Self.interval)
         while time.monotonic <= deadline {
-            // In this order: an attempt that ends between the two ends the wait at once, and must count as one that has ended.
             let ended = state.withLock { $0.ended }
             let ticket = signals.ticket(.attemptEnded)
+            let limit = time.monotonic.advanced(by: Self.interval)
             for provider in Array(waiting.keys) {
                 while hasRoom(provider), let candidate = waiting[provider]?.popLast() {
                     if Task.isCancelled { return false }
@@ -307,7 +307,9 @@ package final class ExpiryJob: Sendable {
             }
             if waiting.isEmpty { return true }
             await signals.wait(for: .attemptEnded, since: ticket) { _ = try? await self.time.sleep(for: Self.interval) }
-            if state.withLock({ $0.ended }) == ended {
+            if Task.isCancelled { return false }
+            // An attempt that was counted before the ticket was taken may signal after it, and ends the wait at once.
+            if time.monotonic >= limit, state.withLock({ $0.ended }) == ended {
                 try await postpone(waiting.values.flatMap(\.self))
                 return true
             }

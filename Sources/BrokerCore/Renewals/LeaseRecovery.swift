@@ -95,13 +95,17 @@ final class LeaseRecovery: Sendable {
                 StorageKey(lease.id.key).map { CredentialsID(tenant: lease.id.tenant, storageKey: $0) }
             }
             // Others wait for the end of a lease that this process could not give back.
-            ids += renewer.abandoned.takeUnreleased().subtracting(ids)
-            return state.withLock { state in
+            let unreleased = renewer.abandoned.takeUnreleased()
+            ids += unreleased.subtracting(ids)
+            let ready = state.withLock { state in
                 if lapsed.isEmpty { state.failures = [:] }
                 return ids.filter { id in
                     !state.underWay.contains(id) && state.failures[id].map { $0.until <= now } ?? true
                 }
             }
+            // Their turn comes with a later look, although their leases have not run out yet.
+            for id in unreleased.subtracting(ready) { renewer.abandoned.noteUnreleased(id) }
+            return ready
         } catch {
             if error == .unavailable { renewer.records.noteFailure() }
             log.storeFailed(error)

@@ -44,6 +44,8 @@ extension RenewalRun {
             return .refused
         } catch {
             if isFirst { claim = .failed }
+            // The claim may have been carried out, or be carried out yet: the lease is then one of an attempt that has ended.
+            if isFirst, replaced != nil { renewer.abandoned.noteUnreleased(id) }
             records.report(error, id)
             failure = BrokerError(error)
             return .storeAway

@@ -48,7 +48,7 @@ struct PostgresLog: Sendable {
             if !isPending { return bounds }
             let deadline = database.deadline
             let assigned = try await database.repeating { () async throws(PostgresError) in
-                try await assignSome(until: deadline)
+                try await assignSome(since: known, until: deadline)
             }
             // Nil when another reader has assigned them. Fewer than `assignedAtOnce` when no further entry waits.
             if let assigned, assigned.count < Self.assignedAtOnce {
@@ -69,17 +69,21 @@ struct PostgresLog: Sendable {
         }
     }
 
-    /// Assigns sequences to at most `assignedAtOnce` entries; nil when no entry waits for one.
+    /// Assigns sequences to at most `assignedAtOnce` entries; nil when no entry waits for one, and when the log must skip
+    /// sequences first. The connection may be a new one, to a server that has lost the last sequences.
     private func assignSome(
-        until deadline: MonotonicInstant
+        since known: LineageWatch.Known, until deadline: MonotonicInstant
     ) async throws(PostgresError) -> (bounds: LogBounds, count: Int64)? {
-        let results = try await database.transaction(
-            [
-                PostgresCommand(Statements.begin), PostgresCommand(Statements.lockLog),
-                PostgresCommand(Statements.number, [.integer(Self.assignedAtOnce)]),
-                PostgresCommand(Statements.commit),
-            ], until: deadline)
-        guard let row = results[2].first, let last = try row.integer(0), let trimmed = try row.integer(1),
+        let first = [PostgresCommand(Statements.begin), PostgresCommand(Statements.lockLog)]
+        let results = try await database.transaction(beginning: first, until: deadline) {
+            results throws(PostgresError) in
+            guard let last = try results[1].first?.integer(0) else { throw Self.noRow }
+            if lineageWatch.note(sequence: last, since: known) != nil { return nil }
+            return [
+                PostgresCommand(Statements.number, [.integer(Self.assignedAtOnce)]), PostgresCommand(Statements.commit),
+            ]
+        }
+        guard let row = results?[0].first, let last = try row.integer(0), let trimmed = try row.integer(1),
             let count = try row.integer(2)
         else { return nil }
         return (LogBounds(trimmed: trimmed, last: last), count)
