@@ -194,12 +194,8 @@ extension CredentialsRecords {
     private func isReplaced(_ id: CredentialsID, _ version: Int64) async -> Bool {
         let vault = vault
         do throws(StoreError) {
-            let versions = try await within(StoreRollback.answerLimit) {
-                do throws(StoreError) {
-                    return .success(try await vault.versions(of: [Self.recordID(id)]))
-                } catch {
-                    return .failure(error)
-                }
+            let versions = try await within(StoreRollback.answerLimit) { () async throws(StoreError) in
+                try await vault.versions(of: [Self.recordID(id)])
             }
             return versions.first != version
         } catch {

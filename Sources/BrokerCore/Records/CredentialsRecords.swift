@@ -264,12 +264,20 @@ final class CredentialsRecords: Sendable {
     /// Works with the store for so long at most. What is not over by then goes on without its caller, for whom the store is
     /// away: a statement may hang for seconds where the next one, by another connection, does not.
     func within<Value: Sendable>(
-        _ limit: Duration, _ work: @escaping @Sendable () async -> Result<Value, StoreError>
+        _ limit: Duration, _ work: @escaping @Sendable () async throws(StoreError) -> Value
     ) async throws(StoreError) -> Value {
         let time = time
         let flight = SingleFlight<Int, Result<Value, StoreError>>()
         // A caller that is cancelled waits all the same: a lease is given back before its process ends.
-        let result = await Task { await flight.run(0, within: { await time.tick(for: limit) }, work) }.value
+        let result = await Task {
+            await flight.run(0, within: { await time.tick(for: limit) }) {
+                do throws(StoreError) {
+                    return .success(try await work())
+                } catch {
+                    return .failure(error)
+                }
+            }
+        }.value
         return try (result?.value ?? .failure(.unavailable)).get()
     }
 

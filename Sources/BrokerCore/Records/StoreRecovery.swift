@@ -104,12 +104,8 @@ final class StoreRecovery: Sendable {
     private func lineage() async throws(StoreError) -> StoreLineage? {
         let vault = vault
         if rollback.remainingHold == nil { return try await vault.lineage() }
-        return try await records.within(StoreRollback.answerLimit) {
-            do throws(StoreError) {
-                return .success(try await vault.lineage())
-            } catch {
-                return .failure(error)
-            }
+        return try await records.within(StoreRollback.answerLimit) { () async throws(StoreError) in
+            try await vault.lineage()
         }
     }
 

@@ -142,12 +142,8 @@ final class LeaseRecovery: Sendable {
 
     private func lapsed() async throws(StoreError) -> [LapsedLease] {
         let vault = vault
-        return try await renewer.records.within(Self.lookLimit) {
-            do throws(StoreError) {
-                return .success(try await vault.lapsed(.credentials, limit: Self.batch))
-            } catch {
-                return .failure(error)
-            }
+        return try await renewer.records.within(Self.lookLimit) { () async throws(StoreError) in
+            try await vault.lapsed(.credentials, limit: Self.batch)
         }
     }
 

@@ -77,12 +77,8 @@ extension RenewalRun {
     ) async throws(StoreError) {
         let (records, id) = (renewer.records, id)
         guard let limit else { return try await records.tell(events, of: id, with: changes) }
-        try await records.within(limit) {
-            do throws(StoreError) {
-                return .success(try await records.tell(events, of: id, with: changes))
-            } catch {
-                return .failure(error)
-            }
+        try await records.within(limit) { () async throws(StoreError) in
+            try await records.tell(events, of: id, with: changes)
         }
     }
 

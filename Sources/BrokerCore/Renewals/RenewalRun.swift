@@ -217,12 +217,8 @@ final class RenewalRun {
         for _ in 1..<Self.reads {
             let start = renewer.time.monotonic
             do throws(StoreError) {
-                return try await records.within(Self.statementLimit) {
-                    do throws(StoreError) {
-                        return .success(try await records.standing(id))
-                    } catch {
-                        return .failure(error)
-                    }
+                return try await records.within(Self.statementLimit) { () async throws(StoreError) in
+                    try await records.standing(id)
                 }
             } catch {
                 let hung = start.duration(to: renewer.time.monotonic) >= Self.statementLimit
