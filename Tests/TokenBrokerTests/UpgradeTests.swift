@@ -524,7 +524,18 @@ internal import TokenBroker
     private static func replicas(
         _ tenant: String = first, members: String = #""level": "user", "client_unique_key": "u1", "#
     ) async throws -> (BrokerHarness, BrokerHarness) {
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(3600))
+        let time = ManualTime()
+        let records = MemoryRecordStore { time.monotonic }
+        let stores = (0..<2).map { _ in FaultyStore(records, revalidateAfter: .seconds(3600)) }
+        return try await replicas(stores, time, tenant, members: members)
+    }
+
+    private static func replicas(
+        _ stores: [any RecordStore], _ time: ManualTime, _ tenant: String = first,
+        members: String = #""level": "user", "client_unique_key": "u1", "#
+    ) async throws -> (BrokerHarness, BrokerHarness) {
+        let one = try await BrokerHarness(store: stores[0], time: time)
+        let two = try await BrokerHarness(store: stores[1], time: time)
         await one.makeTenant("t1", tenant)
         await one.set("a1", refresh: "r1", lifetime: .seconds(7200), members: members)
         #expect(await two.get().token == "a1")
@@ -569,13 +580,18 @@ internal import TokenBroker
     }
 
     @Test func `two replicas that upgrade at once agree on what was stored first`() async throws {
-        let (one, two) = try await Self.replicas()
+        let time = ManualTime()
+        let records = MemoryRecordStore { time.monotonic }
+        let store = BrokerFaultyStore(records, revalidateAfter: .seconds(3600))
+        let (one, two) = try await Self.replicas([FaultyStore(records, revalidateAfter: .seconds(3600)), store], time)
         await one.makeTenant("t1", #"{"client_id": "c2"}"#)
         one.time.advance(by: .seconds(3600))
         let gate = Gate()
         two.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("late", refresh: "late-r"))))
         async let late = two.get()
         await gate.arrivals()
+        // Its lease is extended no more, so that the other replica can take it over.
+        store.disturb(Array(repeating: .refuse, count: 10_000)) { if case .claim = $0 { true } else { false } }
         one.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
         let first = await one.get()
         #expect(first.token == "a2")
