@@ -42,7 +42,7 @@ struct EventFeedState {
     var admissions: [UInt64: Admission] = [:]
     var listenersOfKeys: [RecordID: Int] = [:]
     var lastAdmission: UInt64 = 0
-    /// Whether a removal of a key or a tenant may have been told to nobody.
+    /// Whether the feed may have missed the removal of a key or a tenant.
     var mayHaveMissedRevocation = false
     var following = 0
     /// The newest entries, in order; every entry behind `floor` and up to `head` that opens is among them.
@@ -50,7 +50,7 @@ struct EventFeedState {
     var floor: Int64 = 0
     var head: Int64 = 0
     var hasGrown = false
-    /// Whether it has by something that somebody listens to.
+    /// Whether it has grown by an event that a listener of this process waits for.
     var hasGrownHere = false
     /// By whose events they wait for.
     var waiters: [TenantName?: [UInt64: Waiter]] = [:]

@@ -310,7 +310,7 @@ package final class LoginFlow: Sendable {
         }
     }
 
-    /// Nobody is kept waiting for a login from now on.
+    /// From now on, requests that wait for a login are answered at once.
     func beginDraining() {
         endings.beginDraining()
     }

@@ -23,8 +23,8 @@ final class LoginRedemption: Sendable {
     private let metrics: Metrics
     private let flights: SingleFlight<RefreshID, Attempt>
 
-    /// How often a store that is away is asked again, with 0.2, 0.4, 0.8, 1.6 and 3.2 seconds in between: somebody
-    /// waits, and a code grows old meanwhile.
+    /// How often a store that is away is asked again, with 0.2, 0.4, 0.8, 1.6 and 3.2 seconds in between: a user waits
+    /// meanwhile, and the code of the login may expire.
     static let storeRetries = 5
 
     init(
