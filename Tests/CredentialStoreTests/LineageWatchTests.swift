@@ -30,6 +30,19 @@ import Testing
         #expect(watch.note(sequence: 10_070, since: watch.known()) == nil)
     }
 
+    /// This process has not read the log for a while. Other processes have, and have seen what is lost.
+    @Test(arguments: [69, 70, 71, 10_069, 10_070, 10_071, 50_000] as [Int64])
+    func `has the log skip beyond its last sequence where this process has seen less`(last: Int64) {
+        let watch = Self.watch()
+        #expect(watch.note(sequence: 70, since: watch.known()) == nil)
+        watch.noteEarlierLoss()
+        let end = max(70, last) + 10_000
+        #expect(watch.note(sequence: last, since: watch.known()) == end)
+        #expect(watch.note(sequence: end - 1, since: watch.known()) == end)
+        #expect(watch.note(sequence: end, since: watch.known()) == nil)
+        #expect(watch.note(sequence: end + 1, since: watch.known()) == nil)
+    }
+
     @Test func `has the log skip from its last sequence where this process has seen none`() {
         let watch = Self.watch()
         watch.noteEarlierLoss()

@@ -108,7 +108,13 @@ struct `The program and a standby that is behind` {
             return try await withThrowingTaskGroup(of: Int?.self) { group in
                 for user in 0..<`The program and a standby that is behind`.users {
                     group.addTask {
-                        let answer = try await Self.refresh(user, broker)
+                        var answer = try await Self.refresh(user, broker)
+                        // A replica refuses for a while, until no other replica may have a newer token.
+                        let deadline = MonotonicInstant.after(.seconds(60))
+                        while answer.status == 503, MonotonicInstant.now < deadline {
+                            try await Task.sleep(for: .milliseconds(100))
+                            answer = try await Self.refresh(user, broker)
+                        }
                         return answer.status == 200 && answer.json["level"]?.string == "user" ? user : nil
                     }
                 }

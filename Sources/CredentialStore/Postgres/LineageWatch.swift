@@ -26,9 +26,9 @@ final class LineageWatch: Sendable {
     }
 
     private enum Skip {
+        /// The next reading of the log's last sequence decides where the log goes on.
+        case isDue
         case to(Int64)
-        /// This process has seen no sequence: a number of sequences after the last one that the store has.
-        case beyondLast
     }
 
     // Called from the pool's loop and from any task.
@@ -101,7 +101,7 @@ final class LineageWatch: Sendable {
             // Another connection may have shown the same before.
             if hasGoneBack, !last.isContinued(by: lineage) {
                 state.lineage = lineage
-                Self.requireSkip(&state)
+                state.skip = .isDue
                 return state.hear
             }
             // A result that was under way while another connection showed the next history is outdated.
@@ -113,11 +113,7 @@ final class LineageWatch: Sendable {
     }
 
     /// The store has lost commits before this process first asked for its lineage.
-    func noteEarlierLoss() { state.withLock { Self.requireSkip(&$0) } }
-
-    private static func requireSkip(_ state: inout State) {
-        if state.skip == nil { state.skip = state.sequence == 0 ? .beyondLast : .to(state.sequence + sequencesSkipped) }
-    }
+    func noteEarlierLoss() { state.withLock { $0.skip = .isDue } }
 
     /// Notes the last sequence of the log of events, and reports a loss of commits.
     /// - Returns: nil when sequences may be assigned; else the sequence up to which the log must skip first, so that no
@@ -126,8 +122,8 @@ final class LineageWatch: Sendable {
         let (end, hear) = state.withLock { state -> (Int64?, (@Sendable (StoreNews) -> Void)?) in
             state.sequence = max(state.sequence, sequence)
             let isLoss = sequence < known.sequence
-            if isLoss { state.skip = .to(state.sequence + Self.sequencesSkipped) }
-            if case .beyondLast? = state.skip { state.skip = .to(sequence + Self.sequencesSkipped) }
+            if isLoss { state.skip = .isDue }
+            if case .isDue? = state.skip { state.skip = .to(state.sequence + Self.sequencesSkipped) }
             if case .to(let end)? = state.skip, sequence < end { return (end, isLoss ? state.hear : nil) }
             state.skip = nil
             return (nil, nil)
@@ -136,6 +132,7 @@ final class LineageWatch: Sendable {
         return end
     }
 
-    /// How far to skip beyond the last sequence that this replica has seen, because other replicas may have seen more.
+    /// How far to skip beyond the highest sequence that this replica has seen, in the store as it is now or before, because
+    /// other replicas may have seen more.
     private static let sequencesSkipped: Int64 = 10_000
 }
