@@ -223,11 +223,11 @@ package struct RenewalAttempt: Sendable, Hashable {
         return attempt
     }
 
-    /// The driver has extended the lease.
+    /// The driver has extended the lease. Has no effect on an attempt that has no lease: the extension was of a lease that
+    /// the attempt has handed over since.
     /// - Parameter asked: when it began to, by its monotonic clock.
     package mutating func leaseExtended(asked: Duration) {
-        let end = asked + rules.leaseSpan
-        leaseEnd = leaseEnd.map { max($0, end) } ?? end
+        leaseEnd = leaseEnd.map { max($0, asked + rules.leaseSpan) }
     }
 
     /// The next step.

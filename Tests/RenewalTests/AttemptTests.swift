@@ -101,6 +101,25 @@ import Testing
         #expect(run.next(.stands(standing)) == .claim(version: 1, over: "own", overdue: .zero, isOpen: false))
     }
 
+    /// The driver tells of each extension again at each step. This one was of the lease that was handed over.
+    @Test func `presents no token under a lease that it has handed over, however late that was extended`() {
+        var run = Run()
+        _ = run.ask()
+        run.attempt.leaseExtended(asked: .seconds(3))
+        run.next(.unanswered(.scheduled), after: .seconds(4))
+        #expect(run.next(.stored) == .wait(.seconds(1)))
+        run.attempt.leaseExtended(asked: .seconds(3))
+        let lease = StandingLease(
+            holder: "own", remaining: .zero, sinceFirstUse: .seconds(5), isGivenUp: true, isHolderGone: true)
+        run.next(.waited, after: .seconds(1))
+        run.attempt.leaseExtended(asked: .seconds(3))
+        #expect(
+            run.next(.stands(RenewalAttempt.Standing(version: 1, isDue: true, lease: lease)))
+                == .claim(version: 1, over: "own", overdue: .zero, isOpen: false))
+        run.attempt.leaseExtended(asked: .seconds(3))
+        #expect(run.next(.storeAway, after: .milliseconds(10)) == .release(version: 1, .unknown))
+    }
+
     @Test func `ends where the store does not say whether the lease is handed over`() {
         var run = Run()
         _ = run.ask()
