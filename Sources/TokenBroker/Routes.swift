@@ -16,7 +16,8 @@ struct Routes {
     }
 
     var all: [Route] {
-        TenantRoutes(broker).all + CallerKeyRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
+        TenantRoutes(broker).all + CallerKeyRoutes(broker).all + BrowserLoginRoutes(broker).all
+            + EndedLoginRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
             + CredentialsRoutes(broker).all + EventRoutes(broker).all
             + OperationRoutes(broker, isForOperators: isForOperators).all
     }
