@@ -4,7 +4,6 @@ internal import Reactor
 internal import Testing
 
 @testable internal import BrokerCore
-@testable internal import TokenBroker
 
 // What the tests of caches keep.
 extension Int: Cacheable {}

@@ -136,4 +136,63 @@ internal import TokenBroker
         #expect(await broker.get().tag == tag)
         #expect(broker.transport.seen.count == 6)
     }
+
+    // T26
+    @Test(arguments: ["11003", "6001", "11001", "11002", "11101"])
+    func `a refusal that the design names forces a refresh`(subStatus: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        await broker.set("a1", refresh: "r1")
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
+        let answer = await broker.get("api_error_sub_status=\(subStatus)")
+        #expect((answer.status, answer.token) == (200, "a2"))
+        #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1"])
+    }
+
+    // T27
+    @Test(arguments: ["4005", "50123", "11004", "11000", "6002", "1002", "", "011003", "11003%20", "abc"])
+    func `any other refusal changes nothing`(subStatus: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let tag = await broker.set("a1", refresh: "r1")
+        let answer = await broker.get("api_error_sub_status=\(subStatus)")
+        #expect((answer.status, answer.token) == (200, "a1"))
+        let unchanged = await broker.get(
+            "api_error_sub_status=\(subStatus)", fields: ["If-None-Match": tag])
+        #expect(unchanged.status == 304)
+        #expect(broker.transport.seen.isEmpty)
+    }
+
+    @Test func `a refusal of the present version refreshes and one of an older version gets the present one`()
+        async throws
+    {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let old = await broker.set("a1", refresh: "r1")
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
+        let renewed = await broker.get("api_error_sub_status=11003", fields: ["If-None-Match": old])
+        #expect((renewed.status, renewed.token) == (200, "a2"))
+        let late = await broker.get("api_error_sub_status=11003", fields: ["If-None-Match": old])
+        #expect((late.status, late.token, late.tag) == (200, "a2", renewed.tag))
+        #expect(broker.transport.seen.count == 1)
+    }
+
+    // T41
+    @Test func `a hundred reports of one version cause one refresh`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let tag = await broker.set("a1", refresh: "r1")
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2"))))
+        let answers = await withTaskGroup(of: BrokerHarness.Answer.self) { group in
+            for _ in 0..<100 {
+                group.addTask { await broker.get("api_error_sub_status=11003", fields: ["If-None-Match": tag]) }
+            }
+            await gate.arrivals()
+            gate.open()
+            return await group.reduce(into: []) { $0.append($1) }
+        }
+        #expect(answers.allSatisfy { $0.status == 200 && $0.token == "a2" })
+        #expect(broker.transport.seen.count == 1)
+    }
 }
