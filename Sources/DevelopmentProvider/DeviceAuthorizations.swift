@@ -69,7 +69,8 @@ struct DeviceAuthorizations: Sendable {
         return true
     }
 
-    /// Returns what the user has approved, and removes the entry. Throws what RFC 8628 §3.5 has a client told before.
+    /// Returns the user and the scopes of an approved entry, and removes the entry.
+    /// - Throws: the errors of RFC 8628 §3.5, until the user has approved.
     mutating func poll(
         deviceCode: WireText, client: ProviderClient, slowsDownEagerPolls: Bool, now: Int64
     ) throws(OAuthError) -> (user: ProviderUser, scope: [String]) {
@@ -96,7 +97,8 @@ struct DeviceAuthorizations: Sendable {
         }
     }
 
-    /// Ends the entries whose user `applies` accepts. The user of an entry is nil until the user has approved it.
+    /// Makes the entries expire whose user `applies` accepts. The user of an entry is nil until the user has approved
+    /// it.
     mutating func expire(now: Int64, where applies: (ProviderUser?) -> Bool) {
         entries.updateAll { entry in
             var user: ProviderUser?

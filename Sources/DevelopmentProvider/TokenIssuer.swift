@@ -135,7 +135,7 @@ struct TokenIssuer: Sendable {
         devices.decide(userCode: userCode, decision, now: now)
     }
 
-    /// Issues tokens when the user has approved the device; throws what a poll is told until then.
+    /// Issues tokens if the user has approved the device; see `DeviceAuthorizations.poll`.
     mutating func poll(deviceCode: WireText, client: ProviderClient, now: Int64) throws(OAuthError) -> Grant {
         let approval = try devices.poll(
             deviceCode: deviceCode, client: client, slowsDownEagerPolls: configuration.slowsDownEagerPolls, now: now)

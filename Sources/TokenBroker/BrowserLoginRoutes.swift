@@ -17,7 +17,7 @@ struct BrowserLoginRoutes {
 
     var all: [Route] {
         [
-            // A GET that redeems a code is no safe method, and HEAD is one by definition: it is not taken for GET.
+            // HEAD is safe by definition, and a GET that redeems a code is not. So HEAD is not answered like GET here.
             Route(.get, "/login/callback", .open, allowsHead: false, varying(callback)),
             Route(.post, "/login/callback", .open, varying(formPost)),
             Route(.get, "/login/callback/{tenant}", .open, allowsHead: false, varying(callback)),
@@ -29,7 +29,7 @@ struct BrowserLoginRoutes {
         ]
     }
 
-    /// The answers say that they depend on what their reader takes (RFC 9110 §12.5.5).
+    /// Adds `Vary: Accept` to the answers of a handler (RFC 9110 §12.5.5).
     private func varying(
         _ handle: @escaping @Sendable (Call) async throws(BrokerError) -> Response
     ) -> @Sendable (Call) async throws(BrokerError) -> Response {
@@ -63,11 +63,12 @@ struct BrowserLoginRoutes {
         do throws(BrokerError) {
             try call.refuseQuery()
             try refuseOtherOrigins(call)
-            // There is one button, and it says this.
+            // The page has only this button.
             _ = try call.decision(among: [.continue])
             switch try await begin(call, takesOver: true) {
             case .goOn(let loginURI, let cookie):
-                // By way of the start address, which knows this browser now: the page holds no state.
+                // The page must not contain the state, so it leads back to the start address, where this browser is
+                // bound now.
                 let response =
                     call.reader == .browser
                     ? LoginPage.goOn(to: broker.logins.publicURI(path: call.request.path), LoginPage.Context(nil, call))
@@ -99,8 +100,9 @@ struct BrowserLoginRoutes {
         }
     }
 
-    /// response_mode=form_post. A cross-site POST brings no SameSite=Lax cookie, so a bound login takes one more turn:
-    /// the browser is sent to the same address with GET, and brings the cookie.
+    /// Handles `response_mode=form_post`. A browser sends no SameSite=Lax cookie with a cross-site POST. So, for a
+    /// login that is bound to a browser, the answer redirects to the same address with GET, and the browser then sends
+    /// the cookie.
     private func formPost(_ call: Call) async throws(BrokerError) -> Response {
         try ContentType.form.check(call.request.fields)
         guard call.request.body.count <= Self.longestForm else {
@@ -122,7 +124,7 @@ struct BrowserLoginRoutes {
         }
     }
 
-    /// In bytes. Answers of login services are a few hundred.
+    /// The longest form, in bytes. Login services send a few hundred.
     private static let longestForm = 65_536
 
     private static func form(_ text: WireText) throws(BrokerError) -> [FormEncoding.Pair] {
@@ -133,7 +135,7 @@ struct BrowserLoginRoutes {
         }
     }
 
-    /// A form holds what no address has room for; what the callback does not read stays behind.
+    /// The parameters of a form that the callback reads. The others may be too long for an address.
     private static func protocolParameters(of form: [FormEncoding.Pair]) -> String {
         let names: [WireText] = ["code", "error", "iss", "state"]
         return FormEncoding.encode(form.filter { names.contains($0.name) })
@@ -166,7 +168,7 @@ struct BrowserLoginRoutes {
         }
     }
 
-    /// - Parameter isForm: the answer is to a form that the broker's own page has sent.
+    /// - Parameter isForm: whether the request is a form from one of the broker's own pages.
     private func outcome(_ ended: LoginFlow.Ended, _ call: Call, isForm: Bool = false) -> Response {
         let reader = call.reader
         let context = LoginPage.Context(ended.login, call)
@@ -193,7 +195,7 @@ struct BrowserLoginRoutes {
         }
     }
 
-    /// The answer to a response that does not finish its login.
+    /// The answer to a login service's response that does not finish its login.
     private func refused(
         _ error: BrokerError, _ call: Call, _ response: AuthorizationResponse?
     ) async -> Response {
@@ -237,7 +239,8 @@ struct BrowserLoginRoutes {
                     tenant: tenant, loginID: id, cookies: call.cookies,
                     isConfirmed: decision == .continue)
             } catch {
-                // A button that is pressed twice sends two forms, and the browser shows the answer to the second.
+                // A user who presses the button twice sends two forms, and the browser shows the answer to the second
+                // one.
                 guard error.code == .conflict, call.reader == .browser else { throw error }
                 return LoginPage.redirect(to: ends.uri(tenant, id))
             }
@@ -251,8 +254,8 @@ struct BrowserLoginRoutes {
         broker.logins.publicURI(path: "/login/confirm/\(login.tenant)/\(login.loginID)")
     }
 
-    /// A form of the broker's own page comes from the broker's origin. Where the browser says how the two are related
-    /// (Fetch Metadata), that counts.
+    /// Refuses a form that does not come from one of the broker's own pages. `Sec-Fetch-Site` (Fetch Metadata) decides
+    /// where the browser sends it; `Origin` decides where it does not.
     private func refuseOtherOrigins(_ call: Call) throws(BrokerError) {
         let sites = call.request.fields.values("Sec-Fetch-Site")
         let origins = call.request.fields.values("Origin")

@@ -5,7 +5,7 @@ internal import HTTPServer
 internal import JSON
 internal import OAuth
 
-/// `/tenants/{tenant}/api-keys`: the admin's.
+/// `/tenants/{tenant}/api-keys`, for the admin.
 struct CallerKeyRoutes {
     private let broker: Broker
 

@@ -5,7 +5,7 @@ internal import HTTPServer
 internal import JSON
 internal import OAuth
 
-/// What concerns many sets of credentials at once: `/credentials/list` and `/credentials/restore`.
+/// The operations on many sets of credentials: `/credentials/list` and `/credentials/restore`.
 struct CredentialsListRoutes {
     private let broker: Broker
 
@@ -77,7 +77,7 @@ struct CredentialsListRoutes {
         case ended(since: Timestamp, EndedSession.Cause?, after: StorageKey?)
     }
 
-    /// How many sets of credentials one call restores at most.
+    /// The most sets of credentials that one call restores.
     private static let restoredAtMost = 1000
 
     private func restore(_ call: Call) async throws(BrokerError) -> Response {
@@ -113,7 +113,7 @@ struct CredentialsListRoutes {
             for name: WireText in ["storage_key", "ended_since", "cause", "cursor"] {
                 body.refuse(name, "is not used together with storage_keys")
             }
-            // One that is named twice is restored once.
+            // A storage key that is named twice is restored once.
             var seen: Set<StorageKey> = []
             return .named(storageKeys.compactMap { StorageKey($0) }.filter { seen.insert($0).inserted })
         }

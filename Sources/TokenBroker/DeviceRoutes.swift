@@ -72,7 +72,7 @@ struct DeviceRoutes {
 }
 
 extension Response {
-    /// How far a login is.
+    /// The answer for the progress of a login.
     static func progress(_ progress: LoginProgress) -> Response {
         .json(.ok) { progress.encode(to: &$0) }
     }

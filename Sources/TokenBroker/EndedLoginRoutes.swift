@@ -30,7 +30,7 @@ struct EndedLoginRoutes {
 
     func uri(of login: LoginDescription) -> String { uri(login.tenant, login.loginID) }
 
-    /// The page of an error that is not a login's outcome.
+    /// The address of the page for an error that is not the outcome of a login.
     func uri(of login: LoginDescription?, _ error: BrokerError, _ call: Call) -> String {
         if let login { return uri(of: login) + "?error=\(error.code.rawValue)" }
         let reference = LoginPage.Context(nil, call).reference
@@ -39,13 +39,13 @@ struct EndedLoginRoutes {
 
     // MARK: Pages
 
-    /// The codes that a response to a login can end with.
+    /// The error codes that a response of a login service can end with.
     private static let endings: [BrokerError.Code] = [
         .authorizationError, .invalidRequest, .forbidden, .conflict, .gone, .illegalConfiguration, .tokenResponseError,
         .unexpectedError, .providerUntrusted, .retryableError, .networkError, .storageUnavailable, .internalError,
     ]
 
-    /// What became of a login.
+    /// Shows how a login ended.
     private func ended(_ call: Call) async throws(BrokerError) -> Response {
         var login: LoginDescription?
         do throws(BrokerError) {
@@ -69,7 +69,7 @@ struct EndedLoginRoutes {
         }
     }
 
-    /// Why a response was refused that belongs to no known login.
+    /// Shows why a login service's response was refused that belongs to no known login.
     private func refusal(_ call: Call) async throws(BrokerError) -> Response {
         guard let code = Self.ending(call.parameters["code"] ?? "") else {
             throw BrokerError(.notFound, "There is nothing at this path.")
@@ -89,7 +89,8 @@ struct EndedLoginRoutes {
             Self.told(code), .init(login: nil, requestID: reference?.text ?? call.request.id))
     }
 
-    /// An error of which its code alone is known. A login can be begun again at once, wherever it could not be ended.
+    /// The error with this code, without a detail. `Retry-After` is one second, because the user can begin a new login
+    /// at once.
     private static func told(_ code: BrokerError.Code) -> BrokerError {
         BrokerError(code, "", retryAfter: code.status == .serviceUnavailable ? 1 : nil)
     }

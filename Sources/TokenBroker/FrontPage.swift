@@ -2,12 +2,12 @@ internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
 
-/// What `/` answers: where to go on.
+/// The answer of `/`: links to the API's description, the probes and the metrics.
 enum FrontPage {
     private static let title = "token-broker"
 
     /// - Parameters:
-    ///   - version: empty says nothing of it.
+    ///   - version: the version to show; empty shows none.
     ///   - hasProbes: whether this listener answers probes and metrics.
     static func response(version: String, hasProbes: Bool, prefersJSON: Bool) -> Response {
         let links =

@@ -32,7 +32,7 @@ extension Call {
         return (name, id.text)
     }
 
-    /// The button that was pressed: the whole content of the form.
+    /// The decision of the button that the user pressed. It is the whole content of the form.
     func decision(
         among decisions: [LoginPage.Decision]
     ) throws(BrokerError) -> LoginPage.Decision {
@@ -43,7 +43,8 @@ extension Call {
         throw BrokerError(.invalidRequest, "The form must be \(forms).")
     }
 
-    /// A browser that fetches ahead of its user, and a scanner of links, does not begin or end a login.
+    /// Refuses requests that fetch an address before the user opens it, such as a browser's prefetch or a scanner of
+    /// links. They must not begin or end a login.
     func refusePrefetch() throws(BrokerError) {
         for name in ["Sec-Purpose", "Purpose"] {
             for value in request.fields.values(name) where value.starts(with: "prefetch") {
@@ -53,11 +54,12 @@ extension Call {
         }
     }
 
-    /// In bytes. No cookie of the broker's has a longer name, and a browser also sends those of other services at the
-    /// same host, which must not keep a user from logging in.
+    /// The longest name of a cookie that is read, in bytes. The broker's own names are shorter. A browser also sends
+    /// the cookies of other services at the same host, and those must not prevent a login.
     private static let longestCookieName = 128
 
-    /// RFC 6265 §4.2.1. The first of a name counts: a browser sends the most specific first.
+    /// The cookies by their names (RFC 6265 §4.2.1). Of several with one name the first counts, because a browser sends
+    /// the most specific cookie first.
     var cookies: [WireText: WireText] {
         var cookies: [WireText: WireText] = [:]
         for pair in request.fields.values("Cookie").flatMap({ $0.split(at: ";") }) {
@@ -83,7 +85,7 @@ extension LoginPage.Context {
 }
 
 extension Response {
-    /// What was obtained, without the token.
+    /// A summary of the credentials that a login obtained, without the token.
     static func summary(of ended: LoginFlow.Ended, _ held: HeldCredentials) -> Response {
         .json(.ok) { json in
             json.member("status", "completed")

@@ -5,7 +5,7 @@ internal import HTTPServer
 internal import JSON
 internal import OAuth
 
-/// `/login/…` for callers: a login is begun, finished with the caller's own `redirect_uri`, and asked about.
+/// `/login/…` for callers: begins a login, finishes it with the caller's own `redirect_uri`, and shows its progress.
 ///
 /// `BrowserLoginRoutes` has the addresses that the user's browser opens.
 struct LoginRoutes {
@@ -78,7 +78,7 @@ struct LoginRoutes {
 }
 
 extension ObjectReader {
-    /// `storage_key`, `default` where it is not given.
+    /// The member `storage_key`; `default` if it is not given.
     mutating func storageKey() -> StorageKey {
         guard let text = string("storage_key", limit: 1024) else { return .default }
         if let key = StorageKey(text) { return key }
