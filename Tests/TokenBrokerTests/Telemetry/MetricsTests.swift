@@ -216,7 +216,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         broker.broker.observe { ServerStatistics() }
         let lines = await Self.metrics(broker)
-        let path = #filePath.split(separator: "/").dropLast(3).map { "/" + $0 }.joined()
+        let path = #filePath.split(separator: "/").dropLast(4).map { "/" + $0 }.joined()
         let rules = String(
             decoding: try SmallFile.read(path + "/Deploy/prometheus/alerts.yml", limit: 100_000), as: UTF8.self)
         let names = Set(rules.matches(of: /token_broker_[a-z_]+/).map { String($0.output) })
