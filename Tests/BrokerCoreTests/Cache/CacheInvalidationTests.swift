@@ -9,7 +9,7 @@ internal import Testing
 /// is its record's version.
 @Suite struct `News of what is kept in memory` {
     enum Step: Sendable {
-        /// Somebody turns to the store, and will come back with what was read or written.
+        /// A reader or writer begins a call of the store, and will return with the result.
         case ask(Character)
         case read(Character, Int?)
         case wrote(Character, Int)
@@ -112,7 +112,7 @@ internal import Testing
             ([.ask("w"), .news(2), .news(3), .wrote("w", 2)], nil),
             ([.ask("w"), .news(3), .wrote("w", 2)], nil), ([.ask("w"), .wrote("w", 2), .news(3)], nil),
             ([.ask("w"), .news(1), .news(2), .wrote("w", 2)], 2),
-            // A removal, whose place among the versions nobody knows.
+            // A removal, whose place among the versions is not known.
             ([.ask("w"), .news(nil), .wrote("w", 2)], nil), ([.ask("w"), .wrote("w", 2), .news(nil)], nil),
             ([.ask("w"), .removed, .news(nil), .wrote("w", 2)], nil),
             // A write whose outcome is not known, told of later.
@@ -142,7 +142,7 @@ internal import Testing
             ([.ask("r"), .follow, .read("r", 1)], 1),
             ([.ask("r"), .pass(.nanoseconds(1)), .follow, .read("r", 1)], nil),
             ([.ask("w"), .pass(.nanoseconds(1)), .follow, .wrote("w", 1)], nil),
-            // A loss with a change in it that nobody tells of.
+            // A loss of the feed, with a change in it that is not reported.
             ([.follow, .ask("r"), .read("r", 1), .pass(.seconds(60)), .alive, .lose], nil),
             ([.follow, .pass(.seconds(60)), .alive, .ask("r"), .read("r", 1), .lose, .pass(.milliseconds(4999))], 1),
             ([.follow, .pass(.seconds(60)), .alive, .ask("r"), .read("r", 1), .lose, .pass(.seconds(5))], nil),
@@ -150,7 +150,7 @@ internal import Testing
             ([.follow, .lose, .ask("r"), .read("r", 1), .pass(.nanoseconds(1)), .follow], nil),
             ([.follow, .lose, .ask("r"), .pass(.nanoseconds(1)), .follow, .read("r", 1)], nil),
             ([.follow, .lose, .pass(.nanoseconds(1)), .follow, .ask("r"), .read("r", 2), .news(2)], 2),
-            // A change that nobody can name.
+            // A change of an unknown record.
             ([.follow, .ask("r"), .read("r", 1), .pass(.nanoseconds(1)), .unknown], nil),
             ([.follow, .ask("r"), .pass(.nanoseconds(1)), .unknown, .read("r", 1)], nil),
             ([.follow, .pass(.nanoseconds(1)), .unknown, .ask("r"), .read("r", 2)], 2),

@@ -270,7 +270,7 @@ internal import TokenBroker
             #expect((answer.status, answer.code) == (500, "internal_error"))
         }
         #expect(await restarted.call(.get, "/credentials/status", tenant: "t1").status == 500)
-        // Nobody is taken for logged out, and no client credentials are put in the record's place.
+        // No user counts as logged out, and no client credentials replace the record.
         #expect(restarted.transport.seen.isEmpty)
         #expect(try await store.read(id) == damaged)
 

@@ -113,7 +113,7 @@ internal import TokenBroker
         #expect((answer.status, answer.code) == (400, "authorization_error"))
         #expect(answer.json["error_code"] == .string("access_denied"))
         #expect(broker.transport.seen.isEmpty)
-        // A refusal counts for its own login only: without its state it is nobody's.
+        // A refusal counts only for its own login, and without a state it belongs to none.
         let forged = await broker.callback("error=access_denied", accept: "application/json")
         #expect((forged.status, forged.code) == (400, "invalid_request"))
     }

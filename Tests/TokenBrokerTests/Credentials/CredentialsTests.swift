@@ -63,7 +63,7 @@ internal import TokenBroker
         #expect(request.url == "https://auth.tidal.com/v1/oauth2/token")
         #expect(request.isPinned)
 
-        // Stored: the next call asks nobody.
+        // It is stored, so the next call makes no request.
         #expect(await broker.get().token == "client-1")
         #expect(broker.transport.seen.count == 1)
     }

@@ -169,8 +169,8 @@ internal import TokenBroker
         store.disturb([fault, .refuse]) { $0.writes(.credentials) }
         script.enqueue(DeviceScript.granted())
         broker.time.advance(by: .seconds(5))
-        // Nobody sleeps but whoever lets the store come back. Who waited for the end would, or would not where an answer
-        // got lost: the end can be read then.
+        // Only the task sleeps that lets the store come back. A caller that waited for the end would sleep, or would
+        // not where an answer got lost: the end can be read then.
         await broker.time.sleepers(atLeast: 1)
         broker.time.advance(by: .milliseconds(200))
         if case .refuse = fault {

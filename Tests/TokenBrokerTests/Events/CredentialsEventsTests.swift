@@ -69,7 +69,7 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, BrokerHarness.token("client-1")))
         #expect(await broker.get().token == "client-1")
         #expect(try await broker.causes() == ["login", "logout", "client"])
-        // A logout where nobody is logged in any more is told of the client credentials, and then of nothing.
+        // A logout without a logged-in user is an event of the client credentials, and then of none.
         for _ in 0..<3 { await broker.logOut() }
         #expect(try await broker.causes() == ["login", "logout", "client", "logout"])
     }

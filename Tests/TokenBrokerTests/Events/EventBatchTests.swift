@@ -86,7 +86,7 @@ internal import TokenBroker
         await broker.set("a", storageKey: "k0")
         _ = await listener.events(1)
         await Self.settle(broker)
-        // Nobody listens to this: there is something to look at, and nothing to give out.
+        // No listener gets this event: the feed has entries to read, and none to send.
         await broker.set("a", tenant: "t2")
         let gate = store.hold()
         broker.time.advance(by: Self.span)
@@ -279,7 +279,7 @@ private final class LookCountingStore: ForwardingStore {
 
     func admit() throws(StoreError) {}
 
-    /// From now on answers wait for `release`. Whoever waits has arrived at the gate.
+    /// From now on answers wait for `release`. A call that waits has arrived at the gate.
     func hold() -> Gate {
         let gate = Gate()
         state.withLock { $0.gate = gate }

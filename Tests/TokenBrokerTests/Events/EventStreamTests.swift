@@ -106,7 +106,7 @@ internal import TokenBroker
         await broker.makeTenant()
         await broker.makeTenant("t2")
         let listener = await broker.listen(tenant: "t2")
-        // The feed has looked and waits; what nobody listens to does not wake it.
+        // The feed has read and waits; an event without a listener does not wake it.
         await broker.time.sleepers(atLeast: 1)
         for number in 0..<(3 * EventFeed.pageLength) { await broker.set("a", storageKey: "k\(number)") }
         await broker.set("a", tenant: "t2")
@@ -128,7 +128,7 @@ internal import TokenBroker
         #expect(Self.keys(await listener.events(2)) == ["first", "last"])
         await listener.close()
         #expect(store.pages.count >= 3)
-        // A filter would have the store pass over any number of entries in one call, and everybody else wait for it.
+        // With a filter the store would skip any number of entries in one call, and all other callers would wait.
         #expect(store.pages.allSatisfy { $0.tenant == nil && $0.limit <= EventFeed.pageLength })
     }
 
@@ -539,7 +539,7 @@ private final class PageRecordingStore: ForwardingStore {
 }
 
 /// Counts how often it is asked how far its log reaches, and refuses to be asked twice at a time, as a pool with one
-/// connection and nobody in its queue does. Its answers can be held back.
+/// connection and no call in its queue does. Its answers can be held back.
 private final class ReachStore: ForwardingStore {
     let inner: any RecordStore = MemoryRecordStore()
     private let state = Mutex((gate: Gate?.none, questions: 0, underWay: 0))

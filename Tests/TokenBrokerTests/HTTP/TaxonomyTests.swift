@@ -47,7 +47,7 @@ internal import TokenBroker
         return broker
     }
 
-    /// What a provider answers that refuses: with a code of its own and with much that is nobody's business.
+    /// The answer of a provider that refuses: with a code of its own, and with text that must not be shown.
     private static func refusal(_ code: String) -> String {
         #"{"status": 418, \#(code), "error_description": "\#(canary) description", "userMessage": "\#(canary)", "#
             + #""error_uri": "https://\#(canary).example/", "access_token": "\#(canary)", "debug": ["\#(canary)"]}"#

@@ -36,7 +36,7 @@ import TokenBroker
     }
 
     @Test(arguments: [
-        // Nobody's, too long, and what is no storage key or more than one.
+        // An unknown one, too long, not a storage key, and more than one.
         ("nobody", 200), (String(repeating: "k", count: 201), 400), ("a%62", 200), ("a%20", 400), ("", 400),
         ("a&min_ttl=0", 200), ("a&storage_key=a", 400), ("a&x=1", 400), ("a#b", 400), ("a?b", 400), ("a/b", 400),
     ])

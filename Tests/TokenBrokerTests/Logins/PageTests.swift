@@ -120,7 +120,7 @@ internal import TokenBroker
                 #expect(await broker.callback("code=c-1&state=\(login.state)").status == 409)
             }
         }
-        // Nor with a state that nobody gave out.
+        // Nor with a state that was never issued.
         let page = await broker.callback("\(query)&state=\(value)")
         #expect(page.status == 410)
         #expect(!Self.everything(of: page).contains(text))

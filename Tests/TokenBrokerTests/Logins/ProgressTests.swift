@@ -115,7 +115,7 @@ internal import TokenBroker
         await gate.arrivals()
         broker.time.advance(by: .seconds(300))
         #expect(await broker.progress(login.id).text == #"{"status":"pending"}"#)
-        // As after a crash: somebody has to tell the caller in the end.
+        // As after a crash: another process must tell the caller in the end.
         broker.time.advance(by: .milliseconds(1))
         #expect(await broker.progress(login.id).text == #"{"status":"expired"}"#)
         gate.open()

@@ -347,7 +347,7 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2")))
         #expect(await broker.get(isExpired ? "" : "policy=local_force_refresh").token == "access-2")
         #expect(Self.receivers(of: "refresh-1", broker) == [change.tokenEndpoints.after])
-        // From then on it is the present one's, and nobody else's.
+        // From then on it belongs to the present provider only.
         await Self.configure(broker, change.after)
         #expect(await broker.status().differences == nil)
         await Self.configure(broker, change.before)
@@ -505,7 +505,7 @@ internal import TokenBroker
                 == GrantingProvider(issuer: "https://op.example", tokenEndpoint: "https://old.example/t"))
     }
 
-    // MARK: What nobody asks for
+    // MARK: Renewals without a caller
 
     @Test func `nothing is refreshed ahead of time at another address, and the expiry is told`() async throws {
         let broker = try await Self.loggedIn(

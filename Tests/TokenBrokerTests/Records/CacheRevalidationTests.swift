@@ -194,7 +194,7 @@ internal import TokenBroker
         await pair.two.broker.finish()
     }
 
-    /// The other replica tells nobody of its commits, as one would that dies after each.
+    /// The other replica sends no notifications, like a replica that dies after each commit.
     @Test func `finds on PostgreSQL what another replica has changed without a word`() async throws {
         let server = try PostgresServer.shared.get()
         let configuration = try PostgresServer.configuration(server.uri(database: try await server.makeDatabase()))
@@ -289,7 +289,7 @@ private final class QuestionStore: ForwardingStore {
 
     func admit() throws(StoreError) {}
 
-    /// The feed's signs of life, the last one of those that nobody has waited for.
+    /// The feed's signs of life. Of those that were not awaited, only the last one is kept.
     var life: AsyncStream<Void> { signs.stream }
 
     func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {

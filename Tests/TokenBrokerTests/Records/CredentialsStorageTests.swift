@@ -44,7 +44,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
         let waits: [Duration] = [200, 400, 800, 1000, 1000, 1000, 1000, 1000, 1000].map { .milliseconds($0) }
         #expect(broker.time.slept == Array(waits.prefix(failures)))
-        // The spent refresh token is used by nobody.
+        // No replica uses the consumed refresh token.
         let other = try await BrokerHarness(store: store, time: broker.time)
         other.transport.enqueue(.json(200, BrokerHarness.token("a3")))
         #expect(await other.get("policy=local_force_refresh").token == "a3")

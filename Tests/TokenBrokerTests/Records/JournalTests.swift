@@ -121,7 +121,7 @@ internal import TokenBroker
     @Test func `the next process stores what the one before could not`() async throws {
         let setting = try await Setting()
         #expect(await setting.refreshWithoutStore().token == "a2")
-        // As after a kill: nothing was said to anybody.
+        // As after a kill: no call was told of the end.
         let abandoned = setting.journal
         await abandoned.close()
         let journal = try await Setting.journal(setting.directory)

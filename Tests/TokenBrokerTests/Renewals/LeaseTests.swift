@@ -178,7 +178,7 @@ internal import TokenBroker
         #expect(lease.map(\.wasGivenUp) == true && lease?.isSettled == !isUncertain)
         #expect(lease?.failure != nil)
         #expect(try await one.events().last?.kind == .refreshFailed)
-        // Nobody has died: it is not seen to before somebody asks.
+        // The holder has not died, so the lease is taken over only when a caller asks.
         #expect(try await one.vault.lapsed(.credentials, limit: 9).isEmpty)
         time.advance(by: .seconds(60))
         two.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
@@ -214,7 +214,7 @@ internal import TokenBroker
         gate.open()
         #expect(await first.token == "a2")
         #expect(one.transport.seen.count == 1)
-        // Whoever listens hears of each renewal how it ended.
+        // Listeners are told how each renewal ended.
         let kinds = try await two.events().map(\.kind)
         #expect(kinds.count { $0 == .refreshStarted } == 2)
         #expect(kinds.count { $0 == .refreshFailed } == 1 && kinds.count { $0 == .refreshSucceeded } == 1)

@@ -287,7 +287,7 @@ internal import TokenBroker
         other.isAway = isAwayAtStart
         try await two.broker.core.takeUpJournal()
         if isAwayAtStart {
-            // Nobody can say yet whose it is.
+            // The user of the token is not known yet.
             #expect(await two.get().code == "storage_unavailable")
             other.isAway = false
         }

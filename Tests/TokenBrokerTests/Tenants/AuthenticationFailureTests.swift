@@ -48,7 +48,7 @@ internal import TokenBroker
         #expect(Set(broker.time.slept) == Set((1...20).map { .milliseconds(50 * $0) }))
         let refused = await Self.call(broker)
         #expect((refused.status, refused.code) == (429, "too_many_requests"))
-        // The next token that nobody waits for comes in 1050 ms.
+        // The next token that no request waits for comes in 1050 ms.
         #expect(refused.fields["Retry-After"] == "2")
         broker.time.advance(by: .seconds(1))
         for task in waiting {

@@ -74,7 +74,7 @@ internal import TokenBroker
         let bystander = await pair.two.listen(key: others.secret)
         let all = await pair.two.listen()
         await loss.happen(to: pair.one, key: key.id)
-        // The clock stands still: nobody has to wait for it.
+        // The clock stands still, so no wait is needed.
         for stream in streams { await stream.end() }
         if loss == .keyDeleted { #expect(!bystander.isOver) } else { await bystander.end() }
         #expect(!all.isOver)
