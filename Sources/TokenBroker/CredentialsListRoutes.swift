@@ -89,7 +89,7 @@ struct CredentialsListRoutes {
             let id = CredentialsID(tenant: tenant, storageKey: storageKey)
             let snapshot = try await broker.core.writer.restore(id)
             guard let held = snapshot.record.held else {
-                throw BrokerError(.internalError, "What was kept aside held no credentials.")
+                throw BrokerError(.internalError, "The quarantined record has no credentials.")
             }
             note(id, snapshot)
             return CredentialsRoutes.summary(storageKey, held, snapshot)
@@ -123,10 +123,10 @@ struct CredentialsListRoutes {
         }
         body.refuse("storage_key", "is not used together with ended_since")
         let cause = body.choice("cause", EndedSession.Cause.self)
-        if cause == .logout { body.note("cause", "must be revoked or expired: a logout keeps nothing aside") }
+        if cause == .logout { body.note("cause", "must be revoked or expired, because a logout quarantines nothing") }
         let cursor = body.string("cursor")
         let after = cursor.flatMap(Page.place).flatMap { StorageKey($0) }
-        if cursor != nil, after == nil { body.note("cursor", "is not one that a restoration has given") }
+        if cursor != nil, after == nil { body.note("cursor", "is not the next_cursor of a restore") }
         return .ended(since: since, cause, after: after)
     }
 

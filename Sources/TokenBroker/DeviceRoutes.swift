@@ -68,7 +68,7 @@ struct DeviceRoutes {
         return SecretBytes(utf8: text.text)
     }
 
-    private static let unknown = BrokerError(.notFound, "The tenant has no device login of that device_code.")
+    private static let unknown = BrokerError(.notFound, "The tenant has no device login with this device_code.")
 }
 
 extension Response {

@@ -52,7 +52,7 @@ struct EndedLoginRoutes {
             var query = try call.query()
             let text = query.string("error")
             let code = text.flatMap(Self.ending)
-            if text != nil, code == nil { query.note("error", "is not a code that a login ends with") }
+            if text != nil, code == nil { query.note("error", "is not a code that a login can end with") }
             try query.finish()
             let (tenant, id) = try call.login()
             let (described, progress) = try await broker.logins.outcome(tenant: tenant, loginID: id)

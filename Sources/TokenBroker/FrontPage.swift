@@ -28,7 +28,7 @@ enum FrontPage {
             title: title,
             text: [
                 "This service logs users in at OAuth providers and hands access tokens to the services that may use them. "
-                    + "There is nothing to log in to here: an application of yours sends you on."
+                    + "You cannot log in on this page: an application sends you to the login."
             ] + links.map { _, path, label in "\(label): <a href=\"\(path)\">\(path)</a>" },
             footer: version.isEmpty ? nil : "Version \(version)")
     }

@@ -31,7 +31,7 @@ enum LoginPage {
     static func pending(_ context: Context) -> Response {
         page(
             .ok, context, title: "The login is not finished yet",
-            text: ["Reload this page in a moment to see what became of it."])
+            text: ["Reload this page in a moment to see the result."])
     }
 
     static func failed(_ error: BrokerError, _ context: Context) -> Response {

@@ -49,7 +49,8 @@ extension Call {
         for name in ["Sec-Purpose", "Purpose"] {
             for value in request.fields.values(name) where value.starts(with: "prefetch") {
                 throw BrokerError(
-                    .retryableError, "This address is good once: open it, and do not fetch it ahead.", retryAfter: 1)
+                    .retryableError, "This address can be used only once: open it, and do not prefetch it.",
+                    retryAfter: 1)
             }
         }
     }

@@ -72,7 +72,7 @@ struct LoginRoutes {
         guard LoginFlow.isLoginID(id),
             let progress = try await broker.logins.progress(
                 tenant: tenant.name, loginID: id.text, storageKeys: call.narrowedStorageKeys, wait: wait)
-        else { throw BrokerError(.notFound, "The tenant has no login of that id.") }
+        else { throw BrokerError(.notFound, "The tenant has no login with this id.") }
         return .progress(progress)
     }
 }

@@ -123,7 +123,7 @@ struct Page: Sendable {
     func after<T>(_ read: (WireText) -> T?) throws(BrokerError) -> T? {
         guard let cursor else { return nil }
         guard let place = Self.place(cursor).flatMap(read) else {
-            throw BrokerError.invalidRequest("cursor", "is not one that a list has given")
+            throw BrokerError.invalidRequest("cursor", "is not the next_cursor of a list")
         }
         return place
     }
