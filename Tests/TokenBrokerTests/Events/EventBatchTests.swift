@@ -197,10 +197,9 @@ internal import TokenBroker
             }
             broker.time.advance(by: .milliseconds(Int64.random(in: 0...60, using: &chance)))
             if round % 10 == 9 {
-                let last = returning.lastID
                 await returning.close()
                 heard += returning.events
-                returning = await broker.listen(tenant: "t1", lastID: last)
+                returning = await broker.listen(tenant: "t1", lastID: returning.lastID)
             }
         }
         let all = try await broker.loggedEvents()
