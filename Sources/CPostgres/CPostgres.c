@@ -58,7 +58,7 @@ static struct {
     FUNCTIONS(POINTER)
 } loaded;
 
-// Made whole by pthread_once before anybody reads it.
+// Written by pthread_once before any thread reads it.
 static char failure[512];
 
 static void load(void) {

@@ -5,18 +5,19 @@ package import OAuth
 package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// The configuration of a tenant; the key is empty.
     case tenant
-    /// An API key of a caller. The record's key is the identifier of the API key, the look-up digest that of its
-    /// secret.
+    /// An API key of a caller. The record's key is the identifier of the API key. The look-up digest is the digest of
+    /// the API key.
     case apiKey = "api-key"
     /// The credentials of a user, or the tombstone that a logout left; the key is the storage key.
     case credentials
-    /// Shows at start whether the configured keys are those that sealed this store. Under the tenant `.broker`; the key
-    /// contains the identity of the sealing key.
+    /// Shows at start whether the configured keys are the keys that sealed this store. Under the tenant `.broker`; the
+    /// key contains the identity of the sealing key.
     case keyCheck = "key-check"
-    /// A pending login, later its outcome; the key is the login's identifier, the look-up digest that of its `state`.
+    /// A pending login, later its outcome. The key is the login's identifier; the look-up digest is the digest of its
+    /// `state`.
     case login
-    /// A pending device login, later its outcome; the key is the login's identifier, the look-up digest that of its
-    /// handle.
+    /// A pending device login, later its outcome. The key is the login's identifier; the look-up digest is the digest
+    /// of its handle.
     case device
     /// Credentials that a provider ended, kept until they expire; the key is the storage key.
     case quarantine
@@ -73,7 +74,7 @@ package struct RecordID: Hashable, Sendable, Comparable {
 }
 
 extension TenantName {
-    /// Reads the description of a name, also that of `.broker`, which is no name for a tenant of a caller.
+    /// Reads the description of a name, including `.broker`, which no caller's tenant can have.
     init?(stored name: String) {
         if WireText(name) == WireText(TenantName.broker.description) {
             self = .broker

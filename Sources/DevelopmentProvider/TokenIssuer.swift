@@ -1,7 +1,8 @@
 internal import ExternalText
 internal import Reactor
 
-/// The provider's state and rules, without HTTP: authorization codes, device authorizations, token families and tokens.
+/// The provider's state and rules, without HTTP: authorization codes, token families and tokens, with the
+/// device authorizations of `DeviceAuthorizations`.
 ///
 /// The keys of the tables are digests of secrets. Every table is bounded and removes its oldest entry first.
 struct TokenIssuer: Sendable {
@@ -19,23 +20,6 @@ struct TokenIssuer: Sendable {
         var family: Int?
     }
 
-    struct DeviceAuthorization: Sendable {
-        enum Decision: Sendable, Equatable {
-            case pending
-            case approved(ProviderUser)
-            case denied
-        }
-
-        let clientID: String
-        let scope: [String]
-        let userCode: String
-        var expiresAt: Int64
-        var interval: Duration
-        /// The earliest time of the next poll; nil before the first poll.
-        var nextPollAt: Int64?
-        var decision = Decision.pending
-    }
-
     /// The content of a successful token response.
     struct Grant: Sendable {
         let client: ProviderClient
@@ -44,13 +28,6 @@ struct TokenIssuer: Sendable {
         let refreshToken: String?
         let scope: [String]
         let user: ProviderUser?
-    }
-
-    struct DeviceGrant: Sendable {
-        let deviceCode: String
-        let userCode: String
-        let lifetime: Duration
-        let interval: Duration
     }
 
     struct Events: Sendable, Equatable {
@@ -66,9 +43,7 @@ struct TokenIssuer: Sendable {
     var configuration: ProviderConfiguration
     private(set) var events = Events()
     private var codes = BoundedTable<String, AuthorizationCode>(capacity: 20_000)
-    private var devices = BoundedTable<String, DeviceAuthorization>(capacity: 20_000)
-    /// The digests of device codes, by user code.
-    private var userCodes = BoundedTable<String, String>(capacity: 20_000)
+    private var devices = DeviceAuthorizations()
     private var families: BoundedTable<Int, Family>
     private var refreshTokens: BoundedTable<String, RefreshTokenRecord>
     private var accessTokens: BoundedTable<String, AccessTokenRecord>
@@ -144,74 +119,28 @@ struct TokenIssuer: Sendable {
 
     // MARK: Device authorizations
 
-    mutating func authorizeDevice(client: ProviderClient, scope: [String], now: Int64) -> DeviceGrant {
-        let deviceCode = Secrets.make("dc_")
-        // TIDAL's user codes have five letters; RFC 8628 §6.1 recommends eight.
-        let letters = configuration.profile == .tidal ? 5 : 8
-        var userCode = Secrets.makeUserCode(count: letters)
-        while userCodes[userCode] != nil { userCode = Secrets.makeUserCode(count: letters) }
-        let digest = Secrets.digest(deviceCode)
-        devices[digest] = DeviceAuthorization(
-            clientID: client.id, scope: scope, userCode: userCode,
-            expiresAt: Self.time(now, configuration.deviceCodeLifetime), interval: configuration.deviceInterval)
-        userCodes[userCode] = digest
-        return DeviceGrant(
-            deviceCode: deviceCode, userCode: userCode, lifetime: configuration.deviceCodeLifetime,
-            interval: configuration.deviceInterval)
+    mutating func authorizeDevice(client: ProviderClient, scope: [String], now: Int64) -> DeviceAuthorizations.Grant {
+        devices.authorize(client: client, scope: scope, configuration: configuration, now: now)
     }
 
     /// The pending device authorization of a user code, in any spelling of the code; nil when there is none.
-    func device(userCode: WireText, now: Int64) -> DeviceAuthorization? {
-        guard let digest = userCodes[Self.normalized(userCode: userCode)], let device = devices[digest],
-            device.decision == .pending, now < device.expiresAt
-        else { return nil }
-        return device
+    func device(userCode: WireText, now: Int64) -> DeviceAuthorizations.Entry? {
+        devices.pending(userCode: userCode, now: now)
     }
 
     /// Records the user's decision. Returns false when no pending device authorization has this code.
     mutating func decide(
-        userCode: WireText, _ decision: DeviceAuthorization.Decision, now: Int64
+        userCode: WireText, _ decision: DeviceAuthorizations.Decision, now: Int64
     ) -> Bool {
-        guard let device = device(userCode: userCode, now: now), let digest = userCodes[device.userCode] else {
-            return false
-        }
-        devices[digest]?.decision = decision
-        return true
+        devices.decide(userCode: userCode, decision, now: now)
     }
 
+    /// Issues tokens if the user has approved the device; see `DeviceAuthorizations.poll`.
     mutating func poll(deviceCode: WireText, client: ProviderClient, now: Int64) throws(OAuthError) -> Grant {
-        let digest = Secrets.digest(deviceCode.text)
-        guard var device = devices[digest], device.clientID == client.id else {
-            throw OAuthError(.invalidGrant, "Invalid device code")
-        }
-        guard now < device.expiresAt else { throw OAuthError(.expiredToken, "Device code has expired") }
-        let isEager = device.nextPollAt.map { now < $0 } ?? false
-        if isEager, configuration.slowsDownEagerPolls {
-            // The longer interval applies to this poll and all later ones (RFC 8628 §3.5).
-            device.interval += .seconds(5)
-            device.nextPollAt = Self.time(now, device.interval)
-            devices[digest] = device
-            throw OAuthError(.slowDown, "Polled before the interval was over")
-        }
-        device.nextPollAt = Self.time(now, device.interval)
-        devices[digest] = device
-        switch device.decision {
-        case .pending:
-            throw OAuthError(.authorizationPending, "Device Authorization code is not authorized yet")
-        case .denied:
-            throw OAuthError(.accessDenied, "The user has denied the device")
-        case .approved(let user):
-            devices[digest] = nil
-            userCodes[device.userCode] = nil
-            let family = openFamily(user: user, client: client, origin: .deviceCode, now: now)
-            return issue(client: client, scope: device.scope, user: user, family: family, now: now)
-        }
-    }
-
-    /// Empty for a text that cannot be a user code.
-    private static func normalized(userCode: WireText) -> String {
-        guard userCode.count <= 64, userCode.utf8.allSatisfy({ $0 < 0x80 }) else { return "" }
-        return WireText(userCode.utf8.filter { $0 != UInt8(ascii: "-") && $0 != 0x20 }).text.uppercased()
+        let approval = try devices.poll(
+            deviceCode: deviceCode, client: client, slowsDownEagerPolls: configuration.slowsDownEagerPolls, now: now)
+        let family = openFamily(user: approval.user, client: client, origin: .deviceCode, now: now)
+        return issue(client: client, scope: approval.scope, user: approval.user, family: family, now: now)
     }
 
     // MARK: Refresh
@@ -411,11 +340,7 @@ struct TokenIssuer: Sendable {
         case .authorizationCodes:
             codes.updateAll { if applies(to: $0.user) { $0.expiresAt = min($0.expiresAt, now) } }
         case .deviceCodes:
-            devices.updateAll { device in
-                var user: ProviderUser?
-                if case .approved(let approver) = device.decision { user = approver }
-                if applies(to: user) { device.expiresAt = min(device.expiresAt, now) }
-            }
+            devices.expire(now: now) { user in applies(to: user) }
         }
     }
 

@@ -22,7 +22,7 @@ enum VerificationEndpoint {
                 Page.device(.badRequest, userCode: entered, user: form["user"], action: action, complaint: complaint)
             }
             guard form.repeated.isEmpty, let entered else { return again("Enter the code that the device shows.") }
-            let decision: TokenIssuer.DeviceAuthorization.Decision
+            let decision: DeviceAuthorizations.Decision
             switch form["decision"] {
             case "approve":
                 guard let user = AuthorizationEndpoint.user(form) else {

@@ -1,10 +1,10 @@
-/// The credentials of RFC 6750 §2.1.
+/// Reads a bearer token (RFC 6750 §2.1).
 package enum BearerToken {
-    /// How long a token may be, in bytes.
+    /// The longest token, in bytes.
     package static let longest = 512
 
-    /// The token in the value of an Authorization field, which stands behind the scheme `Bearer`, in any case, and spaces.
-    /// Nil where there is none, or more than one word.
+    /// The token in the value of an Authorization field: one word after the scheme `Bearer`, which is compared without
+    /// case. Nil for any other value.
     package static func find(_ bytes: Span<UInt8>, _ value: Range<Int>) -> Range<Int>? {
         guard value.count > 7, ByteRun.has("bearer ", bytes, at: value.lowerBound) else { return nil }
         var start = value.lowerBound + 7

@@ -1,8 +1,8 @@
 /// How the end of a request's content is found (RFC 9112 §6.3).
 package enum BodyFraming: Sendable, Equatable {
-    /// There is none.
+    /// The request has no content.
     case none
-    /// So many bytes follow, at least one.
+    /// The content has this many bytes, at least one.
     case length(Int)
     case chunked
 }

@@ -1,12 +1,13 @@
 /// The character classes of RFC 9110 §5.6.2 and RFC 3986 §2.
 enum ByteClass {
-    /// `tchar`: what names and methods are made of.
+    /// `tchar`: the characters of field names and methods.
     static func isToken(_ byte: UInt8) -> Bool { ByteRun.isByte(byte, .token) }
 
     /// `unreserved` and `sub-delims`: `reg-name` without percent escapes.
     static func isHostCharacter(_ byte: UInt8) -> Bool { ByteRun.isByte(byte, .host) }
 
-    /// A control that no field value may hold (RFC 9110 §5.5). Horizontal tabs may stand inside one.
+    /// A control character that a field value must not contain (RFC 9110 §5.5). Horizontal tabs are allowed inside a
+    /// value.
     static func isForbiddenControl(_ byte: UInt8) -> Bool {
         byte < 0x20 ? byte != UInt8(ascii: "\t") : byte == 0x7f
     }

@@ -1,18 +1,19 @@
-/// Runs of bytes of one kind, and short texts among bytes, several bytes at a time. Reads memory unchecked: what it reads
-/// is always within the span.
+/// Finds runs of bytes of one kind, and short texts among bytes, several bytes at a time. Reads memory without bounds
+/// checks; each function stays within its span.
 package enum ByteRun {
     private static let ones: UInt64 = 0x0101_0101_0101_0101
     private static let tops: UInt64 = 0x8080_8080_8080_8080
 
-    /// The first index from `start` on whose byte is no visible ASCII and no space; `bytes.count` where there is none.
+    /// The first index from `start` on whose byte is neither visible ASCII nor a space; `bytes.count` if there is none.
     @inline(__always)
     package static func visibleEnd(_ bytes: Span<UInt8>, from start: Int) -> Int {
         unsafe bytes.withUnsafeBytes { bytes in
             var index = start
             while index &+ 8 <= bytes.count {
                 let word = unsafe UInt64(littleEndian: bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self))
-                // The top bit of a byte is set where the byte is below 0x20, is 0x7f, or is above it. A borrow or a carry
-                // can only mark bytes above one that is rightly marked, and the lowest is what is asked for.
+                // The top bit of a byte is set if the byte is below 0x20 or at least 0x7f. A borrow or a carry can set
+                // further top bits, but only above a byte whose top bit is correct. So the lowest top bit is always
+                // correct.
                 let marked = ((word &- ones &* 0x20) | (word &+ ones) | word) & tops
                 if marked != 0 { return index &+ marked.trailingZeroBitCount / 8 }
                 index &+= 8
@@ -24,7 +25,7 @@ package enum ByteRun {
 
     /// A set of bytes.
     package enum Kind: UInt8, Sendable {
-        /// `tchar` (RFC 9110 §5.6.2): what names and methods are made of.
+        /// `tchar` (RFC 9110 §5.6.2): the characters of field names and methods.
         case token = 1
         /// `pchar` without percent escapes, `/` and `?` (RFC 3986 §3.3, §3.4).
         case target = 2
@@ -34,7 +35,7 @@ package enum ByteRun {
         case identifier = 8
     }
 
-    /// Of each byte, the kinds that it is of.
+    /// The kinds of each byte, as the sum of their raw values.
     private static let kinds: StaticString = """
         \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
         \u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\u{0}\
@@ -59,14 +60,14 @@ package enum ByteRun {
         unsafe kinds.utf8Start[Int(byte)] & kind.rawValue != 0
     }
 
-    /// The first index from `start` on whose byte is not of that kind; `bytes.count` where there is none.
+    /// The first index from `start` on whose byte is not of this kind; `bytes.count` if there is none.
     @inline(__always)
     package static func end(of kind: Kind, _ bytes: Span<UInt8>, from start: Int) -> Int {
         precondition(start >= 0)
         return unsafe bytes.withUnsafeBytes { bytes in
             let kinds = unsafe Self.kinds.utf8Start
             var index = start
-            // Four at a time: most runs are longer.
+            // Four bytes at a time, because most runs are longer.
             while index &+ 4 <= bytes.count {
                 let all =
                     unsafe kinds[Int(bytes[index])] & kinds[Int(bytes[index &+ 1])]
@@ -79,7 +80,7 @@ package enum ByteRun {
         }
     }
 
-    /// Whether two texts are the same. No comparison for secrets: it ends at the first difference.
+    /// Whether two texts are the same. Not for secrets, because the comparison ends at the first difference.
     @inline(__always)
     package static func equal(_ one: Span<UInt8>, _ other: Span<UInt8>) -> Bool {
         guard one.count == other.count else { return false }
@@ -96,7 +97,7 @@ package enum ByteRun {
                     unsafe one.loadUnaligned(fromByteOffset: index, as: UInt64.self)
                         == other.loadUnaligned(fromByteOffset: index, as: UInt64.self)
                 }
-                // The last ones first, of which some are compared twice: they differ where texts are numbered.
+                // The last 8 bytes first, because numbered texts differ at their end. Some bytes are compared twice.
                 guard isSame(count &- 8) else { return false }
                 var index = 0
                 while index < count &- 8, isSame(index) { index &+= 8 }
@@ -105,7 +106,7 @@ package enum ByteRun {
         }
     }
 
-    /// Whether the bytes begin with a text of at least 8 bytes, in a time that depends on the text's length only.
+    /// Whether the bytes begin with a text of at least 8 bytes. The time depends only on the text's length.
     @inline(__always)
     static func begins(_ bytes: Span<UInt8>, withSecret text: Span<UInt8>) -> Bool {
         guard text.count >= 8, text.count <= bytes.count else { return false }
@@ -128,7 +129,8 @@ package enum ByteRun {
         }
     }
 
-    /// A hash for tables in memory. Nobody who does not know the seed can tell which texts share one, or parts of one.
+    /// A hash for tables in memory. Without the seed a client cannot choose texts that have the same hash, or the same
+    /// bits of it.
     package static func hash(_ bytes: Span<UInt8>, seed: UInt64) -> UInt64 {
         unsafe bytes.withUnsafeBytes { bytes in
             guard let start = bytes.baseAddress else { return seed }
@@ -136,7 +138,7 @@ package enum ByteRun {
         }
     }
 
-    /// By 16 bytes at a time: each half of their product depends on all of them.
+    /// 16 bytes at a time, as two factors. Each half of the product depends on all 16 bytes.
     @unsafe package static func hash(_ start: UnsafeRawPointer, _ count: Int, seed: UInt64) -> UInt64 {
         var position = unsafe start
         var hash = seed ^ UInt64(truncatingIfNeeded: count)
@@ -149,7 +151,7 @@ package enum ByteRun {
             unsafe position += 16
             left &-= 16
         }
-        // What is left, by two words that overlap: what is read twice does no harm.
+        // The remaining bytes, as two words that may overlap. Reading a byte twice does no harm.
         let (one, two): (UInt64, UInt64)
         if left >= 8 {
             one = unsafe position.loadUnaligned(as: UInt64.self)
@@ -174,7 +176,7 @@ package enum ByteRun {
         return hash ^ high ^ low
     }
 
-    /// The first index in a range whose byte is `wanted`; the range's end where there is none.
+    /// The first index in a range whose byte is `wanted`; the range's end if there is none.
     @inline(__always)
     package static func first(_ wanted: UInt8, _ bytes: Span<UInt8>, _ range: Range<Int>) -> Int {
         precondition(range.lowerBound >= 0 && range.upperBound <= bytes.count)
@@ -184,7 +186,7 @@ package enum ByteRun {
             while index &+ 8 <= range.upperBound {
                 let word =
                     unsafe UInt64(littleEndian: bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self)) ^ pattern
-                // The lowest marked byte is rightly marked: a borrow can only mark bytes above one that is zero.
+                // The lowest marked byte is correct, because a borrow can only mark bytes above a zero byte.
                 let marked = (word &- ones) & ~word & tops
                 if marked != 0 { return index &+ marked.trailingZeroBitCount / 8 }
                 index &+= 8
@@ -202,7 +204,7 @@ package enum ByteRun {
             var index = range.lowerBound
             while index &+ 8 <= range.upperBound {
                 let word = unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self)
-                // As in `visibleEnd`: where a byte is marked wrongly, a lower one is rightly marked.
+                // As in `visibleEnd`: below a byte that is marked wrongly there is one that is marked correctly.
                 if ((word &- ones &* 0x21) | (word &+ ones) | word) & tops != 0 { return false }
                 index &+= 8
             }
@@ -214,7 +216,7 @@ package enum ByteRun {
         }
     }
 
-    /// Whether all bytes are of ASCII, and none of them is one of these two.
+    /// Whether all bytes are ASCII, and none of them is `first` or `second`.
     @inline(__always)
     static func hasNeither(_ one: Unicode.Scalar, _ other: Unicode.Scalar, _ bytes: Span<UInt8>) -> Bool {
         let (one, other) = (UInt8(ascii: one), UInt8(ascii: other))
@@ -223,7 +225,7 @@ package enum ByteRun {
             var index = 0
             while index &+ 8 <= bytes.count {
                 let word = unsafe bytes.loadUnaligned(fromByteOffset: index, as: UInt64.self)
-                // Where a byte is marked that is none of them, a lower one is rightly marked.
+                // Below a byte that is marked wrongly there is one that is marked correctly.
                 let marked = ((word ^ first) &- ones) & ~(word ^ first) | ((word ^ second) &- ones) & ~(word ^ second)
                 if (marked | word) & tops != 0 { return false }
                 index &+= 8
@@ -237,9 +239,9 @@ package enum ByteRun {
         }
     }
 
-    /// Whether a text stands at `start`, its letters in whatever case.
+    /// Whether the text is at `start`, compared without case.
     ///
-    /// - Parameter text: small letters, digits, hyphens, colons and spaces.
+    /// - Parameter text: lower-case letters, digits, hyphens, colons and spaces.
     @inline(__always)
     package static func has(_ text: StaticString, _ bytes: Span<UInt8>, at start: Int) -> Bool {
         let count = text.utf8CodeUnitCount
@@ -250,8 +252,8 @@ package enum ByteRun {
             while index &+ 8 <= count {
                 let wanted = unsafe text.loadUnaligned(fromByteOffset: index, as: UInt64.self)
                 let word = unsafe bytes.loadUnaligned(fromByteOffset: start &+ index, as: UInt64.self)
-                // What tells capitals from other letters, where the wanted byte is a letter: nothing else in these texts
-                // is above 0x3f.
+                // The bit that distinguishes upper and lower case, in each byte of `wanted` that is a letter. In these
+                // texts only letters are above 0x3f.
                 let letters = (wanted & (ones &* 0x40)) &>> 1
                 if word | letters != wanted { return false }
                 index &+= 8
@@ -266,7 +268,7 @@ package enum ByteRun {
         }
     }
 
-    /// Whether a text stands at `start`, letter for letter.
+    /// Whether the text is at `start`, compared with case.
     @inline(__always)
     package static func hasExactly(_ text: StaticString, _ bytes: Span<UInt8>, at start: Int) -> Bool {
         let count = text.utf8CodeUnitCount

@@ -1,10 +1,10 @@
-/// Undoes the chunked transfer coding (RFC 9112 §7.1), strictly and without storing anything.
+/// Decodes the chunked transfer coding (RFC 9112 §7.1), strictly and without storing any bytes.
 ///
-/// It is given the stream piece by piece and names the parts that are content. Trailer fields are checked and dropped
-/// (RFC 9112 §7.1.2 allows that, and merging them into the head would let them change what was already decided).
+/// The caller passes the stream piece by piece, and the decoder returns the ranges of the content. Trailer fields are
+/// checked and dropped, as RFC 9112 §7.1.2 allows. Merged into the head they could change what was decided already.
 package struct ChunkedDecoder {
     package enum Fault: Error, Equatable {
-        /// The framing breaks the grammar. What follows on the connection cannot be trusted.
+        /// The framing violates the grammar. The rest of the stream cannot be interpreted.
         case malformed
         /// Chunk extensions, or extensions and trailers together, exceed their limit.
         case overheadTooLarge
@@ -13,9 +13,9 @@ package struct ChunkedDecoder {
     }
 
     package enum Step: Equatable {
-        /// Content, as offsets into the bytes given. Go on from its upper bound.
+        /// Content, as offsets into the given bytes. Call `next` again from the upper bound.
         case data(Range<Int>)
-        /// Everything given was used.
+        /// All given bytes were used.
         case needsMore
         /// The coding ended before this offset.
         case complete(Int)
@@ -36,14 +36,14 @@ package struct ChunkedDecoder {
     private var remainingOverhead: Int
 
     /// - Parameters:
-    ///   - bodyLimit: bytes of content at most. Checked against a chunk's declared size, before its data.
-    ///   - overheadLimit: bytes of extensions and trailers at most, over all chunks.
+    ///   - bodyLimit: the most bytes of content. A chunk's declared size is checked before its data arrives.
+    ///   - overheadLimit: the most bytes of extensions and trailers, of all chunks together.
     package init(bodyLimit: Int, overheadLimit: Int = 8192) {
         remainingBody = bodyLimit
         remainingOverhead = overheadLimit
     }
 
-    /// Reads on from `start`.
+    /// Continues reading at `start`.
     package mutating func next(_ bytes: Span<UInt8>, from start: Int) throws(Fault) -> Step {
         var index = start
         while index < bytes.count {
@@ -77,7 +77,7 @@ package struct ChunkedDecoder {
             try require(byte, "\n")
             (state, size, digits) = (.size, 0, 0)
         case .trailerStart, .trailerName, .trailerValue, .trailerLineFeed:
-            // The CR of the empty line that ends every chunked body is no trailer.
+            // The CR of the empty line that ends the body does not belong to a trailer.
             if state != .trailerStart || byte != UInt8(ascii: "\r") { try spendOverhead() }
             try consumeTrailer(byte)
         case .lastLineFeed:
@@ -91,7 +91,7 @@ package struct ChunkedDecoder {
     private mutating func consumeSize(_ byte: UInt8) throws(Fault) {
         if let digit = ByteClass.hexValue(byte) {
             digits += 1
-            // Sixteen digits fill the 64 bits; a longer size is wrapped around by some readers and not by others.
+            // A size of sixteen digits fills 64 bits. Some readers truncate longer sizes and others do not.
             guard digits <= 16 else { throw .malformed }
             size = size << 4 | UInt64(digit)
             return

@@ -1,6 +1,7 @@
-/// What both encoders share. Everything is checked before the first byte is written, so a fault leaves no trace.
+/// The common part of both encoders. All fields are checked before the first byte is written, so a fault leaves the
+/// output unchanged.
 enum FieldEncoding {
-    /// Refuses names and values that would end a line early, and fields that the encoder writes itself.
+    /// Refuses names and values that would end a field line early, and fields that only the encoder may write.
     static func check(_ fields: Fields, reserved: [String]) throws(EncodingFault) {
         for line in fields.lines {
             guard !line.name.isEmpty, fields.bytes[line.name].allSatisfy(ByteClass.isToken) else { throw .fieldName }
@@ -28,7 +29,7 @@ enum FieldEncoding {
         }
     }
 
-    /// Appends a decimal number without making a string of it.
+    /// Appends a decimal number without allocating a string.
     static func append(decimal value: Int, to output: inout [UInt8]) {
         var digits: [20 of UInt8] = .init(repeating: 0)
         var (rest, first) = (value, 20)
@@ -40,7 +41,7 @@ enum FieldEncoding {
         for index in first..<20 { output.append(digits[index]) }
     }
 
-    /// Appends a hexadecimal number, as a chunk's size is written, without making a string of it.
+    /// Appends a hexadecimal number, as in a chunk's size, without allocating a string.
     static func append(hexadecimal value: Int, to output: inout [UInt8]) {
         var shift = (Int.bitWidth - 1 - max(value, 1).leadingZeroBitCount) & ~3
         while shift >= 0 {

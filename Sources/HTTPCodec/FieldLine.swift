@@ -6,10 +6,10 @@ package struct FieldLine: Sendable {
     private let nameEnd: UInt32
     private let valueStart: UInt32
     private let valueEnd: UInt32
-    /// Which of the names that are looked for it has.
+    /// The known name of the field.
     package let known: FieldName
 
-    /// - Parameter bytes: what the ranges count in.
+    /// - Parameter bytes: the bytes that the ranges refer to.
     init(_ bytes: Span<UInt8>, name: Range<Int>, value: Range<Int>) {
         self.init(FieldName(bytes, name), name, value)
     }
@@ -25,10 +25,10 @@ package struct FieldLine: Sendable {
     package var name: Range<Int> { Int(nameStart)..<Int(nameEnd) }
     package var value: Range<Int> { Int(valueStart)..<Int(valueEnd) }
 
-    /// Reads a line whose bytes hold no forbidden controls.
+    /// Reads a line whose bytes contain no forbidden control characters.
     ///
-    /// White space before the colon or at the start of the line (a folded line, RFC 9112 §5.2) is not part of a token,
-    /// so both are refused.
+    /// White space before the colon, or at the start of the line (a folded line, RFC 9112 §5.2), is not part of a token
+    /// and is refused.
     static func parse(_ bytes: Span<UInt8>, _ line: Range<Int>) throws(Malformed) -> FieldLine {
         let (known, colon) = try readName(bytes, line)
         var first = colon + 1
@@ -38,12 +38,12 @@ package struct FieldLine: Sendable {
         return FieldLine(known, line.lowerBound..<colon, first..<end)
     }
 
-    /// The name that begins the line, and where its colon is.
+    /// The name at the beginning of the line, and the index of its colon.
     @inline(__always)
     private static func readName(
         _ bytes: Span<UInt8>, _ line: Range<Int>
     ) throws(Malformed) -> (FieldName, colon: Int) {
-        // Two names that nearly every request has are found without a look at each byte.
+        // Nearly every request has these two names, so they are compared as whole words first.
         if ByteRun.has("host:", bytes, at: line.lowerBound) { return (.host, line.lowerBound + 4) }
         if ByteRun.has("authorization:", bytes, at: line.lowerBound) { return (.authorization, line.lowerBound + 13) }
         let colon = ByteRun.end(of: .token, bytes, from: line.lowerBound)

@@ -1,4 +1,5 @@
-/// The field names that a server or its routes look for in every request, recognised once, when a field line is read.
+/// The field names that the server or its routes read in every request. A name is recognised once, when its line is
+/// read.
 package enum FieldName: UInt8, Sendable {
     /// Any other name.
     case other
@@ -8,10 +9,10 @@ package enum FieldName: UInt8, Sendable {
     /// A bit for each name.
     var bit: UInt16 { 1 << UInt16(rawValue) }
 
-    /// The name in `range`, its letters in any case.
+    /// The name in `range`, compared without case.
     init(_ bytes: Span<UInt8>, _ range: Range<Int>) {
         let start = range.lowerBound
-        // The length alone tells these names from nearly all others.
+        // The length alone distinguishes these names from nearly all others.
         switch range.count {
         case 4 where ByteRun.has("host", bytes, at: start): self = .host
         case 6 where ByteRun.has("expect", bytes, at: start): self = .expect

@@ -1,9 +1,10 @@
 package import ExternalText
 
-/// Header or trailer fields in the order sent. Names compare without case (RFC 9110 §5.1); repeated ones are kept.
+/// Header or trailer fields in their original order. Names compare without case (RFC 9110 §5.1). Repeated fields are
+/// kept.
 ///
-/// The text lies in one array and the lines are offsets into it, so that a parsed head costs two allocations however
-/// many fields it has, and a string is made only of a field that somebody asks for.
+/// The text is in one array, and the lines are offsets into it. So a parsed head costs two allocations, however many
+/// fields it has, and a field becomes a string only when it is read.
 package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, CustomStringConvertible {
     package struct Field: Sendable, Equatable {
         package let name: WireText
@@ -23,7 +24,7 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
         lines = []
     }
 
-    /// Takes over parsed lines whose offsets count from the beginning of `bytes`.
+    /// Creates fields from parsed lines, whose offsets count from the beginning of `bytes`.
     init(bytes: [UInt8], lines: [FieldLine]) {
         self.bytes = bytes
         self.lines = lines
@@ -52,7 +53,7 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
         lines.append(FieldLine(bytes.span, name: nameStart..<valueStart, value: valueStart..<bytes.count))
     }
 
-    /// Replaces every field of that name by one, or removes them.
+    /// Replaces all fields with this name by one field. With nil removes them.
     package mutating func set(_ name: String, _ value: String?) {
         if contains(name) {
             let kept = lines.filter { !isNamed($0, name.utf8.span) }
@@ -65,7 +66,7 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
 
     package func contains(_ name: String) -> Bool { firstLine(name) != nil }
 
-    /// Every value of that name, in order.
+    /// The values of all fields with this name, in order.
     package func values(_ name: String) -> [WireText] {
         let wanted = name.utf8.span
         var values: [WireText] = []
@@ -73,7 +74,7 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
         return values
     }
 
-    /// Every value of that name as it was sent, in order.
+    /// The bytes of the values of all fields with this name, in order.
     package func byteValues(_ name: String) -> [ArraySlice<UInt8>] {
         let wanted = name.utf8.span
         var values: [ArraySlice<UInt8>] = []
@@ -81,13 +82,13 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
         return values
     }
 
-    /// The first value of that name.
+    /// The value of the first field with this name.
     package subscript(_ name: String) -> WireText? {
         firstLine(name).map { text($0.value) }
     }
 
-    /// The members of a comma-separated list field over all its lines, trimmed, empty ones left out (RFC 9110 §5.6.1).
-    /// Not for fields whose members can hold quoted commas.
+    /// The members of a comma-separated list field, over all its lines, trimmed and without empty members (RFC 9110
+    /// §5.6.1). Not for fields whose members can contain quoted commas.
     package func list(_ name: String) -> [WireText] {
         let wanted = name.utf8.span
         var members: [WireText] = []
@@ -107,7 +108,7 @@ package struct Fields: Sendable, Equatable, ExpressibleByDictionaryLiteral, Cust
             }
     }
 
-    /// The names only: values can be secrets.
+    /// Contains only the names, because values can be secrets.
     package var description: String {
         "[" + lines.map { text($0.name).text }.joined(separator: ", ") + "]"
     }

@@ -16,14 +16,14 @@ package enum FormEncoding {
         }
     }
 
-    /// Text without a broken percent escape was expected, of UTF-8.
+    /// A text has a broken percent escape, or is not UTF-8.
     package struct Malformed: Error, Equatable {}
 
-    /// How much a form or a query may be. Each limit is inclusive.
+    /// The limits of a form or a query. Each limit is inclusive.
     package struct Limits: Sendable {
-        /// Pairs, those of equal names included.
+        /// The number of pairs, including those with equal names.
         package var pairs: Int
-        /// Bytes of a name, percent escapes undone.
+        /// The bytes of a name after percent-decoding.
         package var nameBytes: Int
 
         /// - Parameters:
@@ -35,7 +35,7 @@ package enum FormEncoding {
         }
     }
 
-    /// Why a text is not read as pairs.
+    /// Why a text cannot be read as pairs.
     package enum Fault: Error, Equatable {
         /// A broken percent escape, or bytes that are not UTF-8.
         case malformed
@@ -45,8 +45,8 @@ package enum FormEncoding {
         case nameTooLong(limit: Int)
     }
 
-    /// `a=1&b=2`, with every byte outside RFC 3986's unreserved set as %XX; a space is %20, which every form decoder
-    /// and every URL query takes.
+    /// Encodes pairs as `a=1&b=2`. Every byte outside RFC 3986's unreserved set becomes %XX. A space becomes %20, which
+    /// all readers of forms and of URL queries accept.
     package static func encode(_ pairs: [Pair]) -> String {
         var bytes: [UInt8] = []
         bytes.reserveCapacity(pairs.reduce(0) { $0 + $1.name.count + $1.value.count + 2 })
@@ -59,8 +59,8 @@ package enum FormEncoding {
         return String(decoding: bytes, as: UTF8.self)
     }
 
-    /// Reads pairs in order, repeated names included. `+` is a space; a name without `=` has an empty value; empty
-    /// pieces between ampersands are skipped.
+    /// Reads pairs in order, including repeated names. `+` stands for a space. A name without `=` has an empty value.
+    /// Empty pieces between ampersands are skipped.
     package static func decode(_ text: Span<UInt8>, limits: Limits = Limits()) throws(Fault) -> [Pair] {
         var pairs: [Pair] = []
         var cursor = Cursor(limits: limits)
@@ -71,7 +71,7 @@ package enum FormEncoding {
         return pairs
     }
 
-    /// Finds the pairs of a text one after the other, without a copy of any.
+    /// Finds the pairs of a text one after the other, without copying them.
     package struct Cursor {
         private let limits: Limits
         private var start = 0
@@ -81,7 +81,7 @@ package enum FormEncoding {
             self.limits = limits
         }
 
-        /// Where the next pair's parts stand, escapes and all; nil behind the last one.
+        /// The ranges of the next pair's name and value, not decoded; nil after the last pair.
         package mutating func next(in text: Span<UInt8>) throws(Fault) -> (name: Range<Int>, value: Range<Int>)? {
             while start < text.count {
                 let piece = start..<ByteRun.first(UInt8(ascii: "&"), text, start..<text.count)
@@ -102,7 +102,7 @@ package enum FormEncoding {
             return name
         }
 
-        /// The text that a name or a value stands for.
+        /// Decodes a name or a value.
         package static func decode(_ text: Span<UInt8>) throws(Fault) -> WireText {
             do throws(Malformed) {
                 return try percentDecode(text, plusIsSpace: true)
@@ -111,7 +111,7 @@ package enum FormEncoding {
             }
         }
 
-        /// Whether all names and values stand for themselves: of ASCII, without escapes.
+        /// Whether the text is ASCII without escapes, so that names and values need no decoding.
         package static func isPlain(_ text: Span<UInt8>) -> Bool { ByteRun.hasNeither("%", "+", text) }
     }
 
@@ -143,7 +143,7 @@ package enum FormEncoding {
     package static func percentDecode(
         _ text: Span<UInt8>, plusIsSpace: Bool = false
     ) throws(Malformed) -> WireText {
-        // Nearly everything stands there as it is.
+        // Most bytes need no encoding, so they are copied in runs.
         var plain = 0
         while plain < text.count, text[plain] != UInt8(ascii: "%"), !plusIsSpace || text[plain] != UInt8(ascii: "+") {
             plain += 1

@@ -1,10 +1,11 @@
-/// A day of the proleptic Gregorian calendar. Reckoned by eras of 400 years that begin on 1 March, so that the leap day
-/// comes last.
+/// A day of the proleptic Gregorian calendar. The computation uses eras of 400 years that begin on 1 March, so that the
+/// leap day is the last day of a year.
 package struct GregorianDate: Equatable, Sendable {
     package let year: Int64
     /// 1...12.
     package let month: Int64
-    /// 1...31. A day that the month does not have is not refused; made anew from `daysSince1970`, it is another date.
+    /// 1...31. A day that the month does not have is not refused. Converted to `daysSince1970` and back, it becomes
+    /// another date.
     package let day: Int64
 
     package init(year: Int64, month: Int64, day: Int64) {
@@ -29,7 +30,7 @@ package struct GregorianDate: Equatable, Sendable {
         return era * 146_097 + yearOfEra * 365 + yearOfEra / 4 - yearOfEra / 100 + dayOfYear - 719_468
     }
 
-    /// Division that rounds down, so that what lies before 1970 needs no case of its own.
+    /// Division that rounds down, so that times before 1970 need no separate case.
     package static func floorDivide(_ value: Int64, by divisor: Int64) -> (quotient: Int64, remainder: Int64) {
         let (quotient, remainder) = value.quotientAndRemainder(dividingBy: divisor)
         return remainder < 0 ? (quotient - 1, remainder + divisor) : (quotient, remainder)

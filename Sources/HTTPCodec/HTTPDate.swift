@@ -1,7 +1,7 @@
 /// `IMF-fixdate`, the only form of a date that may be sent (RFC 9110 §5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
 package enum HTTPDate {
-    /// The 29 bytes for a time between the years 1970 and 9999; times outside are moved to the nearer end, since the
-    /// form has four digits for the year.
+    /// The 29 bytes for a time in the years 1970 to 9999. Other times are clamped to this range, because the form has
+    /// four digits for the year.
     package static func format(secondsSince1970 seconds: Int64) -> [UInt8] {
         let seconds = min(max(seconds, 0), 253_402_300_799)
         let (days, secondOfDay) = (seconds / 86_400, seconds % 86_400)

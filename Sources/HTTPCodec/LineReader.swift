@@ -1,30 +1,30 @@
 /// Finds the lines of a head in bytes that may arrive one at a time.
 ///
-/// It remembers how far it has looked: a byte is examined once, however the head is cut up.
+/// It examines each byte once, into however many pieces the head is divided.
 struct LineReader {
     enum Fault: Error, Equatable {
-        /// A CR without LF, or an LF without CR (RFC 9112 §2.2 lets a recipient accept a bare LF; two readers that
-        /// differ in this are how requests are smuggled).
+        /// A CR without LF, or an LF without CR. RFC 9112 §2.2 permits a recipient to accept a bare LF, but requests
+        /// can be smuggled past two readers that differ in this.
         case bareLineEnd
         /// A control character, such as NUL.
         case control
     }
 
-    /// Where the first unfinished line begins.
+    /// The start of the first incomplete line.
     private(set) var start = 0
     private var scanned = 0
 
-    /// How much of the first unfinished line has arrived, its line end not counted.
+    /// The length of the received part of the first incomplete line.
     var unfinishedLength: Int { scanned - start }
 
-    /// The next whole line without its CRLF, or nil when it has not all arrived.
-    /// - Parameter bytes: the head from its first byte on, with everything given before.
+    /// The next complete line without its CRLF; nil if it is incomplete.
+    /// - Parameter bytes: all received bytes of the head, including those of earlier calls.
     mutating func next(in bytes: Span<UInt8>) throws(Fault) -> Range<Int>? {
         var index = scanned
         let count = bytes.count
         while true {
             index = ByteRun.visibleEnd(bytes, from: index)
-            // Tabs, and bytes beyond ASCII, may stand in a value.
+            // Tabs and bytes outside ASCII are allowed in a value.
             guard index < count, !ByteClass.isForbiddenControl(bytes[index]) else { break }
             index += 1
         }

@@ -7,7 +7,7 @@ package struct MediaType: Sendable {
     /// The parameters, `name=value` in lower case and without quotation marks around the value.
     package let parameters: [WireText]
 
-    /// A longer value is no media type of any use: its name is empty.
+    /// The longest value that is read, in bytes. The name of a longer value is empty.
     private static let longest = 1024
 
     package init(_ value: WireText) {

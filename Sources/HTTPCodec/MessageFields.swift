@@ -1,18 +1,19 @@
-/// What the fields that steer a message say: its length, its connection's fate, its host (RFC 9112 §6, §9.3, §3.2).
+/// The fields that control a message: its length, the persistence of its connection, its host (RFC 9112 §6, §9.3,
+/// §3.2).
 ///
-/// One pass over the field lines. Nothing here forgives: two lengths, even equal ones, or a length beside a transfer
-/// coding are how two readers come to see two different streams.
+/// Read in one pass over the field lines. Two lengths, even equal ones, are refused, and so is a length together with a
+/// transfer coding, because two readers could otherwise see two different streams.
 struct MessageFields {
     enum Fault: Error, Equatable {
-        /// Content-Length repeated, a list, signed, empty, not decimal, or beyond 2^63 - 1.
+        /// Content-Length is repeated, a list, signed, empty, not decimal, or greater than 2^63 - 1.
         case contentLength
-        /// Content-Length beside Transfer-Encoding.
+        /// Content-Length together with Transfer-Encoding.
         case conflictingLength
-        /// Transfer-Encoding is not allowed, breaks its grammar, applies chunked twice or does not end with it.
+        /// Transfer-Encoding is not allowed, violates its grammar, applies chunked twice or does not end with it.
         case transferEncoding
         /// A coding other than chunked.
         case unknownTransferCoding
-        /// More than one Host.
+        /// There is more than one Host.
         case repeatedHost
     }
 
@@ -29,26 +30,26 @@ struct MessageFields {
     private var hasTransferEncoding = false
     private var codings = Codings()
 
-    /// How the members of Transfer-Encoding follow each other, over all its lines.
+    /// The transfer codings of all lines, in order.
     private struct Codings {
         var hasUnknown = false
         var chunkedCount = 0
         var endsInChunked = false
     }
 
-    /// The names of the fields that are looked at, a bit for each.
+    /// A bit for each of the field names that are read here.
     static var names: UInt16 {
         FieldName.host.bit | FieldName.expect.bit | FieldName.connection.bit | FieldName.contentLength.bit
             | FieldName.transferEncoding.bit
     }
 
-    /// What one Host says, and nothing else.
+    /// A message whose only field of these is one Host.
     init(host: Range<Int>) {
         self.host = host
     }
 
-    /// - Parameter allowsTransferEncoding: false for HTTP/1.0, where the field means that somebody on the way has
-    ///   misread the framing (RFC 9112 §6.1).
+    /// - Parameter allowsTransferEncoding: false for HTTP/1.0, where the field means that an intermediary has misread
+    ///   the framing (RFC 9112 §6.1).
     init(_ bytes: Span<UInt8>, _ lines: Span<FieldLine>, allowsTransferEncoding: Bool) throws(Fault) {
         for index in lines.indices {
             let line = lines[index]
@@ -111,7 +112,7 @@ struct MessageFields {
         }
     }
 
-    /// The list member at the beginning of `range`, and where its comma or the range's end is.
+    /// The list member at the beginning of `range`, and the index of its comma or the range's end.
     private static func nextMember(_ bytes: Span<UInt8>, _ range: Range<Int>) -> (trimmed: Range<Int>, end: Int) {
         var end = range.lowerBound
         while end < range.upperBound, bytes[end] != UInt8(ascii: ",") { end += 1 }

@@ -1,4 +1,5 @@
-/// A request method (RFC 9110 §9). Case-sensitive; unknown ones are kept, so that a route can answer 405.
+/// A request method (RFC 9110 §9). Methods are case-sensitive. Unknown methods are kept, so that the router can answer
+/// 405.
 package struct Method: Hashable, Sendable, CustomStringConvertible {
     package let name: String
 

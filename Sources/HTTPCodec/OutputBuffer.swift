@@ -1,15 +1,15 @@
 internal import Glibc
 
-/// Where answers are put together before they leave. A worker uses one for all its connections in turn, so that an answer
-/// costs no allocation. It grows when an answer needs more room, and `wipe` gives that back.
+/// The buffer in which a worker writes its responses before it sends them. All connections of the worker share it, so
+/// that a response needs no allocation. The buffer grows as needed, and `wipe` frees the additional memory.
 ///
-/// For one thread. What lies in it moves when it grows.
+/// For one thread. Growing moves the content.
 @safe @usableFromInline package final class OutputBuffer {
     @unsafe @usableFromInline struct Memory {
         @usableFromInline var base: UnsafeMutableRawPointer
         @usableFromInline var capacity: Int
         @usableFromInline var count = 0
-        /// The most bytes that were in it since it was wiped last.
+        /// The most bytes that it contained since the last `wipe`.
         var written = 0
 
         init(capacity: Int) {
@@ -18,11 +18,11 @@ internal import Glibc
         }
     }
 
-    // In memory of its own: Swift would check each access to a property for exclusiveness.
+    // Allocated separately, because Swift checks exclusive access at run time for each property of a class.
     @usableFromInline let memory: UnsafeMutablePointer<Memory>
     private let firstCapacity: Int
 
-    /// - Parameter capacity: in bytes, at least 1.
+    /// - Parameter capacity: the initial capacity in bytes, at least 1.
     package init(capacity: Int) {
         precondition(capacity >= 1)
         firstCapacity = capacity
@@ -41,15 +41,14 @@ internal import Glibc
 
     package func removeAll() { removeLast(count) }
 
-    /// Takes back the bytes that were appended last.
+    /// Removes the last `removed` bytes.
     package func removeLast(_ removed: Int) {
         precondition(removed >= 0 && removed <= count)
         unsafe memory.pointee.written = max(memory.pointee.written, memory.pointee.count)
         unsafe memory.pointee.count -= removed
     }
 
-    /// Overwrites what earlier answers have left: there are tokens among them. Does nothing while an answer is in the
-    /// buffer.
+    /// Overwrites the bytes of earlier responses, which contain tokens. Does nothing while a response is in the buffer.
     package func wipe() {
         guard count == 0 else { return }
         unsafe explicit_bzero(memory.pointee.base, memory.pointee.written)
@@ -73,14 +72,14 @@ internal import Glibc
         unsafe append(other.memory.pointee.base, other.count)
     }
 
-    /// Appends the digits of a number that is not negative.
+    /// Appends the decimal digits of a number, which must not be negative.
     package func append(decimal number: Int64) {
         var digits: (UInt64, UInt64, UInt64) = (0, 0, 0)
         unsafe withUnsafeMutableBytes(of: &digits) { digits in
             guard let start = digits.baseAddress else { return }
             let pairs = unsafe UnsafeRawPointer(Self.pairs.utf8Start)
             var (rest, position) = (UInt64(max(0, number)), 24)
-            // Two digits for each division.
+            // Each division yields two digits.
             while rest >= 10 {
                 let (tens, pair) = rest.quotientAndRemainder(dividingBy: 100)
                 position &-= 2
@@ -98,7 +97,7 @@ internal import Glibc
         }
     }
 
-    /// How many digits `append(decimal:)` writes.
+    /// The number of digits that `append(decimal:)` writes.
     package static func digits(of number: Int64) -> Int {
         var (count, bound) = (1, Int64(10))
         while number >= bound, count < 19 {
@@ -108,7 +107,7 @@ internal import Glibc
         return count
     }
 
-    /// Appends 16 bytes: the first word's, then the second's, each as it lies in memory.
+    /// Appends 16 bytes: those of the first word, then those of the second, each in memory order.
     @inline(__always)
     func append(_ first: UInt64, _ second: UInt64) {
         let target = unsafe extend(by: 16)
@@ -126,7 +125,7 @@ internal import Glibc
         unsafe extend(by: added).copyMemory(from: source, byteCount: added)
     }
 
-    /// Room for so many bytes more, to be written at once.
+    /// Extends the content by `added` bytes, which the caller must write at once.
     @unsafe @inlinable func extend(by added: Int) -> UnsafeMutableRawPointer {
         if unsafe added > memory.pointee.capacity &- memory.pointee.count { grow(by: added) }
         let count = unsafe memory.pointee.count
@@ -146,7 +145,7 @@ internal import Glibc
 
     // MARK: Reading
 
-    /// Lends what was appended from `start` on.
+    /// Calls `body` with the content from `start` on.
     package func withBytes<R>(from start: Int = 0, _ body: (Span<UInt8>) -> R) -> R {
         precondition(start >= 0 && start <= count)
         let bytes = unsafe UnsafeRawBufferPointer(start: memory.pointee.base + start, count: count - start)

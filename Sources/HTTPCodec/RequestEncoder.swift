@@ -1,11 +1,11 @@
-/// Writes a request, head and content in one buffer, so that it leaves in one piece.
+/// Writes a request, with head and content in one buffer, so that it is sent with one call.
 package enum RequestEncoder {
     private static let reserved = ["Host", "Content-Length", "Transfer-Encoding"]
 
     /// - Parameters:
-    ///   - target: the request target as it is to be sent, already percent-encoded (origin form).
-    ///   - host: the authority for Host: a host name or bracketed address, with the port unless it is the default.
-    ///   - fields: everything but Host, Content-Length and Transfer-Encoding.
+    ///   - target: the request target in origin form, already percent-encoded.
+    ///   - host: the value of Host: a host name or an address in brackets, with the port unless it is the default.
+    ///   - fields: all fields except Host, Content-Length and Transfer-Encoding.
     package static func encode(
         method: Method, target: String, host: String, fields: Fields, body: [UInt8] = []
     ) throws(EncodingFault) -> [UInt8] {
@@ -19,12 +19,12 @@ package enum RequestEncoder {
         output.append(contentsOf: method.name.utf8)
         output.append(UInt8(ascii: " "))
         output.append(contentsOf: target.utf8)
-        // RFC 9110 §7.2: Host first.
+        // Host should be the first field (RFC 9110 §7.2).
         output.append(contentsOf: " HTTP/1.1\r\nHost: ".utf8)
         output.append(contentsOf: host.utf8)
         output.append(contentsOf: "\r\n".utf8)
         FieldEncoding.append(fields, to: &output)
-        // RFC 9110 §8.6: a method that gives content a meaning states its length even when it is zero.
+        // A request whose method defines a meaning for content states the length even if it is zero (RFC 9110 §8.6).
         if !body.isEmpty || method == .post || method == .put {
             output.append(contentsOf: "Content-Length: ".utf8)
             FieldEncoding.append(decimal: body.count, to: &output)

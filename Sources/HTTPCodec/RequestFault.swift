@@ -1,23 +1,23 @@
-/// Why bytes are not a request that this server takes. The stream cannot be trusted beyond it: the fault is answered and
-/// the connection closed (RFC 9112 §2.2). Sending the same bytes again cannot help.
+/// Why bytes are not a request that this server accepts. The rest of the stream cannot be interpreted, so the server
+/// answers and closes the connection (RFC 9112 §2.2). Retrying cannot help.
 package enum RequestFault: Error, Hashable, Sendable, CaseIterable {
-    /// A CR or LF on its own, or another control character.
+    /// A CR or LF alone, or another control character.
     case lineEnd
-    /// The request line breaks its grammar.
+    /// The request line violates its grammar.
     case requestLine
-    /// The request target breaks its grammar or does not suit the method.
+    /// The request target violates its grammar or does not suit the method.
     case target
-    /// A field line breaks its grammar: a folded line, a space before the colon, a name that is no token.
+    /// A field line violates its grammar: a folded line, a space before the colon, a name that is not a token.
     case fieldLine
-    /// Host is missing, repeated or not a host (RFC 9112 §3.2).
+    /// Host is missing, repeated or invalid (RFC 9112 §3.2).
     case host
     /// Content-Length is repeated, a list, or not a decimal number.
     case contentLength
-    /// Content-Length beside Transfer-Encoding: one of them is a lie.
+    /// Content-Length together with Transfer-Encoding, which contradict each other.
     case conflictingLength
     /// Transfer-Encoding is malformed, does not end in chunked, or comes from an HTTP/1.0 client.
     case transferEncoding
-    /// Chunked framing breaks its grammar.
+    /// The chunked framing violates its grammar.
     case chunk
     /// The request line is longer than the limit.
     case requestLineTooLong
@@ -27,18 +27,18 @@ package enum RequestFault: Error, Hashable, Sendable, CaseIterable {
     case tooManyFields
     /// Chunk extensions and trailers exceed their limit.
     case chunkOverheadTooLarge
-    /// The content, or what is declared of it, exceeds the limit.
+    /// The content, or its declared length, exceeds the limit.
     case contentTooLarge
     /// A major version other than 1.
     case version
     /// A transfer coding other than chunked.
     case unknownTransferCoding
-    /// CONNECT or TRACE: this server neither tunnels nor echoes.
+    /// CONNECT or TRACE, which this server does not implement.
     case method
     /// An expectation other than 100-continue.
     case expectation
 
-    /// The status that answers it.
+    /// The status of the answer.
     package var status: Status {
         switch self {
         case .lineEnd, .requestLine, .target, .fieldLine, .host, .contentLength, .conflictingLength,
@@ -53,7 +53,7 @@ package enum RequestFault: Error, Hashable, Sendable, CaseIterable {
         }
     }
 
-    /// A fixed text for the client.
+    /// A constant text for the client.
     package var detail: String {
         switch self {
         case .lineEnd: "The head holds a control character or a line that does not end in CRLF."

@@ -1,7 +1,7 @@
-/// A request line, as offsets into the head.
+/// A request line as offsets into the head.
 struct RequestLine {
     private let methodStart, methodEnd, pathStart, pathEnd, queryEnd, authorityStart, authorityEnd: UInt32
-    /// A higher minor version of HTTP/1 is answered as 1.1 (RFC 9110 §2.5).
+    /// A higher minor version of HTTP/1 is treated as 1.1 (RFC 9110 §2.5).
     let isHTTP10: Bool
 
     init(method: Range<Int>, _ target: RequestTarget, isHTTP10: Bool) {
@@ -21,11 +21,11 @@ struct RequestLine {
     var authority: Range<Int>? { authorityEnd == 0 ? nil : Int(authorityStart)..<Int(authorityEnd) }
 }
 
-/// A request's head, checked, as offsets into the bytes that it was read from.
+/// The checked head of a request, as offsets into the bytes that it was read from.
 package struct RequestHead {
     private let line: RequestLine
     private let fieldsStart: Int
-    /// What its fields say.
+    /// The header fields.
     package let section: FieldSection
 
     init(_ line: RequestLine, fieldsStart: Int, _ section: FieldSection) {
@@ -34,31 +34,32 @@ package struct RequestHead {
         self.section = section
     }
 
-    /// Whether the client speaks HTTP/1.0: interim responses and silent persistence are not for it.
+    /// Whether the client speaks HTTP/1.0. Such a client gets no interim response, and its connection persists only if
+    /// it asks for that.
     package var isHTTP10: Bool { line.isHTTP10 }
-    /// Bytes from the beginning of what was parsed to the end of the head.
+    /// The number of bytes from the start of parsing to the end of the head.
     package var length: Int { fieldsStart + section.length }
-    /// The bytes in which the section's lines count.
+    /// The range of bytes that the offsets of the section's lines refer to.
     package var fields: Range<Int> { fieldsStart..<length }
-    /// Whether the client lets the connection persist (RFC 9112 §9.3).
+    /// Whether the client permits the connection to persist (RFC 9112 §9.3).
     package var keepsAlive: Bool { section.keepsAlive }
-    /// Whether the client waits for 100 before it sends the content.
+    /// Whether the client waits for 100 Continue before it sends the content.
     package var expectsContinue: Bool { section.expectsContinue }
     package var framing: BodyFraming { section.framing }
     /// Whether content follows the head.
     package var hasContent: Bool { if case .none = section.framing { false } else { true } }
     package var method: Range<Int> { line.method }
-    /// The path of the request target, percent escapes as sent. Empty in an absolute-form target without a path.
+    /// The path of the request target, not decoded. Empty for an absolute-form target without a path.
     package var path: Range<Int> { line.path }
-    /// What follows the target's first `?`; nil without one.
+    /// The text after the target's first `?`; nil if there is none.
     package var query: Range<Int>? { line.query }
     /// The authority of an absolute-form target.
     private var authority: Range<Int>? { line.authority }
 
-    /// Whether there is a field of that name.
+    /// Whether there is a field with this name.
     package func has(_ name: FieldName) -> Bool { section.has(name) }
 
-    /// Whether the path and the method are these.
+    /// Whether the request has this method and path.
     /// - Parameter bytes: what the head was read from.
     package func isRequest(_ method: StaticString, for path: StaticString, in bytes: Span<UInt8>) -> Bool {
         self.method.count == method.utf8CodeUnitCount && self.path.count == path.utf8CodeUnitCount
@@ -66,22 +67,22 @@ package struct RequestHead {
             && ByteRun.hasExactly(path, bytes, at: self.path.lowerBound)
     }
 
-    /// The same head with copies of its parts, for when the bytes are gone.
+    /// A copy of the head that does not depend on the bytes.
     /// - Parameter bytes: what the head was read from.
     package func copied(from bytes: Span<UInt8>) -> ReceivedHead {
         let text = [UInt8](capacity: length) { output in
             for index in 0..<length { output.append(bytes[index]) }
         }
         func string(_ range: Range<Int>) -> String { String(decoding: text[range], as: UTF8.self) }
-        // A copy of the lines as well: the section's memory is used again.
+        // The lines are copied too, because the section's memory is reused.
         var lines: [FieldLine] = []
         lines.reserveCapacity(section.lines.count)
         for line in section.lines { lines.append(line) }
         var fields = Fields(bytes: Array(text[self.fields]), lines: lines)
         if let authority { fields.set("Host", string(authority)) }
         let method = Method(string(self.method))
-        // RFC 9112 §3.2.1 and §3.2.4: an absolute-form target without a path means the root, or the server as a whole
-        // for OPTIONS.
+        // An absolute-form target without a path means the root; with OPTIONS it means the whole server (RFC 9112
+        // §3.2.1, §3.2.4).
         let path = !path.isEmpty ? string(path) : method == .options && query == nil ? "*" : "/"
         return ReceivedHead(
             method: method, path: path, query: query.map(string), fields: fields, framing: framing, isHTTP10: isHTTP10,
@@ -89,17 +90,17 @@ package struct RequestHead {
     }
 }
 
-/// A request's head, checked, as text of its own.
+/// The checked head of a request, with copies of its texts.
 package struct ReceivedHead: Sendable {
     package let method: Method
-    /// Begins with `/`, or is `*`. Percent escapes as sent.
+    /// Begins with `/`, or is `*`. Not decoded.
     package let path: String
-    /// What follows the target's first `?`; nil without one.
+    /// The text after the target's first `?`; nil if there is none.
     package let query: String?
-    /// With an absolute-form target, Host is the target's authority, whatever was sent (RFC 9112 §3.2.2).
+    /// With an absolute-form target, Host is replaced by the target's authority (RFC 9112 §3.2.2).
     package let fields: Fields
     package let framing: BodyFraming
-    /// As in `RequestHead`, like the two below.
+    /// See `RequestHead`, also for the next two properties.
     package let isHTTP10: Bool
     package let keepsAlive: Bool
     package let expectsContinue: Bool

@@ -1,14 +1,16 @@
-/// How much of a request a server takes in. Each limit is inclusive.
+/// The limits of a request that a server accepts. Each limit is inclusive.
 package struct RequestLimits: Sendable, Equatable {
-    /// Bytes of the request line without its CRLF. Default 8192; RFC 9112 §3 asks for 8000 at least. Beyond it: 414.
+    /// The bytes of the request line without its CRLF. Default 8192; RFC 9112 §3 recommends at least 8000. A longer
+    /// line gets 414.
     package var requestLineBytes: Int
-    /// Bytes of the whole head, request line and line ends included. Default 16 KiB. Beyond it: 431.
+    /// The bytes of the whole head, including request line and line ends. Default 16 KiB. A longer head gets 431.
     package var headBytes: Int
-    /// Field lines. Default 100. Beyond it: 431.
+    /// The number of field lines. Default 100. More lines get 431.
     package var fieldCount: Int
-    /// Bytes of content, transfer coding undone. Default 64 KiB. Beyond it, already when declared: 413.
+    /// The bytes of content without the transfer coding. Default 64 KiB. Longer content gets 413, already when its
+    /// length is declared.
     package var bodyBytes: Int
-    /// Bytes of chunk extensions and trailers together. Default 4 KiB. Beyond it: 431.
+    /// The bytes of chunk extensions and trailers together. Default 4 KiB. More bytes get 431.
     package var chunkOverheadBytes: Int
 
     package init(

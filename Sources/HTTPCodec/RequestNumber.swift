@@ -1,8 +1,8 @@
-/// Names a request among all that this and other processes answer: 128 bits, of which the first half is one worker's. In
-/// `X-Request-ID` and in the log it is written as 32 hexadecimal digits.
+/// Identifies a request among the requests of all processes: 128 bits, of which the first half identifies the worker.
+/// `X-Request-ID` and the log have it as 32 hexadecimal digits.
 ///
-/// Numbers are unique, not secret: a SplitMix64 sequence (Steele, Lea, Flood 2014) that begins at a random point, and in
-/// which no word comes twice.
+/// Numbers are unique and not secret. They are a SplitMix64 sequence (Steele, Lea, Flood 2014) that begins at a random
+/// point. No word of it occurs twice.
 package struct RequestNumber: Sendable, Equatable {
     let high: UInt64
     let low: UInt64
@@ -18,7 +18,7 @@ package struct RequestNumber: Sendable, Equatable {
         return String(decoding: bytes, as: UTF8.self)
     }
 
-    /// Makes numbers.
+    /// Generates numbers.
     struct Sequence {
         let high: UInt64
         private var word: UInt64
@@ -36,13 +36,13 @@ package struct RequestNumber: Sendable, Equatable {
         }
     }
 
-    /// 16 digits in two words, the first of each in its lowest byte.
+    /// 16 hexadecimal digits in two words. The first digit of a word is in its lowest byte.
     @inline(__always)
     static func digits(_ word: UInt64) -> (UInt64, UInt64) {
         (digits(UInt32(truncatingIfNeeded: word >> 32)), digits(UInt32(truncatingIfNeeded: word)))
     }
 
-    /// Eight digits at once: each half-byte gets a byte of its own, and those above nine move on to the letters.
+    /// Eight digits at once: each half-byte becomes a byte, and values above nine become letters.
     @inline(__always)
     private static func digits(_ word: UInt32) -> UInt64 {
         var spread = UInt64(word)

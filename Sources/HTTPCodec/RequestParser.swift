@@ -1,36 +1,37 @@
 /// Reads the head of a request from bytes that may arrive one at a time (RFC 9112 §3, §5, §6).
 ///
-/// Each finished line is checked when its CRLF arrives and not looked at again, so the work is linear however the head
-/// is cut up, and a head that can no longer be valid is refused without waiting for its end.
+/// Each line is checked once, when its CRLF arrives. So the work is linear, into however many pieces the head is
+/// divided, and an invalid head is refused before its end arrives.
 ///
-/// A parser that has read a head can be used for the next one. It keeps its memory, so that a head which arrives whole
-/// costs no allocation.
+/// A parser can be reused for the next head. It keeps its memory, so that a head which arrives in one piece costs no
+/// allocation.
 package struct RequestParser {
     private let limits: RequestLimits
     private let sections: FieldSections
-    /// The position in `sections` at which the head's fields are looked for.
+    /// The position in `sections` that is tried first for the head's fields.
     private var expected = 0
     private var lineReader = LineReader()
     private var skippedEmptyLine = false
     private var requestLine: RequestLine?
-    /// Where the fields begin, once the request line is read. `lineReader` and the field lines count from there.
+    /// The start of the fields, once the request line is read. The offsets of `lineReader` and of the field lines count
+    /// from there.
     private var fieldsStart = 0
     private var lines: [FieldLine] = []
-    /// Of the lines, a bit for each, and those that came more than once.
+    /// A bit for each known name among the lines, and a bit for each that occurs more than once.
     private var names: UInt16 = 0
     private var repeatedNames: UInt16 = 0
-    /// The value of the last Host.
+    /// The value of the last Host field.
     private var host = 0..<0
-    /// For fields that `sections` does not hold.
+    /// The section for fields that are not in the cache.
     private let section = FieldSection()
 
-    /// - Parameter sections: what is known of fields; may be shared by the parsers of one thread.
+    /// - Parameter sections: the cache of field sections. The parsers of one thread may share it.
     package init(limits: RequestLimits = RequestLimits(), sections: FieldSections = FieldSections()) {
         self.limits = limits
         self.sections = sections
     }
 
-    /// Gets ready for the next head.
+    /// Prepares the parser for the next head.
     /// - Parameter section: `RequestHead.section` of the last head of the same connection; nil for its first head.
     package mutating func reset(section: Int? = nil) {
         expected = section ?? sections.latest
@@ -39,12 +40,12 @@ package struct RequestParser {
         requestLine = nil
     }
 
-    /// A parser for another head, which may be read before this one's has all arrived.
+    /// A parser with the same limits and cache, for a head that is read while this parser's head is incomplete.
     package func another() -> RequestParser { RequestParser(limits: limits, sections: sections) }
 
-    /// The head, or nil when it has not all arrived. Not to be called again after a head or a fault before `reset`.
-    /// - Parameter bytes: the stream from the head's first byte on, with everything given before. What follows the head
-    ///   is not looked at.
+    /// The head; nil if it is incomplete. After a head or a fault, call `reset` before the next call.
+    /// - Parameter bytes: all received bytes from the head's first byte on, including those of earlier calls. Bytes
+    ///   after the head are ignored.
     package mutating func parse(_ bytes: Span<UInt8>) throws(RequestFault) -> RequestHead? {
         let section: FieldSection
         if requestLine == nil {
@@ -55,7 +56,7 @@ package struct RequestParser {
             } else {
                 (names, repeatedNames) = (0, 0)
                 lines.removeAll(keepingCapacity: true)
-                // Most heads have about this many; growing from one would allocate four times.
+                // Most heads have at most this many lines. Growing from one line would allocate four times.
                 if lines.capacity == 0 { lines.reserveCapacity(min(16, limits.fieldCount)) }
                 guard let read = try readFields(fields) else { return nil }
                 section = read
@@ -68,10 +69,10 @@ package struct RequestParser {
         return RequestHead(requestLine, fieldsStart: fieldsStart, section)
     }
 
-    /// Returns whether the request line has all arrived.
+    /// Returns whether the request line is complete.
     private mutating func readRequestLine(_ bytes: Span<UInt8>) throws(RequestFault) -> Bool {
         while let line = try nextLine(bytes) {
-            // RFC 9112 §2.2: an empty line in front of the request line is ignored; one, not any number.
+            // One empty line before the request line is ignored (RFC 9112 §2.2).
             if line.isEmpty, !skippedEmptyLine {
                 skippedEmptyLine = true
                 continue
@@ -86,7 +87,7 @@ package struct RequestParser {
         return false
     }
 
-    /// The section that the fields begin with, where it is known and within the limits.
+    /// The cached section whose text the fields begin with, if it is within the limits.
     private func knownSection(_ fields: Span<UInt8>) -> FieldSection? {
         guard let requestLine, !requestLine.isHTTP10, let section = sections.find(fields, at: expected),
             fieldsStart + section.length <= limits.headBytes
@@ -94,7 +95,7 @@ package struct RequestParser {
         return section
     }
 
-    /// What the fields say; nil when they have not all arrived.
+    /// The parsed fields; nil if they are incomplete.
     private mutating func readFields(_ fields: Span<UInt8>) throws(RequestFault) -> FieldSection? {
         while let line = try nextLine(fields) {
             guard fieldsStart + lineReader.start <= limits.headBytes else { throw .headTooLarge }
@@ -111,7 +112,7 @@ package struct RequestParser {
                 throw .fieldLine
             }
         }
-        // At least one more byte must come.
+        // At least one more byte will follow.
         guard fieldsStart + fields.count < limits.headBytes else { throw .headTooLarge }
         return nil
     }
@@ -124,7 +125,7 @@ package struct RequestParser {
         }
     }
 
-    /// `method SP request-target SP HTTP-version` (RFC 9112 §3), with exactly one space at each place.
+    /// `method SP request-target SP HTTP-version` (RFC 9112 §3), each time with exactly one space.
     private static func parseRequestLine(
         _ bytes: Span<UInt8>, _ line: Range<Int>
     ) throws(RequestFault) -> RequestLine {
@@ -151,7 +152,7 @@ package struct RequestParser {
     private mutating func finish(_ fields: Span<UInt8>) throws(RequestFault) -> FieldSection {
         guard let requestLine else { throw .requestLine }
         let isHTTP10 = requestLine.isHTTP10
-        // Most heads have no field that steers a message but one Host.
+        // Of the fields that control a message, most heads have only one Host.
         let message: MessageFields
         if names & MessageFields.names == FieldName.host.bit, repeatedNames & FieldName.host.bit == 0 {
             message = MessageFields(host: host)

@@ -6,8 +6,8 @@ struct RequestTarget {
     /// Present in absolute form only.
     var authority: Range<Int>?
 
-    /// Reads origin-form, absolute-form (`http` and `https`) or asterisk-form; nil for anything else, which includes
-    /// fragments, broken percent escapes and every character that RFC 3986 has no place for.
+    /// Reads origin-form, absolute-form (`http` and `https`) or asterisk-form. Nil for other texts, including
+    /// fragments, broken percent escapes and characters that RFC 3986 does not allow.
     init?(_ bytes: Span<UInt8>, _ range: Range<Int>, isOptions: Bool) {
         guard let first = range.first else { return nil }
         if bytes[first] == UInt8(ascii: "*") {
@@ -38,9 +38,9 @@ struct RequestTarget {
         query = question < range.upperBound ? question + 1..<range.upperBound : nil
     }
 
-    /// `uri-host [ ":" port ]` (RFC 9110 §7.2), with a host that is not empty. A percent escape stands for a character that
-    /// could stand there itself: an escaped space, control or delimiter is in no name of a host, and those that undo the
-    /// escape would see another authority.
+    /// `uri-host [ ":" port ]` (RFC 9110 §7.2), with a host that is not empty. A percent escape must stand for a
+    /// character that is also allowed unescaped. No host name contains an escaped space, control character or
+    /// delimiter, and a reader that decodes it would see another authority.
     static func isHost(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Bool {
         guard let first = range.first else { return false }
         var end = first
@@ -71,8 +71,9 @@ struct RequestTarget {
         return true
     }
 
-    /// Where the IPv6 address ends that begins the range (RFC 3986 §3.2.2); nil where none does. Eight groups of up to four
-    /// digits, one run of them replaced by `::`, the last two perhaps written as an IPv4 address.
+    /// The end of the IPv6 address at the beginning of the range (RFC 3986 §3.2.2); nil if there is none. An address
+    /// has eight groups of up to four digits. `::` may replace one run of groups, and the last two may be written as an
+    /// IPv4 address.
     private static func endOfIPv6(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Int? {
         let colon = UInt8(ascii: ":")
         func isColon(_ index: Int) -> Bool { index < range.upperBound && bytes[index] == colon }
@@ -131,7 +132,7 @@ struct RequestTarget {
         byte == UInt8(ascii: "/") || byte == UInt8(ascii: "?")
     }
 
-    /// Where the authority begins after `http://` or `https://`; schemes compare without case (RFC 3986 §3.1).
+    /// The start of the authority after `http://` or `https://`. Schemes compare without case (RFC 3986 §3.1).
     private static func authorityStart(_ bytes: Span<UInt8>, _ range: Range<Int>) -> Int? {
         for scheme in ["http://", "https://"] {
             let wanted = scheme.utf8.span

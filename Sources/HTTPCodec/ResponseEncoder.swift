@@ -1,21 +1,22 @@
-/// Writes the heads of answers. One worker's, for one thread.
+/// Writes the heads of responses. Belongs to one worker, for one thread.
 package final class ResponseEncoder {
-    /// What the response says about its connection.
+    /// The response's statement about its connection.
     package enum Connection: Sendable {
-        /// Nothing: HTTP/1.1 persists unless told otherwise.
+        /// None. HTTP/1.1 connections persist by default.
         case unstated
         case close
         /// For an HTTP/1.0 client that asked for it.
         case keepAlive
     }
 
-    /// How the content's end is told.
+    /// How the response marks the end of its content.
     package enum Framing: Sendable, Equatable {
-        /// By its length, in bytes: the content is known in full.
+        /// By the length in bytes, because the whole content is known.
         case length(Int)
-        /// By a last chunk (RFC 9112 §7.1): the content is still being made. For HTTP/1.1 clients only.
+        /// By a last chunk (RFC 9112 §7.1), because the content is generated while it is sent. For HTTP/1.1 clients
+        /// only.
         case chunked
-        /// By the end of the connection (RFC 9112 §6.3): the same for a client that does not know chunks.
+        /// By the end of the connection (RFC 9112 §6.3), for a client that does not support chunks.
         case close
     }
 
@@ -25,17 +26,17 @@ package final class ResponseEncoder {
 
     private var numbers = RequestNumber.Sequence()
     private var second: Int64
-    /// From the status line's end to the first half of the request's number. It changes once a second.
+    /// The bytes between the status line and the second half of the request's number. They change once a second.
     private let opening = OutputBuffer(capacity: 160)
 
-    /// - Parameter second: as in `update`.
+    /// - Parameter second: see `update`.
     package init(second: Int64) {
         self.second = second
         makeOpening()
     }
 
-    /// Sets the date of the answers that are written from now on (RFC 9110 §6.6.1).
-    /// - Parameter second: since 1970.
+    /// Sets the date of later responses (RFC 9110 §6.6.1).
+    /// - Parameter second: the seconds since 1970.
     package func update(second: Int64) {
         if self.second == second { return }
         self.second = second
@@ -46,17 +47,17 @@ package final class ResponseEncoder {
         opening.removeAll()
         opening.append("\r\nDate: ")
         opening.append(HTTPDate.format(secondsSince1970: second).span)
-        // A response's media type is what it says, whatever a browser makes of its content.
+        // nosniff: a browser must use the stated media type and not guess one from the content.
         opening.append("\r\nX-Content-Type-Options: nosniff\r\nX-Request-ID: ")
         let (first, second) = RequestNumber.digits(numbers.high)
         opening.append(first, second)
     }
 
-    /// A number for the next request.
+    /// Returns the number for the next request.
     package func nextNumber() -> RequestNumber { numbers.next() }
 
-    /// Appends an answer's head; on a fault `output` is as it was.
-    /// - Parameter number: one that `nextNumber` has made.
+    /// Appends the head of a response. A fault leaves `output` unchanged.
+    /// - Parameter number: a number that `nextNumber` returned.
     package func appendHead(
         _ status: Status, _ fields: Fields, _ framing: Framing, number: RequestNumber, connection: Connection,
         to output: OutputBuffer
@@ -68,7 +69,7 @@ package final class ResponseEncoder {
         output.append("\r\n")
     }
 
-    /// The lines of fields with the empty line behind them: they end a head that `begin` began.
+    /// Encodes the field lines and the empty line that end a head which `begin` began.
     package static func encode(_ fields: Fields) throws(EncodingFault) -> [UInt8] {
         try FieldEncoding.check(fields, reserved: reserved)
         var text: [UInt8] = []
@@ -77,8 +78,8 @@ package final class ResponseEncoder {
         return text
     }
 
-    /// Appends the status line and the server's own fields. The lines of the answer's fields and an empty line are to
-    /// follow.
+    /// Appends the status line and the server's own fields. The caller must append the response's field lines and an
+    /// empty line.
     package func begin(
         _ status: Status, _ framing: Framing, number: RequestNumber, connection: Connection, to output: OutputBuffer
     ) {
@@ -111,15 +112,15 @@ package final class ResponseEncoder {
         }
     }
 
-    /// Appends content, or the first piece of one that is still being made.
+    /// Appends the content, or its first piece if it is generated while it is sent.
     package static func appendContent(_ bytes: [UInt8], _ framing: Framing, to output: inout [UInt8]) {
         if framing == .chunked { appendChunk(bytes, to: &output) } else { output.append(contentsOf: bytes) }
     }
 
-    /// Appends one chunk. Nothing for no bytes: a chunk without any would end the content.
+    /// Appends one chunk. Appends nothing for no bytes, because an empty chunk would end the content.
     package static func appendChunk(_ bytes: [UInt8], to output: inout [UInt8]) {
         if bytes.isEmpty { return }
-        // Sixteen digits and two line ends.
+        // Room for sixteen digits and two line ends.
         if output.isEmpty { output.reserveCapacity(20 + bytes.count) }
         FieldEncoding.append(hexadecimal: bytes.count, to: &output)
         output.append(contentsOf: "\r\n".utf8)

@@ -1,27 +1,27 @@
-/// Why bytes from a server are not a response. After any of these the connection is to be closed. Whether a retry
-/// helps is the server's affair, except where said.
+/// Why bytes from a server are not a valid response. After each of these faults the connection must be closed. Whether
+/// a retry helps depends on the server, unless the case says otherwise.
 package enum ResponseFault: Error, Equatable, Sendable {
-    /// The status line, a field line or a line end breaks the grammar of RFC 9112.
+    /// The status line, a field line or a line end violates the grammar of RFC 9112.
     case malformedHead
-    /// Neither HTTP/1.1 nor HTTP/1.0.
+    /// The version is neither HTTP/1.1 nor HTTP/1.0.
     case unsupportedVersion
-    /// Head bytes or field lines beyond their limit, interim responses included.
+    /// The heads, including interim responses, exceed the limit of bytes or of field lines.
     case headTooLarge
-    /// More 1xx responses than allowed in front of the answer.
+    /// More 1xx responses than allowed precede the final response.
     case tooManyInterimResponses
-    /// 101 without having asked for it.
+    /// The server sent 101, which the request did not ask for.
     case unexpectedUpgrade
-    /// Content-Length is repeated or not a decimal number, or stands beside Transfer-Encoding.
+    /// Content-Length is repeated, is not a decimal number, or occurs together with Transfer-Encoding.
     case ambiguousLength
     /// Transfer-Encoding is malformed, not understood, or sent by an HTTP/1.0 server.
     case unsupportedTransferCoding
-    /// Chunked framing breaks its grammar, or its extensions and trailers exceed their limit.
+    /// The chunked framing violates its grammar, or its extensions and trailers exceed their limit.
     case malformedChunk
-    /// The content exceeds the limit; thrown as soon as it is declared.
+    /// The content exceeds the limit. Thrown as soon as the length is declared.
     case bodyTooLarge
-    /// The server closed in the middle of the response.
+    /// The server closed the connection in the middle of the response.
     case truncated
-    /// The server closed before the first byte of a response. On a reused connection the request was most likely never
-    /// read, so one that may be repeated can be sent again on a new connection.
+    /// The server closed the connection before the first byte of a response. On a reused connection the server most
+    /// likely never read the request, so a request that may be repeated can be sent again on a new connection.
     case closedBeforeResponse
 }

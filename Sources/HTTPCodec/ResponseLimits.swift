@@ -1,14 +1,14 @@
-/// How much of a response a client takes in.
+/// The limits of a response that a client accepts.
 package struct ResponseLimits: Sendable {
-    /// Bytes of all heads together, interim ones included. Default 64 KiB.
+    /// The bytes of all heads together, including interim responses. Default 64 KiB.
     package var headBytes: Int
-    /// Field lines of one head. Default 200.
+    /// The number of field lines of one head. Default 200.
     package var fieldCount: Int
-    /// Bytes of content, transfer coding undone. Default 1 MiB.
+    /// The bytes of content without the transfer coding. Default 1 MiB.
     package var bodyBytes: Int
-    /// Bytes of chunk extensions and trailers together. Default 8 KiB.
+    /// The bytes of chunk extensions and trailers together. Default 8 KiB.
     package var chunkOverheadBytes: Int
-    /// Interim (1xx) responses in front of the final one. Default 8.
+    /// The number of interim (1xx) responses before the final response. Default 8.
     package var interimResponses: Int
 
     package init(

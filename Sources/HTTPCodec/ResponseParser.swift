@@ -1,9 +1,10 @@
-/// Reads one response, given piece by piece, as strictly as a server reads requests.
+/// Reads one response piece by piece, as strictly as `RequestParser` reads requests.
 package struct ResponseParser {
     package enum Progress: Equatable {
-        /// Everything given was used and the response goes on.
+        /// All given bytes were used, and the response is incomplete.
         case needsMore
-        /// The response is complete; so many of the bytes given belong to it. What follows was not asked for.
+        /// The response is complete. This many of the given bytes belong to it. No request asked for the bytes after
+        /// them.
         case complete(Int)
     }
 
@@ -24,24 +25,24 @@ package struct ResponseParser {
     private let limits: ResponseLimits
     private let requestMethod: Method
     private var state = State.head
-    /// The current head's bytes until it is complete.
+    /// The bytes of the current head while it is incomplete.
     private var buffer: [UInt8] = []
     private var lineReader = LineReader()
     private var statusLine: (status: Status, minorVersion: UInt8)?
     private var lines: [FieldLine] = []
-    /// Bytes of the interim heads before this one.
+    /// The number of bytes of the interim heads before the current head.
     private var earlierHeadBytes = 0
     private var interimCount = 0
     private var head: Head?
     private var body: [UInt8] = []
 
-    /// - Parameter requestMethod: the method of the request that is answered; the answer to HEAD has no content.
+    /// - Parameter requestMethod: the method of the request, because the response to HEAD has no content.
     package init(limits: ResponseLimits = ResponseLimits(), requestMethod: Method) {
         self.limits = limits
         self.requestMethod = requestMethod
     }
 
-    /// Reads the bytes that follow those given before. Not to be called after `.complete` or a fault.
+    /// Reads the bytes that follow those of the earlier calls. Must not be called after `.complete` or a fault.
     package mutating func consume(_ bytes: Span<UInt8>) throws(ResponseFault) -> Progress {
         var index = 0
         while true {
@@ -76,8 +77,8 @@ package struct ResponseParser {
         }
     }
 
-    /// Tells that the server has closed its side *in good order*: over TLS only after a close_notify, since the length
-    /// of a close-delimited body rests on nothing else (RFC 9112 §9.8).
+    /// Call this when the server has closed its side properly. With TLS that means close_notify, because nothing else
+    /// protects the length of a close-delimited body (RFC 9112 §9.8).
     package mutating func peerClosed() throws(ResponseFault) -> ParsedResponse {
         switch state {
         case .complete:
@@ -101,10 +102,10 @@ package struct ResponseParser {
 
     // MARK: Head
 
-    /// Returns where the head ends in `bytes`, or nil when it goes on.
+    /// Returns the end of the head in `bytes`; nil if the head is incomplete.
     private mutating func consumeHead(_ bytes: Span<UInt8>, from start: Int) throws(ResponseFault) -> Int? {
         let before = buffer.count
-        // One byte beyond the limit is enough to see that it is exceeded.
+        // One byte beyond the limit is enough to detect that the limit is exceeded.
         let room = limits.headBytes - earlierHeadBytes - before + 1
         let taken = min(bytes.count - start, max(0, room))
         Self.append(bytes.extracting(start..<start + taken), to: &buffer)
@@ -185,7 +186,8 @@ package struct ResponseParser {
         }
         var allowsReuse = !message.hasClose && (minorVersion > 0 || message.hasKeepAlive)
         if requestMethod == .head || status.forbidsContent {
-            // RFC 9110 §8.6: a 204 with a length is a server's mistake, and content might follow it.
+            // A server must not send a length with 204 (RFC 9110 §8.6). Content might follow, so the response is
+            // refused.
             if status.code == 204, message.contentLength ?? 0 > 0 || message.isChunked { allowsReuse = false }
             state = .complete
         } else if message.isChunked {
@@ -204,8 +206,8 @@ package struct ResponseParser {
     // MARK: Body
 
     private static func append(_ bytes: Span<UInt8>, to array: inout [UInt8]) {
-        // Appending nothing to an empty array writes its count, zero, into the storage that all empty arrays share: a
-        // data race in the library (6.3) that thread sanitizers report.
+        // Appending no elements to an empty array writes the count 0 into the storage that all empty arrays share.
+        // Thread sanitizers report this data race in Swift's library (6.3).
         if bytes.isEmpty { return }
         array.append(addingCapacity: bytes.count) { output in
             for index in bytes.indices { output.append(bytes[index]) }

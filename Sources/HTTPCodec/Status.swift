@@ -2,7 +2,7 @@
 package struct Status: Hashable, Sendable, CustomStringConvertible {
     package let code: Int
 
-    /// - Parameter code: 100...999; the status line has room for three digits.
+    /// - Parameter code: 100...999, because a status line has three digits.
     package init(_ code: Int) {
         precondition((100...999).contains(code), "a status has three digits")
         self.code = code

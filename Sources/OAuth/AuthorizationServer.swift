@@ -22,9 +22,9 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var defaultLifetime: TokenLifetime
 
     /// - Parameters:
-    ///   - sessionEndingAnswers: nil means those of the preset.
-    ///   - defaultLifetime: nil means that of the preset.
-    ///   - revocationAuthentication: nil means that of the token endpoint.
+    ///   - sessionEndingAnswers: nil means the preset's.
+    ///   - defaultLifetime: nil means the preset's.
+    ///   - revocationAuthentication: nil means the same as at the token endpoint.
     package init(
         preset: ProviderPreset, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
         deviceAuthorizationEndpoint: String? = nil, issuer: String?, announcesIssuerInResponses: Bool,

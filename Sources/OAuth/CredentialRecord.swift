@@ -9,8 +9,8 @@ package struct CredentialRecord: Sendable, Equatable {
     package var session: EndedSession?
     /// When a renewal granted `held`; nil when a login granted it or an earlier build wrote the record.
     package var renewed: Timestamp?
-    /// SHA-256 of the refresh token that was exchanged for what is held. Told where the store has gone back of late: a
-    /// replica knows by it whether a login or a logout that the store has lost comes after. Nil otherwise.
+    /// SHA-256 of the refresh token that was exchanged for `held`. Only set after the store has lost commits: it shows
+    /// a replica whether a login or a logout that the store has lost came later. Nil otherwise.
     package var exchanged: [UInt8]?
 
     package init(
@@ -22,7 +22,7 @@ package struct CredentialRecord: Sendable, Equatable {
         self.renewed = renewed
     }
 
-    /// Whether both say the same, one with and one without `exchanged`.
+    /// Whether the two records are equal except for `exchanged`.
     package func isSame(as other: CredentialRecord) -> Bool {
         var other = other
         other.exchanged = exchanged

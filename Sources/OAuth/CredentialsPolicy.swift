@@ -65,9 +65,9 @@ package enum CredentialsDecision: Sendable, Equatable {
     case obtainClientCredentials(isUpgrade: Bool)
     /// The credentials are expired or refused and cannot be renewed. Remove them and decide again.
     case retire
-    /// The user's credentials cannot be renewed while a different provider is configured than the one that granted
-    /// them. They stay stored for the time when their provider is configured again, so client credentials cannot be
-    /// stored in their place.
+    /// The user's credentials cannot be renewed, because the configured provider is not the provider that granted them.
+    /// They stay stored for the time when their provider is configured again, so client credentials cannot be stored in
+    /// their place.
     case keptForOtherProvider
     /// The provider has just granted credentials that are expired already.
     case expiredOnArrival

@@ -76,7 +76,7 @@ package struct HeldCredentials: Sendable, Equatable {
 
 extension HeldCredentials {
     /// Whether a refusal of a kind that ends sessions (`TokenFailure.endsSession`) ended this session, if `client`
-    /// requested the refresh. A refusal of another client than the one that logged the user in is about that client. If
+    /// requested the refresh. If another client has logged the user in, the refusal is about the requesting client. If
     /// the client's secret has changed, only `invalid_grant` is about the session, because the provider examines the
     /// refresh token after it has authenticated the client (RFC 6749 §6); other refusals may be about the new secret.
     package func isEnded(by answer: TokenErrorResponse, refreshedBy client: ClientFingerprint) -> Bool {

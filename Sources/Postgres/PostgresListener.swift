@@ -96,7 +96,7 @@ package actor PostgresListener {
     }
 
     /// Tests that notifications of the channel arrive on the connection.
-    /// - Returns: the notifications that arrived after the one of the test.
+    /// - Returns: the notifications that arrived after the test's notification.
     private func prove(_ connection: PostgresConnection) async throws(PostgresError) -> [PostgresNotification] {
         let deadline = MonotonicInstant.after(settings.limit)
         let proof = Self.proofPrefix + String(UInt64.random(in: .min ... .max), radix: 16)
@@ -110,7 +110,8 @@ package actor PostgresListener {
         }
     }
 
-    /// The beginning of the payloads that listeners, this one and those of other replicas, send as a test.
+    /// The beginning of the payload of a test notification, which this replica's listener or another replica's has
+    /// sent.
     package static let proofPrefix = "proof "
 
     /// Reports notifications until an error occurs.

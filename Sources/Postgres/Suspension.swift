@@ -49,7 +49,7 @@ final class Suspension<Answer: Sendable>: Sendable {
         return try outcome.get()
     }
 
-    /// Replaces the deadline of the current wait, or of the one that will begin.
+    /// Replaces the deadline of the current wait, or of the next wait if none has begun.
     func extend(until deadline: MonotonicInstant, overdue: PostgresError) {
         loop.checkIsolated()
         let isWaiting = state.withLock { state in

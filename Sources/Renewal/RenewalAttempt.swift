@@ -1,126 +1,129 @@
-/// One attempt to renew one set of credentials: what it does next, as a function of what came of what it did last. It has
-/// no store, clock or network; a driver carries the steps out.
+/// One attempt to renew one set of credentials, as a state machine: the outcome of the last step determines the next
+/// step. It has no store, clock or network; a driver carries out the steps.
 ///
-/// Every moment is a length of time by the driver's monotonic clock.
+/// A point in time is a `Duration` since the origin of the driver's monotonic clock. The successor of a refresh token
+/// is the grant that the provider gave in exchange for it.
 package struct RenewalAttempt: Sendable, Hashable {
-    /// What the driver is to do.
+    /// A step that the driver must carry out.
     package enum Step: Sendable, Hashable {
         /// Read the record and its lease.
         case read
-        /// Wait until the record changes, at most so long.
+        /// Wait until the record changes, at most for this duration.
         case wait(Duration)
-        /// Take the lease on exactly this version, from the holder named where there is one; or extend it.
+        /// Take or extend the lease on exactly this version. `over` is the previous holder; nil if the record has no
+        /// lease or the lease is the attempt's own.
         /// - Parameters:
-        ///   - overdue: for how long the lease of the holder before must have run out, if it has: as long as when it was
-        ///     read. Where that holder has extended it since, it has another turn.
-        ///   - isOpen: what the row is to say; see `StandingLease.isOpen`.
+        ///   - overdue: the least time since the expiry of the previous holder's lease, as it was when the lease was
+        ///     read. If that holder has extended its lease since then, the claim is refused.
+        ///   - isOpen: the value to store in the row; see `StandingLease.isOpen`.
         case claim(version: Int64, over: String?, overdue: Duration, isOpen: Bool)
-        /// Call the provider, unless that moment has passed: what held when the step was decided need not hold after it.
-        /// The driver extends the lease meanwhile, every `RenewalRules.extensionInterval`.
-        /// - Parameter limit: how long to wait for the answer.
+        /// Call the provider, unless `notAfter` has passed, because then the reasons for the call may no longer hold.
+        /// During the call the driver extends the lease every `RenewalRules.extensionInterval`.
+        /// - Parameter limit: the time limit of the call.
         case ask(notAfter: Duration, limit: Duration)
-        /// Wait between two calls, and extend the lease meanwhile.
+        /// Wait between two calls, and extend the lease during the wait.
         case pause(Duration)
-        /// Store what was granted, in place of exactly this version.
-        /// - Parameter heedsLease: whether another attempt's lease stands in the way.
+        /// Store the grant as a replacement of exactly this version.
+        /// - Parameter heedsLease: whether another attempt's lease prevents this.
         case publish(over: Int64, heedsLease: Bool)
-        /// Keep what was granted in the journal, and serve it.
+        /// Write the grant to the journal, and serve it.
         case keep
-        /// Store that the provider has ended the session, in place of exactly this version.
+        /// Store that the provider has ended the session, as a replacement of exactly this version.
         case publishEnd(over: Int64)
-        /// Give the lease back.
+        /// Give the lease up.
         case release(version: Int64, Release)
-        /// Give the lease back for a while, so that another process can try whether the provider answers it.
+        /// Give the lease up for a while, so that another process can try to get an answer from the provider.
         /// - Parameter isOpen: see `Release.open`.
         case handOver(version: Int64, isOpen: Bool)
         case finish(Result)
     }
 
-    /// What an attempt knows that gives its lease back.
+    /// The knowledge of an attempt that gives its lease up.
     package enum Release: Sendable, Hashable {
-        /// The refresh token is not spent: nothing stays of the lease.
+        /// The refresh token was not consumed. The lease is removed.
         case settled
-        /// The token may be spent, and no process has what it was exchanged for.
+        /// The token may have been consumed, and no process has its successor.
         case unknown
-        /// The token may be spent, and the holder before may have what it was exchanged for. The lease ends at once, as if
-        /// this holder had died.
+        /// The token may have been consumed, and the previous holder may have its successor. The lease expires at once,
+        /// as if this holder had died.
         case open
     }
 
     package enum Result: Sendable, Hashable {
-        /// What was granted is stored.
+        /// The grant is stored.
         case stored
-        /// The session's end is stored.
+        /// The end of the session is stored.
         case ended
-        /// Another change came first, or there is nothing to do.
+        /// Another change was stored first, or no renewal is necessary.
         case overtaken
-        /// The provider gave nothing.
+        /// The provider granted nothing.
         case failed
-        /// The store could not be asked, and nothing was done.
+        /// The store did not answer, and nothing was done.
         case storeAway
-        /// Another attempt is under way, and this one was not to wait for it.
+        /// Another attempt is running, and this attempt does not wait for it.
         case busy
     }
 
-    /// What came of a step.
+    /// The outcome of a step.
     package enum Outcome: Sendable, Hashable {
         case begun
-        /// The record stands so.
+        /// The record was read.
         case stands(Standing)
-        /// The store did not answer. What it was told may have been done.
+        /// The store did not answer. The change may have been made.
         case storeAway
         /// The wait is over.
         case waited
-        /// The lease is taken.
+        /// The lease was taken or extended.
         case claimed
-        /// The record is another one, or another attempt has the lease.
+        /// The record has changed, or another attempt has the lease.
         case refused
         /// The provider granted new credentials.
         case granted
-        /// The provider says that the session has ended.
+        /// The provider answered that the session has ended.
         case sessionEnded
-        /// The provider refused, and has not spent the refresh token.
+        /// The provider refused and did not consume the refresh token.
         case denied
-        /// An answer that does not tell: the refresh token may have been spent.
+        /// The answer does not show whether the refresh token was consumed.
         case unknown(Retry)
-        /// No answer: the same, and the provider may still come to the call.
+        /// There was no answer. The refresh token may have been consumed, and the provider may still process the call.
         case unanswered(Retry)
-        /// The provider gave nothing and has not spent the refresh token, and may be asked again.
+        /// The provider granted nothing and did not consume the refresh token. The call may be repeated.
         case notAsked(Retry)
-        /// Nothing was sent: the store has gone back, and no process presents a token just now. It may have lost a claim
-        /// under which another process has presented the same token.
+        /// Nothing was sent, because the store has lost commits, and for a while no process presents a token. The store
+        /// may have lost the claim of a process that has presented the same token.
         case withheld
-        /// The process is about to end: others make the calls that are left.
+        /// The process is ending. Other processes make the remaining calls.
         case stopped
-        /// The moment had passed; nothing was sent.
+        /// `notAfter` had passed, and nothing was sent.
         case tooLate
         /// It is stored.
         case stored
-        /// Something else stands in the way.
+        /// The record has changed.
         case conflict(Conflict)
-        /// It is in the journal.
+        /// The grant is in the journal.
         case kept
-        /// There is no journal, or it does not take it.
+        /// There is no journal, or it could not be written.
         case notKept
     }
 
-    /// When the provider may be asked again.
+    /// When the call may be repeated.
     package enum Retry: Sendable, Hashable {
-        /// By the schedule.
+        /// After the wait of the schedule.
         case scheduled
-        /// Not before so long, as the provider has asked for.
+        /// After this duration, which the provider asked for, or later.
         case notBefore(Duration)
-        /// Not by this attempt: the provider asks for more patience than a caller has.
+        /// Not by this attempt, because the provider asks for a longer wait than a caller accepts.
         case never
     }
 
-    /// What a reader finds.
+    /// The state of the record.
     package struct Standing: Sendable, Hashable {
         package var version: Int64
-        /// Whether the credentials are to be renewed.
+        /// Whether the credentials must be renewed.
         package var isDue: Bool
         package var lease: StandingLease?
-        /// How long the refresh token is not to be presented; see `RenewalAttempt.successorRest`. Zero or less for at once.
+        /// For how long the refresh token must not be presented yet; see `RenewalAttempt.successorRest`. Zero or less
+        /// if it may be presented at once.
         package var rest: Duration
 
         package init(version: Int64, isDue: Bool, lease: StandingLease?, rest: Duration = .zero) {
@@ -131,80 +134,85 @@ package struct RenewalAttempt: Sendable, Hashable {
         }
     }
 
-    /// What stands where the grant is to be stored.
+    /// The content of the record at which storing the grant failed.
     package enum Conflict: Sendable, Hashable {
-        /// The grant itself: an earlier try has arrived.
+        /// The grant itself, from an earlier attempt to store it.
         case same
-        /// A login, a logout, or credentials that another attempt was granted.
+        /// A login, a logout, or the grant of another attempt.
         case other
-        /// What the grant was exchanged for, or the mark that its refresh token was refused.
-        /// - Parameter lease: another attempt's.
+        /// The credentials whose refresh token was exchanged for the grant, or the tombstone that the refusal of that
+        /// token left.
+        /// - Parameter lease: the lease of another attempt.
         case spent(version: Int64, lease: StandingLease?)
     }
 
     private enum Phase: Sendable, Hashable {
         case beginning, reading, waiting, claiming, asking, pausing, publishing, keeping, waitingToPublish
         case publishingEnd
-        /// - Parameter wait: how long the turn of the other processes lasts.
+        /// - Parameter wait: the time that the other processes have.
         case handingOver(wait: Duration)
         case releasing(Result)
         case finished
     }
 
     private static let lateClaimLimit = 2
-    /// Within which another process finds a lease that was handed over: each looks about twice a second.
+    /// The time within which another process finds a lease that was handed over. Each process looks about twice a
+    /// second.
     private static let handOverWait: Duration = .seconds(1)
-    /// How long an attempt waits that waits for no other one: as long as until its process would look again.
+    /// The longest wait of an attempt that does not wait for other attempts. Its process looks again after this time
+    /// anyway.
     private static let shortWait: Duration = .seconds(1)
-    /// How long it waits before it tries again to store what it was granted.
+    /// The wait before the next attempt to store the grant.
     private static let retryInterval: Duration = .seconds(1)
 
-    /// Set anew by the driver after each look.
+    /// The driver updates them each time it has read the record.
     package var rules: RenewalRules
-    /// Whether it waits for another attempt.
+    /// Whether this attempt waits for another attempt.
     private let waits: Bool
     private var phase = Phase.beginning
-    /// What the attempt replaces.
+    /// The version of the record that the attempt replaces.
     private(set) package var version: Int64
-    /// When the refresh token may have been presented first, by any attempt.
+    /// The earliest time at which any attempt may have presented the refresh token; nil if it was not presented, or the
+    /// time is not known.
     private var firstUse: Duration?
-    /// Whether the refresh token may have been spent by a call whose answer no process that lives may have.
+    /// Whether the refresh token may have been consumed by a call whose answer may have reached no living process.
     private(set) package var isUncertain = false
-    /// Whether the provider may still come to an earlier call with the same refresh token.
+    /// Whether the provider may still process an earlier call with the same refresh token.
     private var mayCallBeUnderWay = false
     private(set) package var calls = 0
     private var looks = 0
     private var lateClaims = 0
-    /// Until when this attempt's lease stands at least.
+    /// The earliest possible end of this attempt's lease.
     private var leaseEnd: Duration?
-    /// Until when other processes have their turn after this one has handed the lease over.
+    /// The time until which other processes may take the lease that this attempt has handed over.
     private var othersTurnEnd: Duration?
-    /// Whether what was granted is in the journal.
+    /// Whether the grant is in the journal.
     private var isKept = false
-    /// Whether the holder before may have what the refresh token was exchanged for, and has not had its turn to store it.
+    /// Whether the previous holder may have the successor of the refresh token, and may still store it.
     private var mayOtherHaveGrant = false
 
-    /// Whether its lease says that the holder before may store what it was granted.
+    /// Whether this attempt's lease records that the previous holder may still store its grant.
     package var isOpen: Bool { mayOtherHaveGrant }
 
-    /// Whether the refresh token would be presented within the grace at that time, or was not presented yet.
+    /// Whether a call at this time presents the refresh token within the grace. True if the token was not presented
+    /// yet.
     package func isWithinGrace(at time: Duration) -> Bool { firstUse.map { rules.isWithinGrace(time - $0) } ?? true }
 
-    /// How long the refresh token that was granted rests. Once it is used, many providers take its predecessor for stolen,
-    /// whatever grace they give, and revoke the session: so an earlier call that the provider has not answered is given as
-    /// long again as a call may take.
+    /// The time for which the granted refresh token must not be used. Once it is used, many providers treat its
+    /// predecessor as stolen, whatever their grace, and revoke the session. So if the provider may still process an
+    /// earlier call with the predecessor, this is the time limit of a call; otherwise zero.
     package var successorRest: Duration { mayCallBeUnderWay ? rules.callLimit : .zero }
 
-    /// An attempt that has nothing yet.
-    /// - Parameter waits: whether it waits for another attempt, as for a caller, or leaves it alone.
+    /// Creates an attempt that begins by reading the record.
+    /// - Parameter waits: whether it waits for another attempt, as it does for a caller. If not, it ends as `busy`.
     package init(rules: RenewalRules, waits: Bool) {
         self.rules = rules
         self.waits = waits
         version = 0
     }
 
-    /// An attempt that goes on with what an earlier process was granted and left in the journal.
-    /// - Parameter version: what the grant was exchanged for.
+    /// Creates an attempt that stores a grant which an earlier process left in the journal.
+    /// - Parameter version: the version of the credentials whose refresh token was exchanged for the grant.
     package init(rules: RenewalRules, keptOver version: Int64) {
         self.rules = rules
         self.version = version
@@ -213,8 +221,8 @@ package struct RenewalAttempt: Sendable, Hashable {
         isKept = true
     }
 
-    /// The same attempt, with its times counted from a later moment of the driver's clock. What is so long ago that nothing
-    /// depends on how long it is counts as the shortest such.
+    /// This attempt with its times counted from a later origin. A time that is so long ago that its exact value has no
+    /// effect is replaced by the latest such time, so that equal situations are equal values.
     package func counted(from origin: Duration) -> RenewalAttempt {
         var attempt = self
         attempt.firstUse = firstUse.map { max($0 - origin, .zero - rules.grace - .seconds(1)) }
@@ -223,21 +231,22 @@ package struct RenewalAttempt: Sendable, Hashable {
         return attempt
     }
 
-    /// The driver has extended the lease. Has no effect on an attempt that has no lease: the extension was of a lease that
-    /// the attempt has handed over since.
-    /// - Parameter asked: when it began to, by its monotonic clock.
+    /// Notes that the driver has extended the lease. Has no effect on an attempt that has no lease: the driver then extended
+    /// a lease that the attempt has handed over since.
+    /// - Parameter asked: when the driver began the extension, by its monotonic clock.
     package mutating func leaseExtended(asked: Duration) {
         leaseEnd = leaseEnd.map { max($0, asked + rules.leaseSpan) }
     }
 
     /// The next step.
     /// - Parameters:
-    ///   - outcome: of the last step; `begun` at first.
-    ///   - now: by the driver's monotonic clock.
-    ///   - asked: when the last step began, by that clock.
-    ///   - storeReachableFor: for how long this process has reached the store without a failure.
-    ///   - storeHasGoneBack: whether the store has gone back so recently that no process presents a token. The leases that it
-    ///     shows are those of attempts that ended before, or that will not ask: they keep no grant from being stored.
+    ///   - outcome: the outcome of the last step; `begun` at first.
+    ///   - now: the time by the driver's monotonic clock.
+    ///   - asked: the time at which the last step began, by the same clock.
+    ///   - storeReachableFor: the time for which this process has reached the store without a failure.
+    ///   - storeHasGoneBack: whether the store lost commits so recently that no process presents a token. Its leases
+    ///     then belong to attempts that ended before the loss or will not call the provider, so they do not prevent
+    ///     storing a grant.
     package mutating func next(
         _ outcome: Outcome, now: Duration, asked: Duration, storeReachableFor: Duration, storeHasGoneBack: Bool
     ) -> Step {
@@ -255,13 +264,13 @@ package struct RenewalAttempt: Sendable, Hashable {
             leaseEnd = asked + rules.leaseSpan
             return ask(until: asked + rules.leaseSpan, now)
         case (.claiming, .refused):
-            // The record is another one, or another attempt has the lease: that decides what happens next.
+            // The record has changed, or another attempt has the lease. The new state decides what happens next.
             return calls > 0 ? finish(.overtaken) : readAgain()
         case (.claiming, .storeAway):
             if calls == 0 { return finish(.storeAway) }
-            // The token may be spent, and the store is away just now. As long as this attempt's lease stands, no other process
-            // presents the token, and it is presented all the same. Later another process may have exchanged it, and used
-            // what it was given, which ends the provider's grace.
+            // The token may have been consumed, and the store does not answer. While this attempt's lease lasts, no
+            // other process presents the token, so this attempt presents it. Afterwards another process may have
+            // exchanged the token and used its successor, which ends the provider's grace.
             if isUncertain, let leaseEnd, now <= leaseEnd { return ask(until: leaseEnd, now) }
             return release(.failed)
 
@@ -283,7 +292,7 @@ package struct RenewalAttempt: Sendable, Hashable {
             (isUncertain, mayCallBeUnderWay) = (true, true)
             return pauseBeforeNextCall(retry, now)
         case (.asking, .notAsked(let retry)):
-            // Nothing was presented yet: the grace begins with a later call.
+            // The token was not presented, so the grace begins with a later call.
             if !isUncertain { firstUse = nil }
             return pauseBeforeNextCall(retry, now)
         case (.pausing, .waited):
@@ -294,7 +303,7 @@ package struct RenewalAttempt: Sendable, Hashable {
             calls -= 1
             lateClaims += 1
             if !isUncertain { firstUse = nil }
-            // A store that is slower than the lease is long is too slow for what a call would bring.
+            // If claims take longer than the lease lasts, the store is too slow to store a grant.
             return lateClaims > Self.lateClaimLimit ? release(.failed) : claim(over: nil)
 
         case (.publishing, .stored):
@@ -306,7 +315,7 @@ package struct RenewalAttempt: Sendable, Hashable {
             phase = .keeping
             return .keep
         case (.keeping, .begun):
-            // What a predecessor left comes before everything else.
+            // The grant of an earlier process is stored before anything else.
             phase = .publishing
             return .publish(over: version, heedsLease: !storeHasGoneBack)
         case (.keeping, .kept):
@@ -321,7 +330,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         case (.publishingEnd, .stored):
             return finish(.ended)
         case (.publishingEnd, .conflict), (.publishingEnd, .storeAway):
-            // What stands decides, or the next attempt finds the session ended once more.
+            // The new record decides, or the next attempt finds again that the session has ended.
             return finish(outcome == .storeAway ? .storeAway : .overtaken)
 
         case (.handingOver(let wait), .stored):
@@ -329,7 +338,8 @@ package struct RenewalAttempt: Sendable, Hashable {
             phase = .waiting
             return .wait(wait)
         case (.handingOver, .storeAway):
-            // The release may take effect later, and then on a lease that this attempt had taken again.
+            // The release may take effect later. If this attempt took the lease again, that release would end the new
+            // lease.
             return finish(.failed)
         case (.handingOver, .conflict), (.handingOver, .refused):
             return finish(.overtaken)
@@ -358,7 +368,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         var wait = rules.waitBeforeTakingOver(lease, storeReachableFor: storeReachableFor)
         if let othersTurnEnd, !lease.stands { wait = max(wait, othersTurnEnd - readAt) }
         if wait > .zero {
-            // The end of a grace is not to be missed between two looks.
+            // A short wait is accepted, so that the end of a grace is not missed before the process looks again.
             if !waits, lease.stands || wait > Self.shortWait && othersTurnEnd == nil { return finish(.busy) }
             firstUse = knownUse
             phase = .waiting
@@ -366,7 +376,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         }
         isUncertain = true
         mayCallBeUnderWay = lease.remaining > .zero - rules.callLimit
-        // Both are never later than the token's first use.
+        // Neither time is later than the token's first use.
         firstUse = [knownUse, lease.sinceFirstUse.map { readAt - $0 }].compactMap(\.self).max()
         mayOtherHaveGrant = lease.mayBeHeld && (lease.sinceFirstUse.map(rules.isWithinGrace) ?? false)
         return claim(over: lease.holder, overdue: max(.zero, .zero - lease.remaining))
@@ -375,7 +385,7 @@ package struct RenewalAttempt: Sendable, Hashable {
     private mutating func readAgain() -> Step {
         looks += 1
         if looks >= 16 { return finish(.overtaken) }
-        // The lease tells it anew.
+        // The new lease has the time of the first use.
         firstUse = nil
         phase = .reading
         return .read
@@ -386,11 +396,11 @@ package struct RenewalAttempt: Sendable, Hashable {
         return .claim(version: version, over: holder, overdue: overdue, isOpen: mayOtherHaveGrant)
     }
 
-    /// - Parameter end: until when no other attempt has the right to present the token.
+    /// - Parameter end: the time until which no other attempt may present the token.
     private mutating func ask(until end: Duration, _ now: Duration) -> Step {
         var end = end
         if isUncertain, mayOtherHaveGrant, let firstUse {
-            // Later than the grace, only the holder before could still save the session.
+            // After the grace only the previous holder can still save the session.
             guard rules.isWithinGrace(now - firstUse) else { return release(.failed) }
             end = min(end, firstUse + rules.grace - rules.transit)
         }
@@ -404,19 +414,19 @@ package struct RenewalAttempt: Sendable, Hashable {
         phase = .pausing
         var wait = rules.waits[calls - 1]
         if case .notBefore(let duration) = retry, duration > wait {
-            // The provider has said that an earlier call brings nothing.
+            // The provider has said that an earlier call would be refused.
             return .pause(duration)
         }
         if isUncertain, let firstUse {
-            // Better the last call within the grace than later.
+            // The last call must be made within the grace if possible.
             let age = now - firstUse
             let left = rules.grace - rules.transit - age
             if left >= .zero {
                 wait = min(wait, left)
-                // The provider may answer another process where it does not answer this one, and no other process may call
-                // during the pause. A call that follows at once is of another kind.
+                // The provider may answer another process although it does not answer this one, and during a pause no
+                // other process may call. A wait of zero is not a pause: then this attempt calls again at once.
                 if age >= rules.grace / 3 || age + wait >= rules.grace / 2, rules.waits[calls - 1] > .zero {
-                    // The rest of the grace is shared out among more calls than one.
+                    // The other processes get a part of the remaining grace, so that several calls are possible.
                     phase = .handingOver(wait: min(left, max(Self.handOverWait, min(wait, Self.third(of: left)))))
                     return .handOver(version: version, isOpen: mayOtherHaveGrant)
                 }
@@ -425,7 +435,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         return .pause(wait)
     }
 
-    /// In whole milliseconds, so that a wait leaves no splinter to wait for.
+    /// A third of the span in whole milliseconds, so that no fraction of a millisecond remains to be waited for.
     private static func third(of span: Duration) -> Duration {
         let (seconds, attoseconds) = (span / 3).components
         return .seconds(seconds) + .milliseconds(attoseconds / 1_000_000_000_000_000)
@@ -448,11 +458,11 @@ package struct RenewalAttempt: Sendable, Hashable {
         case .spent(let standing, let lease):
             version = standing
             if !storeHasGoneBack, let lease, lease.stands, lease.sinceFirstUse.map(rules.isWithinGrace) ?? true {
-                // It presents the token that this attempt has exchanged, and what it is granted is the newer one.
+                // The other attempt presents the token that this attempt has exchanged, and its grant would be newer.
                 phase = .waitingToPublish
                 return .wait(min(lease.remaining, Self.retryInterval))
             }
-            // Later than the grace it is granted nothing.
+            // After the grace the other attempt gets no grant.
             return .publish(over: standing, heedsLease: false)
         }
     }

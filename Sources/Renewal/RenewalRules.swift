@@ -1,24 +1,25 @@
-/// What one provider and this program hold renewals to. All times are lengths; none is a point in time.
+/// The time limits that one provider and this program set for renewals. All values are durations; none is a point in
+/// time.
 package struct RenewalRules: Sendable, Hashable {
-    /// For how long after its first use the provider takes a refresh token again. Zero where it never does. Where it is not
-    /// known, `usualGrace`.
+    /// The time after the first use of a refresh token in which the provider accepts the token again. Zero if it never
+    /// does; `usualGrace` if this is not known.
     package var grace: Duration
-    /// Whether that is the provider's grace, and not what is assumed of it.
+    /// Whether `grace` is known. If not, it is an assumption.
     package var isGraceKnown = true
-    /// The longest that one call to the provider takes.
+    /// The time limit of one call to the provider.
     package var callLimit: Duration
-    /// How long before the end of the grace a call has to begin, so that it arrives within it.
+    /// A call must begin at least this long before the end of the grace, so that it arrives within the grace.
     package var transit: Duration
-    /// For how long a process that may hold what a refresh token was exchanged for has its turn to store that, from when it
-    /// can reach the store again, before another process presents the token beyond the grace.
+    /// The time in which a process that may hold the successor of a refresh token can store it, before another process
+    /// presents the token beyond the grace. It begins when the store can be reached again.
     package var turn: Duration
-    /// For how long after its lease has ended such a process is waited for at least, before another process presents the token
-    /// beyond the grace: that ends the session unless the token was never presented.
+    /// The least time to wait for such a process after the end of its lease, before another process presents the token
+    /// beyond the grace. Presenting it ends the session, unless the token was never presented before.
     package var patience: Duration
-    /// The waits between the calls of one renewal: one call more than there are waits.
+    /// The waits between the calls of one renewal. It makes one call more than there are waits.
     package var waits: [Duration]
 
-    /// What is assumed of a provider that says nothing: 10 s.
+    /// The grace that is assumed for a provider whose grace is not known: 10 s.
     package static let usualGrace: Duration = .seconds(10)
     package static let usualTransit: Duration = .seconds(1)
     package static let usualTurn: Duration = .seconds(5)
@@ -39,68 +40,71 @@ package struct RenewalRules: Sendable, Hashable {
         self.patience = patience ?? turn
     }
 
-    /// How long the turn is within the grace: a process that has something to store tries to every second. 1.5 s.
+    /// Like `turn`, within the grace: 1.5 s, because a process that has something to store tries every second.
     package var turnWithinGrace: Duration = .milliseconds(1500)
 
-    /// What a process needs to read a lease and to take it over, so that the call still comes within the grace. Half a
-    /// second.
+    /// The time that a process needs to read a lease and take it over, so that its call is still within the grace: half
+    /// a second.
     package var takeover: Duration = .milliseconds(500)
 
-    /// How long a lease lasts from its claim, and from each extension; nil for a third of the grace, so that another process
-    /// has two thirds of it left when the holder dies; two seconds at least and five at most.
+    /// The time for which a claim or an extension of a lease lasts. Nil means a third of the grace, at least two and at
+    /// most five seconds: when the holder dies, another process has two thirds of the grace left.
     package var span: Duration?
 
     package var leaseSpan: Duration { span ?? min(Self.longestLease, max(Self.shortestLease, grace / 3)) }
 
-    /// How often the holder extends its lease while it waits.
+    /// The interval at which the holder extends its lease while it waits.
     package var extensionInterval: Duration { leaseSpan / 2 }
 
-    /// How long to wait for the answer to a call that begins so long after the token's first use: half of what is left of
-    /// the grace, so that there is time to ask again; all of `callLimit` where that leaves too little for an answer, none
-    /// was left, or the provider may have no grace: then giving up a slow call loses the session.
+    /// The time limit of a call that begins `sinceFirstUse` after the token's first use. It is half of the remaining
+    /// grace, so that a second call is possible. It is `callLimit` if half is too short for an answer, if no grace is
+    /// left, or if the grace is not known: then giving up a slow call would lose the session.
     func limit(ofCallBegunAfter sinceFirstUse: Duration) -> Duration {
         guard isGraceKnown else { return callLimit }
         let half = (grace - transit - sinceFirstUse) / 2
         return half < Self.shortestCall ? callLimit : min(half, callLimit)
     }
 
-    /// Whether a call that begins now presents the token within the grace.
+    /// Whether a call that begins `sinceFirstUse` after the token's first use presents the token within the grace.
     func isWithinGrace(_ sinceFirstUse: Duration) -> Bool { sinceFirstUse + transit <= grace }
 
-    /// The same for a first use that may not be known: then it may have been long ago.
+    /// False if the time since the first use is not known, because the use may be long ago.
     package func isWithinGrace(_ sinceFirstUse: Duration?) -> Bool { sinceFirstUse.map(isWithinGrace) ?? false }
 
-    /// When a lease that another attempt has left may be taken over.
-    /// - Parameter storeReachableFor: for how long this process has reached the store without a failure.
-    /// - Returns: zero or less for at once, else after how long to look again.
+    /// How long to wait before this process may take over another attempt's lease.
+    /// - Parameter storeReachableFor: the time for which this process has reached the store without a failure.
+    /// - Returns: zero or less if it may take the lease over at once; otherwise the time after which to read the lease
+    ///   again.
     package func waitBeforeTakingOver(_ lease: StandingLease, storeReachableFor: Duration) -> Duration {
         if !lease.mayBeHeld { return .zero }
         if lease.stands { return lease.remaining }
         var sinceReturn = turn - storeReachableFor
         if let age = lease.sinceFirstUse, isWithinGrace(age) {
-            // Two successors of one token do no harm; but the first is better, and its holder may only wait for the store.
+            // Within the grace a second successor of the token does no harm. But the first successor is preferred, and
+            // its holder may only be waiting for the store.
             sinceReturn = min(turn, turnWithinGrace) - storeReachableFor
             return min(sinceReturn, grace - transit - takeover - age)
         }
-        // To present the token now would end the session if the holder lives and has its successor.
+        // If the holder is alive and has the successor, presenting the token now would end the session.
         return max(sinceReturn, patience + lease.remaining)
     }
 }
 
-/// A lease as it stands on a record, by the store's clock.
+/// The lease of a record, with its times by the store's clock.
 package struct StandingLease: Sendable, Hashable {
     package var holder: String
-    /// What is left of it; zero or less where it has ended, since so long.
+    /// The remaining time; zero or less if the lease has expired that long ago.
     package var remaining: Duration
-    /// How long ago the record's refresh token may have been presented first; nil where that is not known.
+    /// The time since the earliest moment at which the record's refresh token may have been presented; nil if it is not
+    /// known.
     package var sinceFirstUse: Duration?
-    /// Whether its holder has said that it has nothing in its hands.
+    /// Whether the holder has given the lease up, which means that it has no successor of the token.
     package var isGivenUp: Bool
-    /// Whether this process knows that nothing comes of the holder any more: it was an attempt of this process that has
-    /// ended, or of a predecessor whose journal this process has.
+    /// Whether this process knows that the holder will store nothing any more, because the holder was an attempt of
+    /// this process that has ended, or of an earlier process whose journal this process has.
     package var isHolderGone: Bool
-    /// Whether an earlier holder may have what the refresh token was exchanged for, and has not had its turn to store it: the
-    /// lease was taken over from it within the grace.
+    /// Whether an earlier holder may still store the successor of the token, because the lease was taken over from it
+    /// within the grace.
     package var isOpen: Bool
 
     package init(
@@ -115,9 +119,9 @@ package struct StandingLease: Sendable, Hashable {
         self.isHolderGone = isHolderGone
     }
 
-    /// Whether a process may have what the refresh token was exchanged for.
+    /// Whether a process may hold the successor of the refresh token.
     var mayBeHeld: Bool { isOpen || !isGivenUp && !isHolderGone }
 
-    /// Whether the renewal may be under way.
+    /// Whether the holder's renewal may be running.
     package var stands: Bool { !isGivenUp && !isHolderGone && remaining > .zero }
 }

@@ -2,10 +2,10 @@ internal import BrokerCore
 internal import ExternalText
 internal import HTTPCodec
 
-/// What a client would rather have (RFC 9110 §12.5.1).
+/// The media types that a client accepts, and which it prefers (RFC 9110 §12.5.1).
 enum Accept {
-    /// Whether JSON is preferred to HTML. A browser, and a client that takes anything, get HTML; of two that are equally
-    /// welcome, the one that is named counts (`application/json, */*`).
+    /// Whether the client prefers JSON to HTML. A browser gets HTML, and so does a client that accepts everything.
+    /// Where both have the same quality, the type that is named goes before a wildcard (`application/json, */*`).
     static func prefersJSON(_ fields: Fields) -> Bool {
         let ranges = fields.list("Accept").prefix(mostRanges).map(Range.init)
         if ranges.isEmpty { return false }
@@ -14,10 +14,10 @@ enum Accept {
         return json.quality > 0 && json > preference("text", "html", ranges)
     }
 
-    /// Of a longer list, the rest is not read.
+    /// The most media ranges that are read. The rest of a longer list is ignored.
     private static let mostRanges = 64
 
-    /// Whether HTML is named, as every browser does and no other common client.
+    /// Whether the field names HTML. Every browser does, and no other common client.
     static func namesHTML(_ fields: Fields) -> Bool {
         let ranges: [Range] = fields.list("Accept").prefix(mostRanges).map(Range.init)
         return ranges.contains { $0.isHTML && $0.quality > 0 }
@@ -48,13 +48,13 @@ enum Accept {
                 subtype = names[1]
             }
             for parameter in range.parameters where parameter.starts(with: "q=") {
-                // RFC 9110 §12.4.2 has five characters.
+                // A weight has at most five characters (RFC 9110 §12.4.2).
                 quality = parameter.count <= 16 ? Double(parameter.dropping(2).text) ?? 0 : 0
             }
         }
     }
 
-    /// The most precise range that fits decides.
+    /// The preference of the most precise range that matches the type.
     private static func preference(_ type: WireText, _ subtype: WireText, _ ranges: [Range]) -> Preference {
         let fits: (Range) -> Int? = { range in
             if range.type == type, range.subtype == subtype { return 2 }

@@ -1,15 +1,15 @@
 package import BrokerCore
 package import Cryptography
 
-/// The operator's keys, each with a name, so that one can be replaced while the others stay as they are.
+/// The operator's keys. Each has a name, so that an operator can replace one key and keep the others.
 package struct AdminKeys: Sendable {
-    /// What is wrong with a text of keys. Positions count from 1; no case carries key text.
+    /// Why a text is not a list of keys. Positions count from 1. No case contains any text of a key.
     package enum Fault: Error, Equatable, Sendable, CustomStringConvertible {
-        /// The entry has a colon, and what stands before it is no name. It is not shown: it may be a part of a key.
+        /// The text before the entry's colon is not a name. It is not shown, because it may be part of a key.
         case malformedName(position: Int)
         /// An earlier entry has the same name.
         case duplicateName(AdminName)
-        /// The key has not between 32 and 512 characters, or others than visible ASCII.
+        /// The key has fewer than 32 or more than 512 characters, or a character that is not visible ASCII.
         case malformedKey(AdminName)
         /// The key consists of a few characters that are repeated.
         case guessable(AdminName)
@@ -34,13 +34,14 @@ package struct AdminKeys: Sendable {
 
     /// How many characters a key has.
     package static let lengths = 32...512
-    /// Of 32 random hexadecimal digits, hardly one key in ten million has fewer different ones.
+    /// The fewest different characters of a key. Fewer than one in ten million keys of 32 random hexadecimal digits has
+    /// less.
     private static let leastDistinct = 8
 
     private let digests: [(name: AdminName, digest: SHA256.Words)]
 
-    /// Reads keys with commas between them, each by itself or as `name:key`. A key by itself has the name `admin`, and
-    /// neither a comma nor a colon.
+    /// Reads a comma-separated list of keys. An entry is `name:key`, or a key without a colon, whose name is `admin`.
+    /// No key contains a comma.
     package init(parsing text: SecretBytes) throws(Fault) {
         var digests: [(name: AdminName, digest: SHA256.Words)] = []
         let entries = text.revealedBytes.split(separator: UInt8(ascii: ","), omittingEmptySubsequences: false)
@@ -62,7 +63,8 @@ package struct AdminKeys: Sendable {
         self.digests = digests
     }
 
-    /// The name of the key with that digest; nil for none. Takes the same time whichever it is.
+    /// The name of the key with this digest; nil if no key has it. The time that this takes does not depend on the
+    /// result.
     func name(digest: SHA256.Words) -> AdminName? {
         var found: AdminName?
         for known in digests where digest.isEqual(known.digest) { found = known.name }

@@ -2,32 +2,32 @@ internal import BrokerCore
 internal import Reactor
 internal import Synchronization
 
-/// Slows down those who try keys: a source that has had its share of refusals waits for the next ones.
+/// Slows down clients that try keys: a source that has used up its rate of refusals waits for the next ones.
 ///
-/// It is asked only when a request has turned out to have no valid key, so a valid one is never delayed, whatever else comes
-/// from its source.
+/// Only requests without a valid key are counted and delayed. A request with a valid key is never delayed, even if its
+/// source sends many without one.
 final class AuthenticationFailures: Sendable {
     private let buckets: TokenBuckets<NetworkSource>?
     private let metrics: Metrics
     private let time: any Time
     private let waiting = Atomic<Int>(0)
 
-    /// How many requests of one source wait for their refusal: at 20 a second, one second's worth.
+    /// The most requests of one source that wait for their refusal: those of one second, at 20 a second.
     static let waitingPerSource = 20
-    /// How many requests wait in all.
+    /// The most requests that wait, of all sources together.
     static let waitingInAll = 1000
-    /// How many sources have a bucket of their own.
+    /// The most sources that have a bucket of their own.
     static let capacity = 65_536
 
-    /// - Parameter rate: of each source; nil delays nothing.
+    /// - Parameter rate: the rate of refusals for each source; nil means that no refusal is delayed.
     init(_ rate: Rate?, metrics: Metrics, time: any Time) {
         buckets = rate.map { TokenBuckets($0, capacity: Self.capacity) }
         self.metrics = metrics
         self.time = time
     }
 
-    /// Suspends until a request of that source may be told that it has no valid key.
-    /// - Throws: `too_many_requests` at once where too many wait already.
+    /// Suspends until a request of the source may be refused.
+    /// - Throws: `too_many_requests` at once, if too many requests wait already.
     func admit(_ source: NetworkSource) async throws(BrokerError) {
         guard let buckets, source != .unknown else { return metrics.authenticationFailed(.answered) }
         switch buckets.take(source, now: time.monotonic, waiting: Self.waitingPerSource) {
@@ -35,7 +35,8 @@ final class AuthenticationFailures: Sendable {
         case .taken(let delay):
             defer { waiting.subtract(1, ordering: .relaxed) }
             guard waiting.add(1, ordering: .relaxed).newValue <= Self.waitingInAll else { throw refusal(delay) }
-            // A client that has gone needs no answer, and is counted as one that was told.
+            // The sleep ends early if the client has closed its connection. Such a request is counted like one that was
+            // answered.
             try? await time.sleep(for: delay)
             metrics.authenticationFailed(.delayed)
         case .refused(let delay): throw refusal(delay)

@@ -4,19 +4,19 @@ package import HTTPServer
 package import OAuth
 internal import Synchronization
 
-/// The service, put together: everything that a route needs.
+/// All parts of the service that a route needs.
 package final class Broker: Sendable {
-    /// Those of the core can be set as if they were these.
+    /// The settings of the core are also members of this type.
     @dynamicMemberLookup
     package struct Settings: Sendable {
         package var core = CredentialsBroker.Settings()
         package var adminKeys: AdminKeys
         package var rates = Rates()
-        /// What `/` says of the build; empty says nothing.
+        /// The version that `/` shows; empty shows none.
         package var version = ""
         /// Whether probes and metrics are answered by a listener of their own.
         package var hasOperationsListener = false
-        /// Whether each `GET /credentials` that goes well gets a line in the log. Without it they are only counted.
+        /// Whether each successful `GET /credentials` gets a line in the log. If not, the metrics only count them.
         package var logsReads = false
 
         package subscript<Value>(dynamicMember member: WritableKeyPath<CredentialsBroker.Settings, Value>) -> Value {
@@ -24,7 +24,7 @@ package final class Broker: Sendable {
             set { core[keyPath: member] = newValue }
         }
 
-        /// - Parameter publicBaseURL: without a slash at its end.
+        /// - Parameter publicBaseURL: the URL without a slash at its end.
         package init(publicBaseURL: String, adminKeys: AdminKeys) {
             self.adminKeys = adminKeys
             core.publicBaseURL = publicBaseURL
@@ -66,33 +66,33 @@ package final class Broker: Sendable {
     package var deviceLogins: DeviceFlow { core.deviceLogins }
     package var events: EventFeed { core.events }
 
-    /// Begins the work that nobody asks for.
+    /// Starts the background jobs.
     package func start() {
         core.start()
     }
 
-    /// Not ready from now on, and nobody is kept waiting for what may yet happen.
+    /// Reports the service as not ready from now on, and ends every long poll and event stream.
     package func beginDraining() {
         health.beginDraining()
         core.beginDraining()
     }
 
-    /// Lets what is under way come to its end; see `CredentialsBroker.finish`.
+    /// Waits until running work has ended; see `CredentialsBroker.finish`.
     package func finish(within limit: Duration? = nil) async {
         await core.finish(within: limit)
     }
 
-    /// Removes a tenant with everything under it.
+    /// Removes a tenant with its API keys, logins and credentials.
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
         try await core.deleteTenant(name)
     }
 
-    /// Shows the server's own counts in the metrics.
+    /// Adds the server's counts to the metrics.
     package func observe(_ counters: @escaping @Sendable () -> ServerStatistics) {
         serverStatistics.withLock { $0 = counters }
     }
 
-    /// Shows the counts of the server for probes and metrics, where they have one of their own.
+    /// Adds the counts of the separate server for probes and metrics to the metrics.
     package func observeOperations(_ counters: @escaping @Sendable () -> ServerStatistics) {
         operationsStatistics.withLock { $0 = counters }
     }

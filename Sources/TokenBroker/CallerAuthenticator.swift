@@ -6,13 +6,13 @@ package import HTTPServer
 internal import OAuth
 internal import Reactor
 
-/// Finds out who calls (RFC 6750 §2.1).
+/// Finds the caller of a request by its bearer token (RFC 6750 §2.1).
 package struct CallerAuthenticator: Sendable {
-    /// What memory tells of a caller.
+    /// The result of a look-up in memory.
     enum Finding {
         case admin(AdminName)
         case key(CallerKey)
-        /// The store has to be asked for the key.
+        /// The key is not in memory, so it must be read from the store.
         case unknown
         case expired
     }
@@ -39,8 +39,8 @@ package struct CallerAuthenticator: Sendable {
         self.time = time
     }
 
-    /// Does not suspend while the key is in memory.
-    /// - Throws: `unauthorized` without a key, with more than one, or with one that is unknown or expired.
+    /// Finds the caller of a request. Suspends only if the key is not in memory.
+    /// - Throws: `unauthorized` if the request has no key, more than one key, or a key that is unknown or expired.
     package func caller(of request: Request) async throws(BrokerError) -> Caller {
         guard let digest = Self.digest(request.fields.lines.span, request.fields.bytes.span) else {
             throw Refusal.noKey.error
@@ -57,10 +57,10 @@ package struct CallerAuthenticator: Sendable {
         }
     }
 
-    /// The digest of the API key that a request presents; nil where it presents none, or more than one.
+    /// The digest of the request's API key; nil if it has none or more than one.
     /// - Parameters:
     ///   - lines: the request's field lines.
-    ///   - bytes: what the lines count in.
+    ///   - bytes: the bytes that the ranges of `lines` refer to.
     static func digest(_ lines: Span<FieldLine>, _ bytes: Span<UInt8>) -> SHA256.Words? {
         var value: Range<Int>?
         for index in lines.indices {

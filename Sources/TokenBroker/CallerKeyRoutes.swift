@@ -5,7 +5,7 @@ internal import HTTPServer
 internal import JSON
 internal import OAuth
 
-/// `/tenants/{tenant}/api-keys`: the admin's.
+/// `/tenants/{tenant}/api-keys`, for the admin.
 struct CallerKeyRoutes {
     private let broker: Broker
 
@@ -97,7 +97,7 @@ struct CallerKeyRoutes {
         text.count == 24 && text.utf8.allSatisfy { $0.isDigit || $0.isLowercaseLetter }
     }
 
-    private static let noSuchKey = BrokerError(.notFound, "The tenant has no API key of that id.")
+    private static let noSuchKey = BrokerError(.notFound, "The tenant has no API key with this id.")
 
     private static func encode(_ key: CallerKey, to json: inout JSONWriter) {
         json.member("id", key.id)

@@ -5,7 +5,7 @@ internal import HTTPServer
 internal import JSON
 internal import OAuth
 
-/// What concerns many sets of credentials at once: `/credentials/list` and `/credentials/restore`.
+/// The operations on many sets of credentials: `/credentials/list` and `/credentials/restore`.
 struct CredentialsListRoutes {
     private let broker: Broker
 
@@ -77,7 +77,7 @@ struct CredentialsListRoutes {
         case ended(since: Timestamp, EndedSession.Cause?, after: StorageKey?)
     }
 
-    /// How many sets of credentials one call restores at most.
+    /// The most sets of credentials that one call restores.
     private static let restoredAtMost = 1000
 
     private func restore(_ call: Call) async throws(BrokerError) -> Response {
@@ -89,7 +89,7 @@ struct CredentialsListRoutes {
             let id = CredentialsID(tenant: tenant, storageKey: storageKey)
             let snapshot = try await broker.core.writer.restore(id)
             guard let held = snapshot.record.held else {
-                throw BrokerError(.internalError, "What was kept aside held no credentials.")
+                throw BrokerError(.internalError, "The quarantined record has no credentials.")
             }
             note(id, snapshot)
             return CredentialsRoutes.summary(storageKey, held, snapshot)
@@ -113,7 +113,7 @@ struct CredentialsListRoutes {
             for name: WireText in ["storage_key", "ended_since", "cause", "cursor"] {
                 body.refuse(name, "is not used together with storage_keys")
             }
-            // One that is named twice is restored once.
+            // A storage key that is named twice is restored once.
             var seen: Set<StorageKey> = []
             return .named(storageKeys.compactMap { StorageKey($0) }.filter { seen.insert($0).inserted })
         }
@@ -123,10 +123,10 @@ struct CredentialsListRoutes {
         }
         body.refuse("storage_key", "is not used together with ended_since")
         let cause = body.choice("cause", EndedSession.Cause.self)
-        if cause == .logout { body.note("cause", "must be revoked or expired: a logout keeps nothing aside") }
+        if cause == .logout { body.note("cause", "must be revoked or expired, because a logout quarantines nothing") }
         let cursor = body.string("cursor")
         let after = cursor.flatMap(Page.place).flatMap { StorageKey($0) }
-        if cursor != nil, after == nil { body.note("cursor", "is not one that a restoration has given") }
+        if cursor != nil, after == nil { body.note("cursor", "is not the next_cursor of a restore") }
         return .ended(since: since, cause, after: after)
     }
 

@@ -3,15 +3,15 @@ internal import ExternalText
 internal import HTTPCodec
 internal import OAuth
 
-/// What the query of `GET /credentials` asks for. Reading a query without escapes takes no memory.
+/// The parameters of `GET /credentials`. Reading a query without escapes allocates no memory.
 struct CredentialsParameters {
     private(set) var query = CredentialsQuery()
-    /// Where the storage key stands in the text that was read; nil where it has escapes, or is not given.
+    /// The range of the storage key in the text that was read; nil if it has escapes or is not given.
     private var storageKeyRange: Range<Int>?
-    /// The storage key where it has escapes.
+    /// The storage key if it has escapes; else nil.
     private var decodedStorageKey: StorageKey?
 
-    /// The parameters that there are, in the order in which their faults are told.
+    /// The known parameters, in the order in which their faults are listed.
     private enum Parameter: Int, CaseIterable {
         case storageKey, policy, level, minimumLifetime, apiErrorSubStatus
 
@@ -36,7 +36,7 @@ struct CredentialsParameters {
             }
         }
 
-        /// What a value has to be.
+        /// The rule for the parameter's value, in words.
         var rule: String {
             switch self {
             case .storageKey: StorageKey.rule
@@ -48,12 +48,12 @@ struct CredentialsParameters {
         }
     }
 
-    /// What a query has of faults.
+    /// The faults of a query.
     private struct Faults {
         var repeated: [WireText] = []
-        /// The parameters whose value is not allowed, a bit for each.
+        /// A bit for each parameter whose value is not allowed.
         var invalid: UInt8 = 0
-        /// Names that are no parameter's, each once.
+        /// The names that are not a parameter's, each once.
         var unknown: Set<WireText> = []
     }
 
@@ -76,8 +76,8 @@ struct CredentialsParameters {
         try reader.finish()
     }
 
-    /// Lends the storage key's text.
-    /// - Parameter text: what was read.
+    /// Calls `body` with the bytes of the storage key.
+    /// - Parameter text: the query that this value was read from.
     func withStorageKey<R>(in text: Span<UInt8>, _ body: (Span<UInt8>) -> R) -> R {
         if let storageKeyRange { return body(text.extracting(storageKeyRange)) }
         return body((decodedStorageKey ?? .default).description.utf8.span)
@@ -124,7 +124,8 @@ struct CredentialsParameters {
                     decodedStorageKey = StorageKey(decoded)
                 }
             }
-            // A later value takes the place of an earlier one, and the query has a fault in any case.
+            // Only a repeated parameter gets here twice, and then the query has a fault whatever the value is. The
+            // fault of the last value is listed.
             if isAllowed { faults?.invalid &= ~bit } else { Self.note(&faults) { $0.invalid |= bit } }
         }
     }
@@ -135,7 +136,7 @@ struct CredentialsParameters {
         faults = noted
     }
 
-    /// Takes note of a value. False for one that is not allowed. A storage key is only looked at.
+    /// Stores a value. Returns false if it is not allowed. A storage key is checked and not stored.
     private mutating func take(_ value: Span<UInt8>, of parameter: Parameter) -> Bool {
         switch parameter {
         case .storageKey:

@@ -63,8 +63,8 @@ struct CredentialsRoutes {
         return Response(.ok, fields: CredentialsSnapshot.fields(tag: tag), body: body)
     }
 
-    /// The record's version. Basic credentials follow the configuration, so its version stands beside it there. Nil for what
-    /// is not stored yet.
+    /// The entity tag: the record's version. Basic credentials depend on the configuration, so their tag also has the
+    /// configuration's version. Nil for credentials that are not stored yet.
     private static func tag(_ answer: CredentialsProvider.Answer) -> String? {
         if !answer.snapshot.isStored { return nil }
         return answer.level == .basic
@@ -85,7 +85,8 @@ struct CredentialsRoutes {
         }
     }
 
-    /// `Prefer: wait=N` (RFC 7240 §4.3), up to ten minutes; nil without it. Other preferences are let pass.
+    /// The seconds of `Prefer: wait=N` (RFC 7240 §4.3), at most ten minutes; nil if it is not given. Other preferences
+    /// are ignored.
     private static func patience(_ fields: Fields) throws(BrokerError) -> Duration? {
         for preference in fields.list("Prefer") {
             let parts = preference.split(at: ";", limit: 2)[0].split(at: "=", limit: 2).map(\.trimmed)
@@ -130,7 +131,7 @@ struct CredentialsRoutes {
         try call.authorize(storageKey)
         try broker.rateLimits.spend(.writes, call.caller)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
-        // The logout comes first: it holds whatever becomes of the revocation.
+        // The credentials are removed first, so that the logout is in effect even if the revocation fails.
         let purged = try await broker.core.writer.purge(id)
         broker.log.info("logout", LogField.credentials(id))
         var response = Response.empty(.noContent)
@@ -168,8 +169,8 @@ struct CredentialsRoutes {
             json.memberOrNull("expires", held?.expiry?.description)
             json.member("refreshable", held?.refreshToken != nil)
             json.memberIfPresent("state", state?.rawValue)
-            // What an upgrade would level out, or what stays as it is where the provider has no such grant or is another
-            // one.
+            // The differences that an upgrade would remove. They stay if the provider has no upgrade grant, or if
+            // another provider is configured now.
             if !differences.isEmpty { json.member("configuration_differences", differences) }
         }
     }

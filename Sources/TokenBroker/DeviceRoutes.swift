@@ -68,11 +68,11 @@ struct DeviceRoutes {
         return SecretBytes(utf8: text.text)
     }
 
-    private static let unknown = BrokerError(.notFound, "The tenant has no device login of that device_code.")
+    private static let unknown = BrokerError(.notFound, "The tenant has no device login with this device_code.")
 }
 
 extension Response {
-    /// How far a login is.
+    /// The answer for the progress of a login.
     static func progress(_ progress: LoginProgress) -> Response {
         .json(.ok) { progress.encode(to: &$0) }
     }

@@ -3,15 +3,15 @@ internal import OAuth
 
 /// The entity tags of `If-None-Match` (RFC 9110 §13.1.2).
 struct EntityTags {
-    /// Where the next tag is looked for.
+    /// The index of the field line that is read next.
     private var line = 0
     private var start = 0
 
-    /// Whether one of the tags is this one. Weak comparison, as the field asks for.
+    /// Whether `tag` is among the tags, by weak comparison (RFC 9110 §13.1.2).
     /// - Parameters:
-    ///   - tag: with its quotes.
+    ///   - tag: an entity tag with its quotes.
     ///   - lines: the request's field lines.
-    ///   - bytes: what the lines count in.
+    ///   - bytes: the bytes that the ranges of `lines` refer to.
     static func contain(_ tag: Span<UInt8>, _ lines: Span<FieldLine>, _ bytes: Span<UInt8>) -> Bool {
         var tags = EntityTags()
         while let other = tags.next(lines, bytes) {
@@ -21,7 +21,7 @@ struct EntityTags {
         return false
     }
 
-    /// The highest version that the caller says it holds.
+    /// The highest version among the tags: the newest version that the caller has.
     static func version(_ lines: Span<FieldLine>, _ bytes: Span<UInt8>) -> Int64? {
         var tags = EntityTags()
         var highest: Int64?
@@ -31,7 +31,7 @@ struct EntityTags {
         return highest
     }
 
-    /// The number that a tag begins with.
+    /// The number at the beginning of a tag.
     private static func version(_ tag: Span<UInt8>) -> Int64? {
         guard tag.count > 1, tag[0] == UInt8(ascii: "\"") else { return nil }
         var (version, digits): (Int64, Int) = (0, 0)
@@ -45,7 +45,7 @@ struct EntityTags {
         return digits > 0 ? version : nil
     }
 
-    /// The next tag, without what says that it is a weak one.
+    /// The next tag, without the prefix `W/`.
     private mutating func next(_ lines: Span<FieldLine>, _ bytes: Span<UInt8>) -> Range<Int>? {
         while line < lines.count {
             let value = lines[line].value
@@ -53,7 +53,7 @@ struct EntityTags {
                 (line, start) = (line + 1, 0)
                 continue
             }
-            // Our tags hold digits and hyphens, so splitting at commas cannot cut one.
+            // The broker's tags consist of digits and hyphens, so splitting at commas cannot cut them.
             let first = value.lowerBound + start
             let end = ByteRun.first(UInt8(ascii: ","), bytes, first..<value.upperBound)
             start = end + 1 - value.lowerBound

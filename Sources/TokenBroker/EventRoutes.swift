@@ -18,13 +18,13 @@ struct EventRoutes {
         try call.refuseQuery()
         let position = try Self.position(call.request.fields)
         let tenant = try await tenant(of: call)
-        // `X-Accel-Buffering`, as nginx and those after it read it: a proxy that collects an answer before it passes
-        // it on would hold events back for as long as the stream lasts.
+        // `X-Accel-Buffering` turns buffering off in nginx and in proxies that follow its convention. A proxy that
+        // buffers answers would hold back events until the stream ends.
         var response = Response(
             .ok,
             fields: ["Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"])
         if call.request.method == .head {
-            // The same head as with GET; nothing of it is run.
+            // HEAD gets the same head as GET, and the stream is never run.
             response.stream = { _ in }
             return response
         }
@@ -48,23 +48,23 @@ struct EventRoutes {
         return response
     }
 
-    /// Whose events the caller hears; nil for every tenant's, which only the admin does.
+    /// The tenant whose events the caller gets; nil means all tenants, which only the admin may ask for.
     private func tenant(of call: Call) async throws(BrokerError) -> TenantName? {
         if case .admin? = call.caller, call.request.fields.values("X-Tenant").isEmpty { return nil }
         return try await broker.tenant(of: call).name
     }
 
-    /// An `EventSource` that is refused never comes back (WHATWG HTML, "fail the connection"). One that brings an id that
-    /// was never given out here is therefore answered as one whose id is no longer kept.
+    /// The position to continue at. An `EventSource` that is refused does not reconnect (WHATWG HTML, "fail the
+    /// connection"). So an id that this broker never issued is treated like an id whose events are no longer kept.
     private static func position(_ fields: Fields) throws(BrokerError) -> EventPosition? {
         let values = fields.values("Last-Event-ID")
         guard values.count <= 1 else { throw BrokerError(.invalidRequest, "Send Last-Event-ID once.") }
-        // Without an id, an `EventSource` sends no such field; an empty one means the same.
+        // An `EventSource` without an id sends no such field. An empty field means the same.
         guard let text = values.first, !text.isEmpty else { return nil }
         return EventPosition(text) ?? .unknown
     }
 
-    /// Whether the key is still valid and the tenant still there. While the store cannot say, nothing has changed.
+    /// Whether the key is still valid and the tenant still exists. While the store does not answer, the stream goes on.
     private static func mayListen(_ request: Request, to tenant: TenantName?, _ broker: Broker) async -> Bool {
         do throws(BrokerError) {
             _ = try await broker.authenticator.caller(of: request)

@@ -2,12 +2,12 @@ internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
 
-/// What `/` answers: where to go on.
+/// The answer of `/`: links to the API's description, the probes and the metrics.
 enum FrontPage {
     private static let title = "token-broker"
 
     /// - Parameters:
-    ///   - version: empty says nothing of it.
+    ///   - version: the version to show; empty shows none.
     ///   - hasProbes: whether this listener answers probes and metrics.
     static func response(version: String, hasProbes: Bool, prefersJSON: Bool) -> Response {
         let links =
@@ -28,7 +28,7 @@ enum FrontPage {
             title: title,
             text: [
                 "This service logs users in at OAuth providers and hands access tokens to the services that may use them. "
-                    + "There is nothing to log in to here: an application of yours sends you on."
+                    + "You cannot log in on this page: an application sends you to the login."
             ] + links.map { _, path, label in "\(label): <a href=\"\(path)\">\(path)</a>" },
             footer: version.isEmpty ? nil : "Version \(version)")
     }

@@ -3,14 +3,14 @@ package import CredentialStore
 internal import Reactor
 internal import Synchronization
 
-/// Whether the broker should be sent requests: it is not being stopped, and its store answers.
+/// Whether the broker is ready for requests: it is not draining, and its store answers.
 package final class Health: Sendable {
     private struct State {
         var isDraining = false
         var lastCheck: (at: MonotonicInstant, isGood: Bool)?
     }
 
-    /// Probes come from several sides; the store is asked once a second for all of them.
+    /// How long an answer of the store counts. Several probes share it, so the store is asked at most once a second.
     private static let freshness: Duration = .seconds(1)
     private static let patience: Duration = .seconds(2)
 
@@ -25,17 +25,18 @@ package final class Health: Sendable {
         self.time = time
     }
 
-    /// From now on, not ready.
+    /// Reports the broker as not ready from now on.
     package func beginDraining() {
         state.withLock { $0.isDraining = true }
     }
 
-    /// Has `reason` say why the store does not answer.
+    /// Sets the function that says why the store does not answer.
     package func explain(_ reason: @escaping @Sendable () -> String?) {
         explanation.withLock { $0 = reason }
     }
 
-    /// Why the store does not answer, in words for operators: they name hosts and users. Nil where that is not known.
+    /// Why the store does not answer, for operators only, because it names hosts and users. Nil if the reason is not
+    /// known.
     package var reason: String? { explanation.withLock { $0 }?() }
 
     package enum Readiness: Sendable, Equatable {
@@ -51,7 +52,7 @@ package final class Health: Sendable {
             return last.isGood ? .ready : .storeUnavailable
         }
         if let known { return known }
-        // A sleep that ends early, because the check is over, has nobody left to tell.
+        // The sleep ends early when the check is over. Its error is then of no use.
         let limit: @Sendable () async -> Void = { _ = try? await self.time.sleep(for: Self.patience) }
         let run = await checks.run(0, within: limit) {
             let isGood = await self.check()

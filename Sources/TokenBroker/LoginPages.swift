@@ -5,13 +5,13 @@ internal import HTTPCodec
 internal import HTTPServer
 internal import OAuth
 
-/// The pages that a browser sees: a few plain words, nothing active but a button, nothing from outside.
+/// The pages that a browser shows. They have a few sentences and at most buttons; they run no script and load nothing.
 enum LoginPage {
-    /// What a page says besides what happened.
+    /// The login and the reference that a page shows.
     struct Context {
-        /// The login that the page is about; nil where none is known.
+        /// The login that the page is about; nil if it is not known.
         let login: LoginDescription?
-        /// A few characters by which an operator finds what happened in the log or among the logins.
+        /// A few characters by which an operator finds the request in the log, or the login.
         let reference: String
 
         init(login: LoginDescription?, requestID: String) {
@@ -27,11 +27,11 @@ enum LoginPage {
             .ok, context, title: "You are logged in", text: ["The login is complete. You can close this page."])
     }
 
-    /// The login has no outcome yet.
+    /// The page of a login that has not ended.
     static func pending(_ context: Context) -> Response {
         page(
             .ok, context, title: "The login is not finished yet",
-            text: ["Reload this page in a moment to see what became of it."])
+            text: ["Reload this page in a moment to see the result."])
     }
 
     static func failed(_ error: BrokerError, _ context: Context) -> Response {
@@ -40,8 +40,8 @@ enum LoginPage {
         return response
     }
 
-    /// What went wrong, for whoever has to change something; nil where the page itself says what its reader can do, and
-    /// where the code alone is known.
+    /// The error's detail, for the person who has to change a configuration. Nil if the page's own text says what the
+    /// user can do, or if only the code is known.
     private static func reason(of error: BrokerError) -> String? {
         switch error.code {
         case .authorizationError, .illegalConfiguration, .tokenResponseError, .unexpectedError, .providerUntrusted,
@@ -78,8 +78,8 @@ enum LoginPage {
 
     // MARK: Questions
 
-    /// A second browser has opened the start address of a login.
-    /// - Parameter action: where the form goes.
+    /// The page for a second browser that opens the start address of a login.
+    /// - Parameter action: the address that the form is sent to.
     static func confirmStart(_ login: LoginDescription, action: String, _ context: Context) -> Response {
         page(
             .ok, context, title: "Continue in this browser?",
@@ -91,7 +91,7 @@ enum LoginPage {
             ], form: form(action, [(.continue, "Continue in this browser")]))
     }
 
-    /// The code is there and waits for the user's word.
+    /// The page that asks the user to confirm the login before the code is redeemed.
     static func confirmLogin(_ login: LoginDescription, action: String, _ context: Context) -> Response {
         page(
             .ok, context, title: "Did you begin this login?",
@@ -102,7 +102,7 @@ enum LoginPage {
             ], form: form(action, [(.continue, "Continue"), (.cancel, "No, cancel")]))
     }
 
-    /// The values of `decision` in what the forms send.
+    /// The values of the forms' field `decision`.
     enum Decision: String, CaseIterable {
         case `continue`
         case cancel
@@ -117,15 +117,15 @@ enum LoginPage {
 
     // MARK: Ways on
 
-    /// Sends the browser on. 303, so that whatever the method was, a GET follows.
+    /// Redirects the browser with status 303, so that it continues with GET whatever the method was.
     static func redirect(to location: String) -> Response {
         var response = Response(.seeOther, fields: ["Location": location])
         response.fields.append(contentsOf: headers(hasForm: false))
         return response
     }
 
-    /// Sends a browser on that has sent a form. Chromium holds each redirect that answers a form against the
-    /// `form-action` of the form's page, and the way on leads to other origins.
+    /// Sends the browser on after a form, by a page that reloads itself. Chromium checks each redirect that answers a
+    /// form against the `form-action` of the form's page, and the next address has another origin.
     static func goOn(to location: String, _ context: Context) -> Response {
         page(
             .ok, context, title: "One moment",
@@ -135,7 +135,7 @@ enum LoginPage {
 
     // MARK: Markup
 
-    /// A page that is about no login.
+    /// A page that is not about a login.
     /// - Parameter text: paragraphs of markup.
     static func plain(title: String, text: [String], footer: String?) -> Response {
         page(.ok, login: nil, title: title, text: text, reason: nil, form: nil, head: "", footer: footer)
@@ -143,8 +143,8 @@ enum LoginPage {
 
     /// - Parameters:
     ///   - text: paragraphs of markup.
-    ///   - reason: text below them, small; nil for none.
-    ///   - form: markup below that; nil for none.
+    ///   - reason: small text below the paragraphs; nil for none.
+    ///   - form: markup below the reason; nil for none.
     ///   - head: more markup for the head.
     private static func page(
         _ status: Status, _ context: Context, title: String, text: [String], reason: String? = nil, form: String? = nil,
@@ -163,8 +163,8 @@ enum LoginPage {
         let login = described.map { login in
             "<p class=\"login\">\(isolated(login.tenantTitle)) · \(isolated(login.providerTitle))</p>\n"
         }
-        // Where the referrer policy of a page is no-referrer, its forms are sent with `Origin: null` (Fetch, "append a
-        // request Origin header"), which no check of the origin can tell from a stranger's.
+        // With the referrer policy no-referrer, a browser sends a page's forms with `Origin: null` (Fetch, "append a
+        // request Origin header"). The check of the origin could not tell them from forms of other pages.
         let referrer = form == nil ? "" : "<meta name=\"referrer\" content=\"same-origin\">\n"
         let html = """
             <!DOCTYPE html>
@@ -190,12 +190,12 @@ enum LoginPage {
         return response
     }
 
-    /// A name from outside as markup that does not change the direction of what stands around it.
+    /// A name from outside as markup, isolated so that its writing direction does not affect the text around it.
     private static func isolated(_ text: String) -> String { "<bdi>\(escaped(text))</bdi>" }
 
     private static func emphasized(_ text: String) -> String { "<strong>\(isolated(text))</strong>" }
 
-    /// Text as markup, in elements and in quoted attributes.
+    /// Text as markup for elements and quoted attributes.
     private static func escaped(_ text: String) -> String {
         var bytes: [UInt8] = []
         for byte in text.utf8 {
@@ -223,8 +223,8 @@ enum LoginPage {
         button{border-color:#8ab4f8;color:#161616;background:#8ab4f8}button+button{color:#8ab4f8}a{color:#8ab4f8}}
         """
 
-    /// Nothing is loaded and nothing runs; of styles, exactly the one above is taken (CSP Level 3 §6.7.3.3). A form goes
-    /// to the broker itself.
+    /// The content security policy. It allows no scripts and loads nothing; it allows exactly the style above, by its
+    /// digest (CSP Level 3 §6.7.3.3), and forms only to the broker itself.
     private static func policy(hasForm: Bool) -> String {
         "default-src 'none'; style-src 'sha256-\(styleDigest)'; base-uri 'none'; "
             + "form-action \(hasForm ? "'self'" : "'none'"); frame-ancestors 'none'"

@@ -7,7 +7,7 @@ internal import OAuth
 /// Probes, metrics and the description of the API.
 struct OperationRoutes {
     private let broker: Broker
-    /// Whether the listener is for operators alone, who are told reasons that callers are not.
+    /// Whether only operators can reach the listener. They are shown reasons that callers are not.
     private let isForOperators: Bool
 
     init(_ broker: Broker, isForOperators: Bool) {
@@ -26,7 +26,7 @@ struct OperationRoutes {
         ]
     }
 
-    /// For people who open the address in a browser, and for programs.
+    /// The answer of `/`: a page for browsers, JSON for programs.
     private func front(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
         return FrontPage.response(
@@ -65,7 +65,7 @@ struct OperationRoutes {
         let places = broker.core.budget.usage
         var gauges: [Metrics.Reading] = [
             (
-                "provider_places_in_use", "gauge", "Renewals that hold a place at their provider.",
+                "provider_places_in_use", "gauge", "Renewals that have a place at their provider.",
                 [("", places.inUse)]
             ),
             ("provider_places_waiting", "gauge", "Renewals that wait for a place.", [("", places.waiting)]),
@@ -87,14 +87,15 @@ struct OperationRoutes {
             caches.map { name, statistics in (#"cache="\#(name)""#, value(statistics)) }
         }
         gauges += [
-            ("cache_entries", "gauge", "What is kept in memory of the store's records.", reading(\.entries)),
-            ("cache_bytes", "gauge", "What that takes of memory, as its limit counts it.", reading(\.bytes)),
+            ("cache_entries", "gauge", "Records of the store that are cached in memory.", reading(\.entries)),
+            ("cache_bytes", "gauge", "Memory that the cached records use, as their limit counts it.", reading(\.bytes)),
             (
-                "cache_evictions_total", "counter", "What was let go of to make room for something else.",
+                "cache_evictions_total", "counter", "Cache entries that were removed to make room for others.",
                 reading(\.evictions)
             ),
             (
-                "cache_renewals_total", "counter", "Found unchanged in the store before it would have been read again.",
+                "cache_renewals_total", "counter",
+                "Cache entries that were found unchanged in the store before they expired.",
                 reading(\.renewals)
             ),
         ]
@@ -108,7 +109,7 @@ struct OperationRoutes {
             gauges.append(
                 (
                     "changes_missed_total", "counter",
-                    "Changes of what is in memory that the store did not tell of before they were looked for.",
+                    "Changes of cached records that were found by a check, before the store's notice of them arrived.",
                     [("", broker.core.beliefRenewal.countOfMissedChanges)]
                 ))
         }
@@ -117,12 +118,12 @@ struct OperationRoutes {
                 ("http_connections", "gauge", "Connections that are open.", [("", server.connectionsOpen)]),
                 ("http_connections_total", "counter", "Connections accepted.", [("", server.connectionsAccepted)]),
                 (
-                    "http_connections_refused_total", "counter", "Connections refused over a limit, by which.",
+                    "http_connections_refused_total", "counter", "Connections refused because of a limit, by limit.",
                     [Refusal.connections, .source].map { (#"reason="\#($0.name)""#, server.refusals[$0] ?? 0) }
                 ),
                 (
                     "http_connections_evicted_total", "counter",
-                    "Connections closed to make room for another one, by what they were doing.",
+                    "Connections closed to make room for another one, by their state.",
                     [
                         (#"state="waiting""#, server.connectionsEvicted),
                         (#"state="in_use""#, server.refusals[.displacement] ?? 0),
@@ -130,12 +131,12 @@ struct OperationRoutes {
                 ),
                 (
                     "http_requests_refused_total", "counter",
-                    "Requests answered 503 without a look at what they ask for, by why.",
+                    "Requests answered 503 before they were routed, by reason.",
                     [Refusal.overload, .contents].map { (#"reason="\#($0.name)""#, server.refusals[$0] ?? 0) }
                 ),
                 (
                     "http_connections_stalled_total", "counter",
-                    "Connections reset because their peer did not read, by what was used up.",
+                    "Connections reset because their peer did not read, by the limit that was reached.",
                     [
                         (#"reason="time""#, server.connectionsStalled),
                         (#"reason="answers""#, server.refusals[.answers] ?? 0),
@@ -147,7 +148,7 @@ struct OperationRoutes {
             gauges.append(
                 (
                     "operations_connections_refused_total", "counter",
-                    "Connections refused over the limit of the listener for probes and metrics.",
+                    "Connections that the listener for probes and metrics refused because of its limit.",
                     [("", (server.refusals[.connections] ?? 0) + (server.refusals[.source] ?? 0))]
                 ))
         }

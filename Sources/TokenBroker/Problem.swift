@@ -33,7 +33,7 @@ extension BrokerError {
         response.fields.append("Cache-Control", "no-store")
         if let retryAfter { response.fields.append("Retry-After", String(retryAfter)) }
         if code == .unauthorized { response.fields.append("WWW-Authenticate", "Bearer") }
-        // RFC 9110 §12.5.3: with no other 415.
+        // `Accept-Encoding` in a 415 means that the content coding was the reason (RFC 9110 §12.5.3).
         if isAboutContentCoding { response.fields.append("Accept-Encoding", "identity") }
         if !allowedMethods.isEmpty {
             response.fields.append("Allow", allowedMethods.map(\.name).joined(separator: ", "))
@@ -49,7 +49,7 @@ extension Response {
             body: JSONWriter.object(body))
     }
 
-    /// The same, saying that it depends on the request's `Accept`.
+    /// The same response with `Vary: Accept`.
     var varyingByAccept: Response {
         var response = self
         response.fields.append("Vary", "Accept")

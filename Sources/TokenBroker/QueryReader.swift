@@ -3,12 +3,12 @@ internal import ExternalText
 internal import HTTPCodec
 internal import OAuth
 
-/// Reads the parameters of a query and refuses what it does not know: repeated ones, unknown ones, broken escapes.
+/// Reads the parameters of a query. Refuses repeated parameters, unknown parameters and broken escapes.
 struct QueryReader {
     private var values: [WireText: WireText] = [:]
     private var faults: [BrokerError.Fault] = []
 
-    /// Of no query.
+    /// A reader for a request without a query.
     init() {}
 
     init(_ query: String?) throws(BrokerError) {
@@ -37,7 +37,7 @@ struct QueryReader {
         return number
     }
 
-    /// The number that up to 18 digits are.
+    /// The number that 1 to 18 decimal digits stand for; nil for any other text.
     static func number(_ text: Span<UInt8>) -> Int64? {
         guard (1...18).contains(text.count) else { return nil }
         var number: Int64 = 0
@@ -82,7 +82,7 @@ struct QueryReader {
         return nil
     }
 
-    /// `storage_key`, `default` where it is not given.
+    /// The parameter `storage_key`; `default` if it is not given.
     mutating func storageKey() -> StorageKey {
         guard let text = string("storage_key") else { return .default }
         if let key = StorageKey(text) { return key }
@@ -90,7 +90,8 @@ struct QueryReader {
         return .default
     }
 
-    /// `wait`: how many seconds a long poll holds. More than 60 counts as 60; no digits at all is a fault.
+    /// The parameter `wait`: the seconds that a long poll waits. More than 60 counts as 60. Text that is not a whole
+    /// number is a fault.
     mutating func wait() -> Duration {
         guard let text = string("wait") else { return .zero }
         guard !text.isEmpty, text.utf8.allSatisfy(\.isDigit) else {
@@ -103,11 +104,11 @@ struct QueryReader {
     mutating func noteUnknown(_ name: WireText) { note(name, "is not a known parameter") }
 
     mutating func note(_ name: WireText, _ detail: String) {
-        // Unknown names can be long, and this is for people.
+        // A person reads the answer, and an unknown name can be long.
         faults.append(.init(name.prefix(64).text, detail))
     }
 
-    /// Throws `invalid_request` with every fault found; parameters that nobody asked for are among them.
+    /// Throws `invalid_request` with every fault found. A parameter that was not read is a fault.
     mutating func finish() throws(BrokerError) {
         for name in values.keys.sorted() { noteUnknown(name) }
         if faults.isEmpty { return }
@@ -121,7 +122,7 @@ struct QueryReader {
 }
 
 extension BrokerError {
-    /// - Parameter what: what was to be read, such as `query`.
+    /// - Parameter what: the name of the text that was read, such as `query`.
     init(_ fault: FormEncoding.Fault, in what: String) {
         let detail =
             switch fault {

@@ -5,27 +5,27 @@ internal import HTTPServer
 internal import OAuth
 internal import Reactor
 
-/// Answers `GET /credentials` within the turn of the loop that read the request, where all that it takes is in memory and
-/// believed: the API key, its tenant, and credentials that the policy serves as they are.
+/// Answers `GET /credentials` within the turn of the event loop that read the request. It does so if the API key, its
+/// tenant and the credentials are in memory and fresh, and if the policy serves the credentials without a refresh.
 ///
-/// It parses, authenticates and decides by the same functions as `CredentialsRoutes`, which answers all other requests of
-/// the route, and sends the bytes that those are made of.
+/// It uses the same functions to parse, authenticate and decide as `CredentialsRoutes`, which answers all other
+/// requests of the route, and both send the same bytes.
 final class QuickReads: Sendable {
     private static let path: StaticString = "/credentials"
 
-    /// What an answer counts as.
+    /// The counters that an answer adds to.
     private struct Counters {
         let requests: Metrics.Counter
         let reads: Metrics.Counter
     }
 
-    // Each by itself: the way over the broker would count references.
+    // Copies of the broker's members. Access through the broker would retain and release it for each request.
     private let time: any Time
     private let authenticator: CallerAuthenticator
     private let tenants: TenantDirectory
     private let credentials: CredentialsProvider
     private let route: Route
-    /// By the number of the tenant's preset, twice as many: with content, and without since it is not modified.
+    /// Two counters for each preset of a provider: for answers with content, and for 304 Not Modified.
     private let counters: [Counters]
     private let durations: Metrics.Durations
 
@@ -56,7 +56,7 @@ final class QuickReads: Sendable {
     /// As `RequestHandler.answerNow`.
     func answer(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
         guard head.isRequest("GET", for: Self.path, in: bytes) else { return nil }
-        // What these ask for is found out by the way that may wait.
+        // `CredentialsRoutes` handles these fields.
         if head.has(.tenant) || head.has(.prefer) { return nil }
         let clocks = clocks(for: answer)
         guard let digest = digest(of: head, bytes),
@@ -78,8 +78,8 @@ final class QuickReads: Sendable {
         return 2 * tenant.presetNumber + (isModified ? 0 : 1)
     }
 
-    /// The digest of the API key. It stands as a note with the fields that the key is in, so that fields which come again
-    /// are not hashed again. Whether the key is known and good is asked each time.
+    /// The digest of the API key. It is kept with the field section, so that the key of an identical section is not
+    /// hashed again. Whether the key is valid is checked for each request.
     private func digest(of head: RequestHead, _ bytes: Span<UInt8>) -> SHA256.Words? {
         if let note = head.section.note { return SHA256.Words(note) }
         let lines = head.section.lines
@@ -88,7 +88,7 @@ final class QuickReads: Sendable {
         return digest
     }
 
-    /// Both clocks, read once in a turn.
+    /// The time of both clocks. They are read once in a turn.
     private func clocks(for answer: NowAnswer) -> (now: Timestamp, monotonic: MonotonicInstant) {
         if let (now, monotonic) = answer.note {
             return (Timestamp(milliseconds: now), MonotonicInstant(nanoseconds: monotonic))
@@ -98,7 +98,7 @@ final class QuickReads: Sendable {
         return clocks
     }
 
-    /// Writes the answer. Returns false where the caller has it already.
+    /// Writes the answer. Returns false for 304 Not Modified, if the caller has this version already.
     private static func write(
         _ facts: CachedAnswer.Facts, _ text: Span<UInt8>, _ head: RequestHead, _ bytes: Span<UInt8>,
         at now: Timestamp, into answer: NowAnswer

@@ -1,36 +1,36 @@
 package import BrokerCore
 internal import Reactor
 
-/// How often one API key may do what costs the broker something. Nil is no limit. The operator's keys have none: what they
-/// do, only the operator could bound.
+/// The rates of expensive operations that one API key may use. Nil means no limit. The operator's keys have no limits.
 package struct Rates: Sendable {
-    /// Logins begun.
+    /// New logins.
     package var logins: Rate? = Rate(perSecond: 50)
-    /// Device logins begun: each is polled at its provider until it ends.
+    /// New device logins. The broker polls the provider for each of them until it ends.
     package var deviceLogins: Rate? = Rate(perSecond: 20)
-    /// Credentials set and removed, and refreshes that the caller forces.
+    /// Writes: setting and removing credentials, and refreshes that the caller forces.
     package var writes: Rate? = Rate(perSecond: 200)
-    /// Requests of any kind, but for reads of credentials that are answered from memory in one turn.
+    /// All requests, except reads of credentials that are answered from memory within the turn.
     package var requests: Rate?
-    /// Requests without a valid key, by their source.
+    /// Requests without a valid key, for each source.
     package var authenticationFailures: Rate? = Rate(perSecond: 20, burst: 20)
 
     package init() {}
 }
 
 extension Rate {
-    /// With a burst of four seconds' worth.
+    /// Allows a burst of four times the rate.
     package init(perSecond: Int) {
         self.init(perSecond: perSecond, burst: 4 * perSecond)
     }
 }
 
-/// Holds each API key to the rates. Takes no more than a lock and a look-up, and nothing where there is no limit.
+/// Limits each API key to the rates. A check takes a lock and a look-up; without a limit it takes nothing.
 final class RateLimits: Sendable {
     private let buckets: [Quota: TokenBuckets<String>]
     private let time: any Time
 
-    /// More than any installation has keys in use within four seconds; beyond that, keys share a bucket.
+    /// The most keys that have buckets of their own; more keys share them. No installation uses as many keys within
+    /// four seconds.
     private static let capacity = 65_536
 
     init(_ rates: Rates, time: any Time) {
@@ -44,8 +44,8 @@ final class RateLimits: Sendable {
         self.time = time
     }
 
-    /// Counts one use by the caller.
-    /// - Throws: `too_many_requests` where that is too often.
+    /// Counts one operation of the caller.
+    /// - Throws: `too_many_requests` if the caller exceeds its rate. Retrying helps after `Retry-After`.
     func spend(_ quota: Quota, _ caller: Caller?) throws(BrokerError) {
         guard case .key(let key)? = caller, let buckets = buckets[quota] else { return }
         if case .refused(let retryAfter) = buckets.take(key.id, now: time.monotonic) {

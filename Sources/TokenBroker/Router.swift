@@ -4,7 +4,7 @@ internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
 
-/// Finds the route of a path. Parameters are whole segments, percent-decoded once.
+/// Finds the route of a path. A parameter is a whole segment of the path, percent-decoded once.
 struct Router: Sendable {
     /// The parameters of a path, by name.
     typealias PathParameters = [WireText: WireText]
@@ -39,14 +39,14 @@ struct Router: Sendable {
         var literals: [WireText: Int] = [:]
         for (index, pattern) in patterns.enumerated() where !WireText(pattern.path).contains("{") {
             let pieces = Self.pieces(WireText(pattern.path), atMost: mostSegments)
-            // One that an earlier pattern takes as well is found by looking at them in turn.
+            // A path that an earlier pattern also matches is left out here. `match` then tries the patterns in order.
             let first = patterns.firstIndex { Self.match($0.segments, pieces) != nil }
             if first == index { literals[WireText(pattern.path)] = index }
         }
         self.literals = literals
     }
 
-    /// - Throws: `not_found`, or `method_not_allowed` with the methods that are.
+    /// - Throws: `not_found`, or `method_not_allowed` with the allowed methods.
     func match(_ method: Method, _ path: String) throws(BrokerError) -> Match {
         let path = WireText(path)
         if let index = literals[path] { return try match(method, patterns[index].routes, [:]) }
@@ -68,7 +68,7 @@ struct Router: Sendable {
             .methodNotAllowed, "This path does not take that method.", allowedMethods: routes.flatMap(\.methods))
     }
 
-    /// The segments of a path. One with more than `count` of them comes out as `count + 1`.
+    /// The segments of a path. A path with more than `count` segments returns `count + 1` of them.
     private static func pieces(_ path: WireText, atMost count: Int) -> ArraySlice<WireText> {
         path.split(at: "/", limit: count + 2).dropFirst()
     }
@@ -100,18 +100,18 @@ struct Router: Sendable {
 struct Route: Sendable {
     /// Who may call it.
     enum Access: Sendable, Equatable {
-        /// No key: a browser, a probe.
+        /// No key is needed, because a browser or a probe calls.
         case open
         case admin
-        /// A key with this permission, or the admin's for the tenant it names.
+        /// A key with this permission, or the admin key with `X-Tenant`.
         case tenant(Permission)
     }
 
     let method: Method
-    /// As in openapi.yaml: `/tenants/{tenant}`.
+    /// The path as openapi.yaml writes it, such as `/tenants/{tenant}`.
     let path: StaticString
     let access: Access
-    /// Whether HEAD is answered like GET. Not where a GET changes something.
+    /// Whether HEAD is answered like GET. False if the GET has side effects.
     let allowsHead: Bool
     let handle: @Sendable (Call) async throws(BrokerError) -> Response
 
@@ -147,13 +147,13 @@ struct Route: Sendable {
         }
     }
 
-    /// The content that the route reads; nil where it reads none.
+    /// The content that the route reads; nil if it reads none.
     private var contentType: ContentType? {
         guard method == .post || method == .put else { return nil }
         return access == .open ? .form : .json
     }
 
-    /// Checks what the fields say of a request's content.
+    /// Checks the fields that describe the request's content.
     /// - Throws: `unsupported_media_type`.
     func checkContent(_ fields: Fields) throws(BrokerError) {
         if method == .get { return }
@@ -162,24 +162,25 @@ struct Route: Sendable {
             error.isAboutContentCoding = true
             throw error
         }
-        // Whether chunked content is empty, and needs no type, is not known before it has arrived.
+        // Empty content needs no type. Whether chunked content is empty is only known when it has arrived.
         if fields.contains("Content-Type") || fields.contains("Content-Length") { try contentType?.check(fields) }
     }
 }
 
-/// A request that found its route and, where the route has one, its caller.
+/// A request with its path parameters and, unless the route is open, its caller.
 struct Call: Sendable {
     let request: Request
     let parameters: Router.PathParameters
     /// Nil on open routes.
     let caller: Caller?
 
-    /// How many bytes the name of a member may have.
+    /// The longest name of a JSON member, in bytes.
     private static let longestName = 128
 
-    /// Reads the members of the JSON body by `read`. A large body is read on Swift's global pool.
-    /// - Throws: `unsupported_media_type`; `invalid_request` with all faults, members that `read` did not ask for among
-    ///   them.
+    /// Reads the members of the JSON body with `read`. A large body is read on Swift's global thread pool, so that the
+    /// loop is not held up.
+    /// - Throws: `unsupported_media_type`, or `invalid_request` with all faults. A member that `read` does not read is
+    ///   a fault.
     func body<Value: Sendable>(
         _ read: @Sendable (inout ObjectReader) -> Value
     ) async throws(BrokerError) -> Value {
@@ -191,8 +192,9 @@ struct Call: Sendable {
         }
     }
 
-    /// Reads the JSON body by `read`; an empty object where there is none. A large body is read on Swift's global pool.
-    /// - Throws: `unsupported_media_type`, `invalid_request`, and what `read` throws.
+    /// Reads the JSON body with `read`. An empty body counts as an empty object. A large body is read on Swift's global
+    /// thread pool, so that the loop is not held up.
+    /// - Throws: `unsupported_media_type`, `invalid_request`, and the errors of `read`.
     func json<Value: Sendable>(
         _ read: @Sendable (JSONValue) throws(BrokerError) -> Value
     ) async throws(BrokerError) -> Value {
@@ -223,7 +225,7 @@ struct Call: Sendable {
     func query() throws(BrokerError) -> QueryReader { try QueryReader(request.query) }
 }
 
-/// The media type of what a route reads.
+/// The media type of the content that a route reads.
 enum ContentType: Sendable {
     case json
     case form

@@ -4,26 +4,27 @@ internal import HTTPCodec
 internal import HTTPServer
 internal import OAuth
 
-/// The route table: openapi.yaml in code, held against it by a test.
+/// The table of all routes. A test compares it with openapi.yaml.
 struct Routes {
     private let broker: Broker
     private let isForOperators: Bool
 
-    /// - Parameter isForOperators: whether callers cannot reach the listener.
+    /// - Parameter isForOperators: whether only operators can reach the listener.
     init(_ broker: Broker, isForOperators: Bool = false) {
         self.broker = broker
         self.isForOperators = isForOperators
     }
 
     var all: [Route] {
-        TenantRoutes(broker).all + CallerKeyRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
+        TenantRoutes(broker).all + CallerKeyRoutes(broker).all + BrowserLoginRoutes(broker).all
+            + EndedLoginRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
             + CredentialsRoutes(broker).all + EventRoutes(broker).all
             + OperationRoutes(broker, isForOperators: isForOperators).all
     }
 }
 
 extension Broker {
-    /// The tenant that a call is about: the key's own, or for the admin the one that `X-Tenant` names.
+    /// The tenant of a call: the tenant of the API key or, with the admin key, the tenant that `X-Tenant` names.
     func tenant(of call: Call) async throws(BrokerError) -> Tenant {
         let named = call.request.fields.values("X-Tenant")
         if named.count > 1 { throw BrokerError(.invalidRequest, "Send X-Tenant once.") }
@@ -49,22 +50,22 @@ extension Broker {
 }
 
 extension Call {
-    /// Refuses a storage key that a narrowed API key is not for.
+    /// Refuses a storage key that the API key is not valid for.
     func authorize(_ storageKey: StorageKey) throws(BrokerError) {
         if let apiKey, !apiKey.isFor(storageKey.description.utf8.span) {
             throw BrokerError(.forbidden, "The API key is not valid for this storage key.")
         }
     }
 
-    /// The storage keys that the caller is confined to; nil for all.
+    /// The storage keys that the caller's API key is limited to; nil means all.
     var narrowedStorageKeys: [StorageKey]? { apiKey?.storageKeys }
 
-    /// The API key that the caller shows; nil for the operator's and for none.
+    /// The caller's API key; nil for the operator's keys and for calls without a key.
     var apiKey: CallerKey? {
         if case .key(let key)? = caller { key } else { nil }
     }
 
-    /// Refuses every query parameter: for operations that take none.
+    /// Refuses every query parameter. For operations that have none.
     func refuseQuery() throws(BrokerError) {
         var query = try query()
         try query.finish()

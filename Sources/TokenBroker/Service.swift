@@ -6,15 +6,15 @@ internal import JSON
 internal import OAuth
 internal import Reactor
 
-/// The HTTP face of the broker: finds the route, asks for the key, answers, and writes down what happened.
+/// Handles HTTP requests: finds the route, authenticates the caller, answers, and writes log and metrics.
 package struct Service: RequestHandler {
     private let broker: Broker
     private let router: Router
     private let scope: Scope
-    /// Nil where no request is answered at once.
+    /// Nil if this listener answers no request within the turn.
     private let quickReads: QuickReads?
 
-    /// How long the content of a request may be whose caller needs no key.
+    /// The longest content of a request to an open route, in bytes.
     private static let openContentBytes = 65_536
 
     /// The routes that a listener serves.
@@ -22,7 +22,7 @@ package struct Service: RequestHandler {
         case all
         /// Probes and metrics.
         case operations
-        /// All but probes and metrics, which have a listener of their own.
+        /// All routes except probes and metrics, which have a listener of their own.
         case api
     }
 
@@ -38,28 +38,28 @@ package struct Service: RequestHandler {
         }
         router = Router(routes)
         let read = routes.first(where: QuickReads.answers)
-        // Reads that get a line in the log each take the way of all other requests.
+        // Only `respond` writes a line in the log for each read.
         quickReads = broker.settings.logsReads ? nil : read.map { QuickReads(broker, $0) }
         broker.metrics.expect(routes.map { ($0.path, $0.method.name) } + [("unknown", "GET"), ("malformed", "OTHER")])
     }
 
-    /// Whether a path is one of those that `TOKEN_BROKER_OPERATIONS_LISTEN` moves to a listener of their own.
+    /// Whether `TOKEN_BROKER_OPERATIONS_LISTEN` moves this path to the listener for probes and metrics.
     private static func isOperation(_ path: String) -> Bool {
         ["/livez", "/healthz", "/readyz", "/metrics"].contains(path)
     }
 
-    /// Every operation, for the test that holds openapi.yaml against it.
+    /// Every operation, for the test that compares them with openapi.yaml.
     package static func operations(of broker: Broker) -> [(method: String, path: String)] {
         Routes(broker).all.map { ($0.method.name, $0.path.description) }
     }
 
-    /// What is known of a request from its head.
+    /// The result of checking the head of a request.
     private struct Reception: Sendable {
-        /// Nil for a path that has none, or not with that method.
+        /// Nil if no route has this path and method.
         var match: Router.Match?
         /// Nil on open routes.
         var caller: Caller?
-        /// Why the request is not answered by its route.
+        /// Why the request is refused; nil if its route answers it.
         var problem: BrokerError?
         var took = Duration.zero
     }
@@ -100,24 +100,25 @@ package struct Service: RequestHandler {
             problem = error
             response = error.response
         }
-        // What was found out before the content came is not in the time since the start.
+        // `start` is later than the checks that were made before the content arrived, so their time is added.
         let took =
             start.duration(to: broker.time.monotonic) + (request.admission == nil ? .zero : reception.took)
         report(request, reception, response, problem, took: took)
         return response
     }
 
-    /// What its admission has found of a request that has content, and what its head says of any other.
+    /// The result of checking the head. A request with content was checked at its admission.
     private func reception(of request: Request) async -> Reception {
         guard var admitted = request.admission as? Reception else {
             return await receive(request, hasContent: !request.body.isEmpty)
         }
-        // The content may have taken its time, and a key that was deleted meanwhile is good for nothing any more.
+        // The content may have taken long to arrive, and the key may have been deleted since then. So it is checked
+        // again.
         if admitted.caller != nil, admitted.problem == nil { admitted.problem = await refusal(of: request) }
         return admitted
     }
 
-    /// Why the caller of a request is not known; nil where it is.
+    /// Why the request's key is not valid; nil if it is.
     private func refusal(of request: Request) async -> BrokerError? {
         do throws(BrokerError) {
             _ = try await authenticated(request)
@@ -127,14 +128,14 @@ package struct Service: RequestHandler {
         }
     }
 
-    /// Finds the route and the caller, and whether both suit the request. Looks at its head only.
+    /// Finds the route and the caller, and checks whether the caller may use the route. Reads only the head.
     private func receive(_ request: Request, hasContent: Bool) async -> Reception {
         let start = broker.time.monotonic
         var reception = Reception()
         do throws(BrokerError) {
             let match = try router.match(request.method, request.path)
             reception.match = match
-            // The key comes before the body and everything else: a stranger learns nothing and costs little.
+            // The key is checked before everything else. So a client without a key learns nothing and costs little.
             if match.route.access != .open { reception.caller = try await authenticated(request) }
             try match.route.authorize(reception.caller)
             try broker.rateLimits.spend(.requests, reception.caller)
@@ -146,7 +147,7 @@ package struct Service: RequestHandler {
         return reception
     }
 
-    /// Who calls; delays the refusal of sources that are refused often.
+    /// The caller of the request. Delays refusals if the source is refused often.
     private func authenticated(_ request: Request) async throws(BrokerError) -> Caller {
         do throws(BrokerError) {
             return try await broker.authenticator.caller(of: request)
@@ -184,7 +185,7 @@ package struct Service: RequestHandler {
         let code: BrokerError.Code =
             switch status.code {
             case 413: .payloadTooLarge
-            // The request asked for what this server does not do; nothing went wrong in it.
+            // The request asks for something that this server does not implement. It is not an internal error.
             case 501, 505: .invalidRequest
             case 503: .retryableError
             case 500...: .internalError
@@ -198,8 +199,8 @@ package struct Service: RequestHandler {
         return response
     }
 
-    /// For the statuses that only HTTP itself has use for: the code says that the request was not well-formed, the
-    /// status says how.
+    /// A problem for faults that HTTP has its own statuses for. The code says that the request is malformed; the status
+    /// says how.
     private static func problem(_ status: Status, _ code: BrokerError.Code, _ detail: String) -> Response {
         var response = Response(
             status, fields: ["Content-Type": "application/problem+json", "Cache-Control": "no-store"])
@@ -213,10 +214,11 @@ package struct Service: RequestHandler {
         return response
     }
 
-    /// The tenant that an operator's request names. A name of no tenant is text from outside, which is not logged.
+    /// The tenant that a request with an admin key names. Only the name of a known tenant is logged, because any other
+    /// name is text from outside.
     private func tenantNamed(_ request: Request, _ reception: Reception) -> TenantName? {
         let text = reception.match?.parameters["tenant"] ?? request.fields.values("X-Tenant").first
-        // Answering has read the tenant.
+        // The tenant is in memory, because answering the request read it.
         return text.flatMap { TenantName($0) }.flatMap { broker.tenants.isKnown($0) ? $0 : nil }
     }
 
@@ -230,7 +232,7 @@ package struct Service: RequestHandler {
             took: duration)
         if let quota = problem?.quota { broker.metrics.refused(over: quota) }
         guard broker.log.isEnabled(.info) else { return }
-        // They are most of all requests, and each is in the metrics.
+        // Most requests are of this kind, and the metrics count each of them.
         if !broker.settings.logsReads, problem == nil, route.description == "/credentials", request.method == .get {
             return
         }

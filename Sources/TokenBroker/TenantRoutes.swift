@@ -6,7 +6,7 @@ internal import HTTPServer
 internal import JSON
 internal import OAuth
 
-/// `/tenants`: the admin's.
+/// `/tenants`, for the admin.
 struct TenantRoutes {
     private let broker: Broker
 
@@ -29,7 +29,7 @@ struct TenantRoutes {
         let page = Page(&query)
         try query.finish()
         let after = try page.after { TenantName($0) }
-        // One more than asked for tells whether there is a next page.
+        // One more tenant than requested shows whether there is a next page.
         let tenants = try await broker.tenants.list(after: after, limit: page.limit + 1)
         return await Page.answer(tenants.count) { json in
             json.name("tenants")
@@ -109,7 +109,7 @@ struct TenantRoutes {
     }
 }
 
-/// `limit` and `cursor` of a list.
+/// The parameters `limit` and `cursor` of a list.
 struct Page: Sendable {
     let limit: Int
     private let cursor: WireText?
@@ -119,24 +119,25 @@ struct Page: Sendable {
         cursor = query.string("cursor")
     }
 
-    /// Where the page begins; nil for the first one.
+    /// The place at which the page begins; nil for the first page.
     func after<T>(_ read: (WireText) -> T?) throws(BrokerError) -> T? {
         guard let cursor else { return nil }
         guard let place = Self.place(cursor).flatMap(read) else {
-            throw BrokerError.invalidRequest("cursor", "is not one that a list has given")
+            throw BrokerError.invalidRequest("cursor", "is not the next_cursor of a list")
         }
         return place
     }
 
-    /// What a cursor stands behind; nil where it is none of ours.
+    /// The place that a cursor stands for; nil if this broker did not issue the cursor.
     static func place(_ cursor: WireText) -> WireText? {
         Base64URL.decode(cursor.text).flatMap { WireText(validating: $0.span) }
     }
 
-    /// About as much as an element of a list takes, in bytes.
+    /// The approximate length of a list's element, in bytes.
     private static let elementBytes = 512
 
-    /// The answer with so many elements. A long one is written on Swift's global pool.
+    /// The answer with `count` elements. A long answer is written on Swift's global thread pool, so that the loop is
+    /// not held up.
     static func answer(_ count: Int, _ write: @Sendable (inout JSONWriter) -> Void) async -> Response {
         await InputReading.run(bytes: count * elementBytes) { .json(.ok, write) }
     }

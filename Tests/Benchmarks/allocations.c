@@ -24,7 +24,7 @@ struct counters {
     _Atomic uint64_t allocations, bytes;
 };
 
-// What is allocated before the file stands is counted here, and seen by nobody.
+// Counts the allocations before the file exists; they are not reported.
 static struct counters early;
 static struct counters *counters = &early;
 

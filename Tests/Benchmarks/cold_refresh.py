@@ -5,7 +5,7 @@ Starts the broker on the embedded store and on PostgreSQL, with the development 
 with TLS, on connections that are kept alive. The clock of the operating system for each process counts, so that waiting
 for the provider, the database and the disk does not. What the request itself costs without the refresh, a warm read, is
 told beside it, and so are, with PostgreSQL and plain HTTP, the same calls by a C program that does nothing else
-(refresh_floor.c): what nobody could do without.
+(refresh_floor.c): the least that any program must do.
 
     Tests/Benchmarks/cold_refresh.py [--broker PROGRAM] [--provider PROGRAM] [--count N] [--rounds N] [--stores ...]
 """

@@ -125,7 +125,7 @@ def rounds(tools, servers, scenarios, count, seconds, say):
         tools.read_once(server, server.request("warm", server.target()), STORAGE_KEYS)
     for number in range(count):
         for scenario in scenarios:
-            # Nobody always goes first.
+            # No server always goes first.
             shift = number % len(servers)
             for server in servers[shift:] + servers[:shift]:
                 window = tools.run_load(

@@ -36,7 +36,7 @@ class Failure(Exception):
 
 
 def free_port():
-    """A port on which nobody listens, outside of the range from which the kernel gives clients theirs."""
+    """A port on which no process listens, outside of the range from which the kernel gives clients theirs."""
     while True:
         port = random.randrange(20000, 32000)
         with socket.socket() as probe:

@@ -36,7 +36,7 @@ static double milliseconds(clockid_t clock) {
     return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
 }
 
-// Asks once. False where nobody listens, or the answer is not 200 yet.
+// Asks once. False if no process listens, or the answer is not 200 yet.
 static bool ask(uint16_t port, const char *request, size_t length) {
     int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (descriptor < 0) die("socket");

@@ -215,7 +215,7 @@ struct ChaosFaults {
                 try await Task.sleep(for: .milliseconds(milliseconds))
             }
         case .outage:
-            // Nobody can keep a session whose answer is lost while the database is away for longer than the grace
+            // No replica can keep a session whose answer is lost while the database is away for longer than the grace
             // period: answers are not lost in this time, and what was lost before is made good first.
             provider.disturbAtRandom(nil)
             try await Task.sleep(for: .seconds(4))

@@ -11,7 +11,7 @@ struct Read: Sendable {
     enum Outcome: Hashable, Sendable {
         /// 200 with a user's token.
         case user
-        /// 200 of a lower level: whoever asks is told that nobody is logged in.
+        /// 200 with a lower level: the caller is told that no user is logged in.
         case lower
         /// Another answer: its status and code.
         case refused(Int, String)
@@ -57,8 +57,8 @@ struct Write: Sendable {
     /// When it was answered with success; nil as long as that has not happened.
     var done: Moment?
     var replica: Int?
-    /// Of logins: each attempt stores a session of its own, since nobody knows of an attempt without an answer whether
-    /// it stored its session, and whether that has been refreshed since. The last one holds.
+    /// Of logins: each attempt stores a session of its own, since it is not known of an attempt without an answer
+    /// whether it stored its session, and whether that has been refreshed since. The last one holds.
     var families: [Int] = []
     var version: Int64?
 }

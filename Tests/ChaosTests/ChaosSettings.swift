@@ -102,7 +102,7 @@ struct ChaosSettings {
     static let replicas = 3
     static let tenants = 5
 
-    /// Users, the last ones, whom nobody logs in or out: after each fault they show when there are tokens again.
+    /// The last users, who are never logged in or out: after each fault they show when there are tokens again.
     var probes: Int { min(8, users / 4) }
 
     struct Mistake: Error, CustomStringConvertible {
@@ -147,7 +147,7 @@ struct ChaosSettings {
         }
     }
 
-    /// Nothing goes wrong and nobody logs out.
+    /// No fault occurs and no user logs out.
     static func peaceful(seconds: Int, users: Int) throws -> ChaosSettings {
         var settings = try ChaosSettings(environment: [:])
         settings.seconds = seconds

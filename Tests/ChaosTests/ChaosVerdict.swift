@@ -116,7 +116,7 @@ struct ChaosVerdict {
 
     mutating func add(_ violation: Violation) { violations.append(violation) }
 
-    /// Whether the session of that family ended in a way that nobody could have prevented.
+    /// Whether the session of that family ended in a way that no replica could have prevented.
     func isLostForGood(_ family: Int?) -> Bool {
         losses.contains { $0.family == family && !$0.isAvoidable }
     }
@@ -219,8 +219,8 @@ struct ChaosVerdict {
         state.disturbances.contains { $0.parts(replica) && $0.overlaps(from - Self.aftermath, to) }
     }
 
-    /// The time before which what has been told to anybody must be known to the read's replica; nil where a replica
-    /// that could not reach the database serves what it has.
+    /// The time before which the read's replica must know everything that any reader or listener was told; nil where a
+    /// replica that could not reach the database serves what it has.
     private func horizon(of read: Read) -> Moment? {
         if wasParted(read.replica, read.begun - Self.stalenessWithoutFeed, read.ended) { return nil }
         let isDisturbed = polling.contains(read.replica) || wasDisturbed(read.replica, read.begun - 10_000, read.ended)

@@ -48,7 +48,7 @@ def expect(condition, text):
 
 
 def await_that(what, condition):
-    """Looks until it is so. What is awaited are other processes, which tell nobody when they are."""
+    """Polls until `condition` is true. It waits for other processes, which do not report when they are ready."""
     end = time.monotonic() + PATIENCE_S
     while True:
         with contextlib.suppress(OSError, http.client.HTTPException):

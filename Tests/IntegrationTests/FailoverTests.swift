@@ -8,8 +8,8 @@ import Reactor
 import Synchronization
 import Testing
 
-/// Replicas of `token-broker` whose PostgreSQL fails over to a standby that had not received the last commits. The provider
-/// takes a refresh token once, and ends the session of whoever presents it again.
+/// Replicas of `token-broker` whose PostgreSQL fails over to a standby that had not received the last commits. The
+/// provider takes a refresh token once, and ends the session when it is presented again.
 @Suite(.timeLimit(.minutes(4)))
 struct `The program and a standby that is behind` {
     private static let users = 40

@@ -5,7 +5,7 @@ import HTTPCodec
 import JSON
 import Testing
 
-/// What the tests of the broker rely on when they log in at a server that nobody here wrote.
+/// What the tests of the broker rely on when they log in at a server from outside this project.
 @Suite(.timeLimit(.minutes(4)))
 struct `Glewlwyd server` {
     private static let redirectURI = "http://127.0.0.1:9/login/callback"

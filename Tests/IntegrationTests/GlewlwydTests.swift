@@ -4,7 +4,7 @@ import HTTPCodec
 import JSON
 import Testing
 
-/// The whole broker, as a program, at an authorization server that nobody here wrote.
+/// The whole broker, as a program, at an authorization server from outside this project.
 @Suite(.timeLimit(.minutes(5)))
 struct `A broker at Glewlwyd` {
     enum Store: CaseIterable {

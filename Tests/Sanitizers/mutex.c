@@ -1,6 +1,6 @@
 // Tells ThreadSanitizer what a contended Mutex of Swift's Synchronization orders.
 //
-// The Mutex takes and gives a lock that nobody contends for by atomics in our own code, which the sanitizer sees. What is
+// The Mutex takes and gives an uncontended lock by atomics in our own code, which the sanitizer sees. What is
 // contended goes through libswiftSynchronization, which is not built for it, and through the kernel, which hands the lock
 // on by itself (futex(2), FUTEX_LOCK_PI): without this, whatever two threads touch one after the other under such a lock
 // would be reported. Linked into a program, these stand in the places of that library's functions and call them.

@@ -10,7 +10,7 @@ package struct EndToEnd: Sendable {
     private let provider: RunningProvider
     private let profile: ProviderProfile
 
-    /// Who logs in where a test names nobody.
+    /// The user who logs in if a test names none.
     package static let user = ProviderUser("alice")
 
     /// Runs `body` with a provider of that profile and a broker whose tenant `t1` is registered there.

@@ -1,8 +1,8 @@
 internal import ExternalText
 package import JSON
 
-/// A running Glewlwyd 2.7, an OAuth 2.0 and OpenID Connect server that nobody of this project wrote, on a free loopback
-/// port, with one user and one confidential client. It is unpacked from Debian's package where that was not done yet.
+/// A running Glewlwyd 2.7, an OAuth 2.0 and OpenID Connect server from outside this project, on a free loopback port,
+/// with one user and one confidential client. It is unpacked from Debian's package where that was not done yet.
 ///
 /// Where it is its own server, as seen on the wire:
 ///
@@ -11,8 +11,8 @@ package import JSON
 /// * An authorization request with the scope `openid` is refused without a `nonce`
 ///   (`error=invalid_request&error_description=nonce required`). One with `music` alone is plain OAuth 2.0.
 /// * A token answer is 200
-///   `{"token_type":"bearer","access_token":…,"refresh_token":…,"iat":…,"expires_in":3600,"scope":"music"}`: the type in
-///   lower case, the access token a JWT (`at+jwt`, RS256, with `iss`, `sub`, `exp`, `scope`), the refresh token 128
+///   `{"token_type":"bearer","access_token":…,"refresh_token":…,"iat":…,"expires_in":3600,"scope":"music"}`: the type
+///   in lower case, the access token a JWT (`at+jwt`, RS256, with `iss`, `sub`, `exp`, `scope`), the refresh token 128
 ///   letters and digits. With `openid` an `id_token` comes along.
 /// * A wrong verifier, and a code used twice, is 403 `{"error":"invalid_code"}`, a status and an error that RFC 6749
 ///   does not know. The second use also kills the tokens of the first (RFC 6749 §4.1.2). A wrong verifier leaves the
@@ -21,8 +21,8 @@ package import JSON
 ///   old one dies at once, and its second use kills its successors as well.
 /// * A dead or unknown refresh token is 400 **without a body**, not the `invalid_grant` of RFC 6749 §5.2. So is an
 ///   unknown grant type, and a wrong client secret in a refresh.
-/// * `client_credentials` is 200 `{"access_token":…,"token_type":"bearer","expires_in":3600,"scope":"music"}`. Without a
-///   `scope` it is 403 without a body; with a scope that is not the client's own 400 `{"error":"scope_invalid"}`.
+/// * `client_credentials` is 200 `{"access_token":…,"token_type":"bearer","expires_in":3600,"scope":"music"}`. Without
+///   a `scope` it is 403 without a body; with a scope that is not the client's own 400 `{"error":"scope_invalid"}`.
 /// * Revocation is 200 without a body, for an unknown token too (RFC 7009 §2.2). Discovery names `client_secret_basic`
 ///   only for it, yet a secret in the body is taken as well.
 /// * The device authorization answer has `verification_uri_complete`; a poll gets `authorization_pending`, `slow_down`
@@ -127,7 +127,7 @@ package final class GlewlwydServer: Sendable {
         _ = try await redirect("approve_device", "user_code", userCode)
     }
 
-    /// Ends the server and removes what it wrote. Whoever calls it then is refused the connection.
+    /// Ends the server and removes what it wrote. Later connections to it are refused.
     package func stop() async {
         await process.end()
     }

@@ -9,7 +9,7 @@ package final class ReplicaStore: ForwardingStore {
         case passes
         /// They wait for `release`.
         case waits
-        /// They are lost, and nobody notices.
+        /// They are lost without an error.
         case fails
     }
 

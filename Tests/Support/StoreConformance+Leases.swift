@@ -210,11 +210,11 @@ extension StoreConformance {
             #expect(try await store.lease()?.holder == "a")
             try await store.commit([.replace(second, version: 1, fencedFor: "a")])
             #expect(try await store.everything() == [second])
-            // One that has run out fences nobody off, and nor does none.
+            // An expired lease fences no holder off, and neither does a missing one.
             try await store.commit([.take(record.id, version: 2, holder: "a", for: .zero)])
             try await store.commit([.replace(StoreSample.record(version: 3), version: 2, fencedFor: "b")])
             try await store.commit([.replace(StoreSample.record(version: 4), version: 3, fencedFor: "b")])
-            // Whoever is not fenced heeds nobody.
+            // A change without `fencedFor` ignores all leases.
             try await store.commit([.take(record.id, version: 4, holder: "a")])
             var last = StoreSample.record(version: 5)
             last.lease = Lease(holder: "written", remaining: .seconds(60))
@@ -337,7 +337,7 @@ extension RecordStore {
 }
 
 extension RecordChange {
-    /// A claim for a minute on what nobody holds.
+    /// A claim for a minute on a record without a lease.
     fileprivate static func take(
         _ id: RecordID, version: Int64, holder: String, replacing: String? = nil, for duration: Duration = .seconds(60)
     ) -> RecordChange {

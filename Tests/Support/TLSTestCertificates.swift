@@ -13,7 +13,7 @@ package struct TLSTestCertificates: Sendable {
         case expired
         case notYetValid
         case selfSigned
-        /// Issued under a root that nobody trusts.
+        /// Issued under a root that no client trusts.
         case unknownRoot
         /// `localhost` as common name, and no subjectAltName.
         case commonNameOnly

@@ -2,7 +2,7 @@ internal import Glibc
 internal import Reactor
 internal import Synchronization
 
-/// A program that a test has started. It is killed when nobody holds it any more and when the test process dies.
+/// A program that a test has started. It is killed when its last reference is released, and when the test process dies.
 ///
 /// What it writes to standard output is collected, line by line; standard error is the tests' own.
 package final class TestProcess: Sendable {

@@ -31,23 +31,23 @@ int clinux_accept(int listener, void *address, unsigned int *length);
 /// a program with threads two calls more, and no thread here is ever cancelled so.
 long clinux_receive(int descriptor, void *buffer, long capacity);
 long clinux_send(int descriptor, const void *bytes, long count);
-/// The environment, as `NAME=value`, up to a null pointer; null where there never was one.
+/// The environment, as `NAME=value`, up to a null pointer; null if there is none.
 char **clinux_environment(void);
-/// Unmaps, until they are used again, the pages of the program and its libraries that nobody can have written. What was
-/// read of the files stays in the kernel's cache, so that coming back costs a minor fault. Returns how many segments.
+/// Unmaps the pages of the program and its libraries that no code can have written, until they are used again. The files'
+/// content stays in the kernel's cache, so that the next use costs a minor fault. Returns the number of segments.
 int clinux_drop_unwritten_pages(void);
-/// Has the file system keep room for the file's octets up to that one, and its size as it is. 0, or -1 with errno.
+/// Reserves disk space for the file's first `count` octets, and does not change the file's size. 0, or -1 with errno.
 int clinux_reserve_room(int descriptor, long count);
-/// Makes everything durable that was written to the file system of what the descriptor is. 0, or -1 with errno.
+/// Makes everything durable that was written to the file system of the descriptor. 0, or -1 with errno.
 int clinux_synchronize_file_system(int descriptor);
-/// Has the processor fetch the cache lines from there on, so many bytes of them, without waiting.
+/// Makes the processor fetch the cache lines of `count` bytes from `start` on, without waiting.
 static inline void clinux_prefetch(const void *start, long count) {
     for (long offset = 0; offset < count; offset += 64) __builtin_prefetch((const char *)start + offset);
 }
 /// Names a thread (15 bytes at most).
 int clinux_set_thread_name(unsigned long thread, const char *name);
-/// Waits for a semaphore (sem_t) so many nanoseconds at most, by the clock that nobody sets: sem_timedwait goes by the wall
-/// clock. 0, or -1 with errno.
+/// Waits for a semaphore (sem_t), at most this many nanoseconds by the monotonic clock; sem_timedwait uses the wall clock.
+/// 0, or -1 with errno.
 int clinux_wait_for_semaphore(void *semaphore, int64_t nanoseconds);
 /// getaddrinfo's "the name exists but has no address".
 extern const int CLINUX_EAI_NODATA;

@@ -4,7 +4,7 @@ package import Reactor
 package enum FileStoreError: Error, Equatable, Sendable, CustomStringConvertible {
     /// The file system refused a call. Whether a retry helps depends on its errno.
     case system(path: String, SystemError)
-    /// The directory belongs to another user than the one that runs this process.
+    /// The directory does not belong to the user that runs this process.
     case foreignOwner(directory: String)
     /// Users other than its owner have some access to the directory.
     case exposed(directory: String)

@@ -123,7 +123,7 @@ enum Migrations {
             ]),
     ]
 
-    /// How the schema of the database compares with the one that this build knows.
+    /// How the schema of the database compares with the schema that this build knows.
     enum SchemaState: Equatable {
         /// The same, or newer and compatible with this build.
         case usable

@@ -144,9 +144,9 @@ enum Statements {
     /// expired for $12 milliseconds, unless $8 is 1. $7 is the term in milliseconds, $10 the state, $11 the latest time
     /// of the claim or NULL.
     ///
-    /// $9 says whether the claim notes the time as that of the first use of the content: 0 for no, 1 unless an earlier
-    /// claim has noted it since the lease began, 2 always. A build that does not know the column leaves an old time in
-    /// it when it ends a lease, so a time counts only where `isDescribed` holds.
+    /// $9 says whether the claim records its time as the time of the first use of the content: 0 for no, 1 unless an
+    /// earlier claim has noted it since the lease began, 2 always. A build that does not know the column leaves an old
+    /// time in it when it ends a lease, so a time counts only where `isDescribed` holds.
     static let claim = RowChange(
         sql: """
             UPDATE token_broker_records SET lease_holder = $5, lease_expires = \(clock) + $7, lease_state = $10,
@@ -445,6 +445,6 @@ enum Statements {
     /// Held until the transaction ends, so it works behind a pooler in transaction mode.
     static let lockSchema = PostgresStatement("SELECT pg_advisory_xact_lock($1)")
 
-    /// A migration may wait for that of another process, and may rewrite a table.
+    /// A migration may wait for another process's migration, and may rewrite a table.
     static let allowLongStatements = PostgresStatement("SET LOCAL statement_timeout = '60s'")
 }

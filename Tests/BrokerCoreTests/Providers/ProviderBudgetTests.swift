@@ -24,7 +24,7 @@ internal import Testing
         /// The names of those who have got a place, in order.
         var begun: [String] { state.withLock { $0.begun } }
 
-        /// Has somebody ask, and waits until it has a place or waits for one, or was refused.
+        /// Starts a request, and waits until it has a place, waits for one, or was refused.
         func ask(
             _ name: String, _ urgency: ProviderBudget.Urgency = .caller, client: String = "c1",
             at host: String = "id.example"
@@ -226,7 +226,7 @@ internal import Testing
         #expect(users.budget.usage == .init(inUse: 0, waiting: 0))
     }
 
-    // MARK: Renewals that nobody waits for
+    // MARK: Renewals without a waiting caller
 
     @Test(arguments: [(1, 1), (2, 1), (3, 1), (4, 2), (16, 8)])
     func `those in the background have half of the places`(places: Int, half: Int) async {

@@ -16,7 +16,7 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         case refused
         case requestLost
         case answerLost
-        /// It takes effect so many nanoseconds after it was sent, when nobody waits any more.
+        /// It takes effect this many nanoseconds after it was sent, when its sender no longer waits.
         case late(Int64)
     }
 

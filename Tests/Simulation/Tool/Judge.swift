@@ -328,7 +328,7 @@ final class Judge: @unchecked Sendable {
         return false
     }
 
-    /// Nobody who lives had what the refresh token was exchanged for. Whether a try within the grace was possible shows
+    /// No living process had the successor of the refresh token. Whether a try within the grace was possible shows
     /// whether it could have been had.
     private func decide(_ user: User, _ session: Int, _ token: Int, _ firstUse: Int64) async {
         let grace = world.provider.grace

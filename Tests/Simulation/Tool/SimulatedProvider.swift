@@ -117,7 +117,7 @@ final class SimulatedProvider: @unchecked Sendable {
         }
     }
 
-    /// A call that presented the token has brought nothing, whoever is to blame.
+    /// A call that presented the token has brought nothing, whatever the cause.
     func noteLoss(_ session: Int, _ token: Int, weight: Int) {
         guard session < sessions.count, token < sessions[session].tokens.count else { return }
         sessions[session].tokens[token].losses += weight

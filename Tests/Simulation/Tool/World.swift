@@ -35,7 +35,7 @@ final class World: @unchecked Sendable {
     var database: SimulatedDatabase { parts.database }
     private(set) var replicas: [Replica] = []
     private(set) var users: [User] = []
-    /// Whether nothing goes wrong any more, and nobody logs in or out.
+    /// Whether faults have ended, and no user logs in or out any more.
     private(set) var isQuiet = false
     var calls = 0
     var failures: [String: Int] = [:]
@@ -44,7 +44,7 @@ final class World: @unchecked Sendable {
     private var usersOfRecords: [RecordID: Int] = [:]
     private var usersOfDigests: [String: Int] = [:]
     private var usersOfRenewals: [String: Int] = [:]
-    /// Whose an entry of the timeline is that is about a user, and nobody knows about which.
+    /// The name in an entry of the timeline that is about an unknown user.
     static let nobody = -1
     private let tenants: [TenantName]
     private var configurations = 0
@@ -151,7 +151,7 @@ final class World: @unchecked Sendable {
         // What is under way comes to its end, and leases of the dead run out.
         try executor.run(until: executor.now + 25_000_000_000) { !judge.violations.isEmpty }
         if !judge.violations.isEmpty { return }
-        // Nobody asks any more; what is in flight is stored.
+        // No caller asks any more, and running renewals are stored.
         isClosed = true
         try executor.run(until: executor.now + 3_000_000_000)
         executor.run(as: executor.world) {
@@ -164,7 +164,7 @@ final class World: @unchecked Sendable {
     }
 
     private var isJudged = false
-    /// Whether nobody calls any more.
+    /// Whether no caller asks any more.
     private(set) var isClosed = false
 
     private func isRecovered(since end: Int64) -> Bool { users.allSatisfy { isRecovered($0, since: end) } }

@@ -160,7 +160,7 @@ class Server:
         deadline = time.monotonic() + START_DEADLINE_S
         while self.process.poll() is None:
             try:
-                # Not just any answer: in the meantime somebody else may listen on this port.
+                # Not just any answer: in the meantime another process may listen on this port.
                 response, content = self.browser().request("GET", "/config")
                 if response.status == 200 and json.loads(content).get("api_prefix") == "api":
                     return True

@@ -154,7 +154,7 @@ def is_schema(value):
 
 
 def without_examples(description):
-    """JSON contents of requests and successful answers that nobody can see an example of."""
+    """JSON contents of requests and successful answers that have no example."""
     for method, path, operation in description.operations():
         contents = [("request", description.resolve(operation.get("requestBody", {})).get("content", {}))]
         for status, response in operation["responses"].items():

@@ -1,0 +1,302 @@
+internal import BrokerCore
+internal import BrokerTesting
+internal import CredentialStore
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPSClient
+internal import JSON
+internal import Reactor
+internal import Testing
+internal import TokenBroker
+
+/// Brings every answer about that openapi.yaml describes, and holds each against its description.
+@Suite struct `Contract of answers` {
+    private let recorder = ExchangeRecorder()
+
+    @Test func `every answer is as described, and every described answer occurs`() async throws {
+        try await strangersAndBadRequests()
+        try await strangersThatInsist()
+        try await failingStore(.unavailable)
+        try await failingStore(.damaged("a record"))
+        try await refusals()
+        try await operation()
+        try await tenantsAndKeys()
+        try await ContractLogins(recorder: recorder).run()
+        try await deviceLogins()
+        try await ContractCredentials(recorder: recorder).run()
+        try await events()
+
+        let faults = try await recorder.faults()
+        #expect(faults == [])
+    }
+
+    // MARK: Every operation
+
+    /// A call that would succeed if what it is about existed.
+    private struct Sample {
+        let method: Method
+        let target: String
+        var body: String?
+        var fields: Fields = [:]
+    }
+
+    /// One sample of each operation.
+    private static func samples(_ broker: BrokerHarness) -> [Sample] {
+        Service.operations(of: broker.broker).map { operation in
+            let target = operation.path.replacing("{tenant}", with: "t9")
+                .replacing("{login_id}", with: String(repeating: "A", count: 22))
+                .replacing("{device_code}", with: String(repeating: "A", count: 43))
+                .replacing("{id}", with: String(repeating: "0", count: 24)).replacing("{code}", with: "gone")
+            var sample = Sample(method: Method(operation.method), target: target)
+            switch "\(operation.method) \(operation.path)" {
+            case "PUT /tenants/{tenant}": sample.body = #"{"client_id": "c1"}"#
+            case "POST /tenants/{tenant}/check": sample.body = "{}"
+            case "POST /tenants/{tenant}/api-keys": sample.body = #"{"name": "k", "permissions": ["login"]}"#
+            case "POST /login/initialize", "POST /device": sample.body = "{}"
+            case "POST /login/finalize": sample.body = #"{"login_response_query": "code=c&state=s"}"#
+            case "PUT /credentials": sample.body = #"{"credentials": {"client_id": "c1", "token": "t"}}"#
+            case "POST /credentials/restore": sample.body = "{}"
+            case "POST /login/start/{tenant}/{login_id}", "POST /login/confirm/{tenant}/{login_id}":
+                sample.body = "decision=continue"
+                sample.fields = ContractLogins.button
+            case "POST /login/callback", "POST /login/callback/{tenant}":
+                sample.body = "code=c&state=s"
+                sample.fields = ["Content-Type": "application/x-www-form-urlencoded"]
+            case "GET /login/callback", "GET /login/callback/{tenant}":
+                return Sample(method: .get, target: target + "?code=c&state=s")
+            default: break
+            }
+            return sample
+        }
+    }
+
+    private func strangersAndBadRequests() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let eventsKey = await broker.makeKey("t1", #"{"name": "k", "permissions": ["events"]}"#)
+        for sample in Self.samples(broker) {
+            await recorder.call(
+                broker, sample.method, sample.target, key: eventsKey, body: sample.body, fields: sample.fields)
+            let answer = await recorder.call(
+                broker, sample.method, sample.target, key: nil, body: sample.body, fields: sample.fields)
+            if answer.status != 401 { continue }
+            await recorder.call(broker, sample.method, sample.target + "?misspelt=1", tenant: "t1", body: sample.body)
+            if sample.method != .put || sample.target != "/tenants/t9" {
+                let answer = await recorder.call(
+                    broker, sample.method, sample.target, tenant: "nobody", body: sample.body)
+                #expect(answer.status == 404 || sample.target == "/tenants")
+            }
+        }
+        for sample in Self.samples(broker) where sample.body != nil {
+            await recorder.call(
+                broker, sample.method, sample.target, tenant: "t1", body: sample.body,
+                fields: ["Content-Type": "text/plain"])
+            recorder.refuse(broker, sample.method, sample.target, .contentTooLarge)
+        }
+        await recorder.call(broker, .put, "/tenants/%FF", body: #"{"client_id": "c1"}"#)
+        await recorder.call(broker, .put, "/tenants/No", body: #"{"client_id": "c1"}"#)
+        for path in ["start/%FF/x", "confirm/%FF/x", "ended/%FF/x", "ended/%FF", "callback/%FF"] {
+            await recorder.call(broker, .get, "/login/\(path)", key: nil)
+            if !path.hasPrefix("ended") { await recorder.call(broker, .post, "/login/\(path)", key: nil) }
+        }
+        await recorder.call(broker, .put, "/credentials", tenant: "t1", body: #"{"a": 1, "a": 2}"#)
+        await recorder.call(broker, .put, "/credentials", tenant: "t1", body: "[")
+        await recorder.call(broker, .put, "/credentials", tenant: "t1", body: "[]")
+        await recorder.call(broker, .get, "/credentials", tenant: "t1", fields: ["Prefer": "wait=soon"])
+        await recorder.call(broker, .get, "/credentials")
+        let key = await broker.makeKey()
+        await recorder.call(broker, .get, "/credentials", key: key, tenant: "t2")
+    }
+
+    private func strangersThatInsist() async throws {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
+        let source = NetworkSource(try #require(NetworkAddress(parsing: Array("192.0.2.1".utf8)[...])))
+        for _ in 0..<20 { await recorder.call(broker, .get, "/tenants", key: nil, source: source) }
+        let waiting = (0..<20).map { _ in
+            Task { await broker.call(.get, "/tenants", key: nil, source: source).status }
+        }
+        await broker.time.sleepers(atLeast: 20)
+        for sample in Self.samples(broker) {
+            await recorder.call(
+                broker, sample.method, sample.target, key: nil, body: sample.body, fields: sample.fields, source: source
+            )
+        }
+        broker.time.advance(by: .seconds(1))
+        for task in waiting { #expect(await task.value == 401) }
+    }
+
+    private func failingStore(_ error: StoreError) async throws {
+        let store = FailingRecordStore()
+        let broker = try await BrokerHarness(store: store)
+        store.fail(error)
+        for sample in Self.samples(broker) {
+            await recorder.call(
+                broker, sample.method, sample.target, tenant: "t9", body: sample.body, fields: sample.fields)
+        }
+    }
+
+    /// What the server refuses, and what no operation is there for.
+    private func refusals() async throws {
+        let broker = try await BrokerHarness()
+        for status in Set(RequestFault.allCases.map(\.status)).union([.requestTimeout, .serviceUnavailable]) {
+            recorder.refuse(broker, .get, "/credentials/unknown", status)
+        }
+        await recorder.call(broker, .get, "/nothing")
+        await recorder.call(broker, .get, "/")
+        await recorder.call(broker, Method("PATCH"), "/credentials")
+        await recorder.call(broker, .get, "/login/initialize")
+        await recorder.call(broker, .head, "/login/callback", key: nil)
+        await recorder.call(broker, .head, "/login/start/t1/x", key: nil)
+    }
+
+    private func operation() async throws {
+        let broker = try await BrokerHarness()
+        for path in ["/", "/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"] {
+            await recorder.call(broker, .get, path, key: nil)
+            await recorder.call(broker, .get, path + "?verbose=true", key: nil)
+        }
+        await recorder.call(broker, .get, "/", key: nil, fields: ["Accept": "application/json"])
+        await recorder.call(broker, .get, "/login/start/t1/x?utm=1", key: nil)
+        broker.broker.health.beginDraining()
+        await recorder.call(broker, .get, "/readyz", key: nil)
+    }
+
+    // MARK: Tenants and keys
+
+    private func tenantsAndKeys() async throws {
+        let broker = try await BrokerHarness()
+        await recorder.call(broker, .put, "/tenants/t1", body: #"{"client_id": "c1"}"#)
+        await recorder.call(
+            broker, .put, "/tenants/t1",
+            body: #"""
+                {"provider": "tidal", "client_id": "c1", "client_secret": "s", "client_unique_key": "u",
+                 "scopes": ["r_usr", "w_usr"], "login_service_base_uri": "https://login.example",
+                 "auth_service_base_uri": "https://auth.example/v1", "certificate_pinning": true,
+                 "pinned_certificates": ["sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI="],
+                 "issuer": "https://auth.example",
+                 "endpoints": {"authorization": "https://a.example/", "token": "https://t.example/",
+                               "device_authorization": "https://d.example/", "revocation": "https://r.example/",
+                               "jwks": "https://j.example/"},
+                 "previous_issuers": ["https://old.example"],
+                 "previous_token_endpoints": ["https://old.example/t"],
+                 "token_endpoint_auth_method": "client_secret_basic",
+                 "allowed_redirect_uris": ["app:/callback", "https://app.example/callback"],
+                 "allowed_return_uris": ["https://app.example/done"], "browser_binding": "confirm",
+                 "callback_uri": "per_tenant", "display_name": "Acme",
+                 "session_ending_answers": [{"status": 400}, {"status": 403, "error": "gone"},
+                                            {"status": 499, "error": null}],
+                 "refresh_lead_time": 86400, "proactive_refresh": 86400, "default_lifetime": "never"}
+                """#)
+        await recorder.call(
+            broker, .put, "/tenants/t2",
+            body: #"""
+                {"provider": null, "client_id": "c1", "client_secret": null, "client_unique_key": null,
+                 "scopes": null, "login_service_base_uri": null, "certificate_pinning": null,
+                 "pinned_certificates": null, "issuer": null, "endpoints": null,
+                 "token_endpoint_auth_method": null, "allowed_redirect_uris": null, "allowed_return_uris": null,
+                 "browser_binding": null, "callback_uri": null, "display_name": null,
+                 "session_ending_answers": null, "refresh_lead_time": null, "default_lifetime": null,
+                 "proactive_refresh": null, "previous_issuers": null, "previous_token_endpoints": null}
+                """#)
+        await recorder.call(
+            broker, .put, "/tenants/t2",
+            body: #"""
+                {"client_id": "c1", "session_ending_answers": [{"status": 429}], "refresh_lead_time": 86401,
+                 "proactive_refresh": 59, "default_lifetime": 0}
+                """#)
+        await recorder.call(broker, .put, "/tenants/t2", body: #"{"client_id": "c1", "default_lifetime": 60}"#)
+        await recorder.call(broker, .post, "/tenants/t1/check")
+        await recorder.call(broker, .post, "/tenants/t2/check", body: "{}")
+        await recorder.call(broker, .get, "/tenants/t1")
+        let page = await recorder.call(broker, .get, "/tenants?limit=1")
+        let cursor = try #require(page.json["next_cursor"]?.text)
+        await recorder.call(broker, .get, "/tenants?limit=1&cursor=\(cursor)")
+
+        let key = await recorder.call(
+            broker, .post, "/tenants/t1/api-keys",
+            body: #"""
+                {"name": "k", "permissions": ["login", "login", "credentials:read", "credentials:write", "events"],
+                 "storage_keys": ["b", "a", "a"], "expires_in": 60}
+                """#)
+        await recorder.call(
+            broker, .post, "/tenants/t1/api-keys",
+            body: #"{"name": "k", "permissions": ["login"], "storage_keys": null, "expires_in": null}"#)
+        let id = try #require(key.json["id"]?.text)
+        await recorder.call(broker, .get, "/tenants/t1/api-keys?limit=1")
+        await recorder.call(broker, .get, "/tenants/t1/api-keys")
+        await recorder.call(broker, .get, "/tenants/t1/api-keys/\(id)")
+        await recorder.call(broker, .delete, "/tenants/t1/api-keys/\(id)")
+        await recorder.call(broker, .get, "/tenants/t1/api-keys/\(id)")
+        await recorder.call(broker, .delete, "/tenants/t1")
+    }
+
+    // MARK: Device logins
+
+    private func deviceLogins() async throws {
+        let (broker, script) = try await BrokerHarness.devices()
+        let bodies: [String?] = [
+            nil, #"{"storage_key": "a"}"#, #"{"storage_key": null}"#, #"{"storage_key": "no key"}"#,
+        ]
+        for body in bodies { await recorder.call(broker, .post, "/device", tenant: "t1", body: body) }
+        script.setCodes(
+            #"""
+            {"deviceCode": "d", "userCode": "U", "verificationUri": "p.example", "verificationUriComplete": null,
+             "expiresIn": 60, "interval": 5}
+            """#)
+        await recorder.call(broker, .post, "/device", tenant: "t1")
+        let outcomes: [(ScriptedTransport.Step, String)] = [
+            (DeviceScript.granted(), "completed"), (.json(400, #"{"error": "access_denied"}"#), "failed"),
+            (.json(403, "{}"), "failed"), (.json(400, #"{"error": "expired_token"}"#), "expired"),
+        ]
+        for (step, status) in outcomes {
+            let (broker, script) = try await BrokerHarness.devices()
+            let begun = await recorder.call(broker, .post, "/device", tenant: "t1", body: "{}")
+            let handle = try #require(begun.json["device_code"]?.text)
+            await recorder.call(broker, .get, "/device/\(handle)", tenant: "t1")
+            await recorder.call(broker, .get, "/device/\(handle)?wait=-1", tenant: "t1")
+            script.enqueue(step)
+            broker.time.advance(by: .seconds(5))
+            let ended = await recorder.call(broker, .get, "/device/\(handle)?wait=90", tenant: "t1")
+            #expect(ended.json["status"]?.string == status)
+            await recorder.call(broker, .delete, "/device/\(handle)", tenant: "t1")
+            await recorder.call(broker, .get, "/device/\(handle)", tenant: "t1")
+        }
+        let failures: [(ScriptedTransport.Step, BrokerError.Code)] = [
+            (.json(400, #"{"error": "invalid_client"}"#), .unexpectedError), (.json(200, "{}"), .tokenResponseError),
+            (.failure(.untrusted(.pin)), .providerUntrusted), (.failure(.insecureTarget), .illegalConfiguration),
+            (.failure(.connectFailed), .networkError), (.json(503, "{}"), .retryableError),
+        ]
+        for (step, code) in failures {
+            let broker = try await BrokerHarness()
+            await broker.makeTenant()
+            broker.transport.always(step)
+            #expect(await recorder.call(broker, .post, "/device", tenant: "t1").code == code.rawValue)
+        }
+        await broker.makeTenant(
+            "t2",
+            #"""
+            {"client_id": "c1", "provider": "oidc",
+             "endpoints": {"authorization": "https://p.example/a", "token": "https://p.example/t"}}
+            """#)
+        let unknown = await recorder.call(broker, .post, "/device", tenant: "t2")
+        #expect(unknown.code == "illegal_configuration")
+    }
+
+    // MARK: Events
+
+    private func events() async throws {
+        let broker = try await BrokerHarness { $0.listenersPerTenant = 1 }
+        await broker.makeTenant()
+        let key = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"]}"#)
+        await recorder.call(broker, .get, "/events", key: key)
+        await recorder.call(broker, .get, "/events")
+        await recorder.call(broker, .get, "/events", tenant: "t1", fields: ["Last-Event-ID": "1-0"])
+        await recorder.call(broker, .get, "/events", tenant: "t1", fields: ["Last-Event-ID": "later"])
+        await recorder.call(broker, .get, "/events?since=1-0", tenant: "t1")
+        broker.time.holdSleeps()
+        let listener = await broker.listen(tenant: "t1")
+        let refused = await recorder.call(broker, .get, "/events", tenant: "t1")
+        #expect(refused.code == "too_many_requests")
+        await listener.close()
+    }
+}
