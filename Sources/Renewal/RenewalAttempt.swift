@@ -25,7 +25,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         /// - Parameter heedsLease: whether another attempt's lease stands in the way.
         case publish(over: Int64, heedsLease: Bool)
         /// Keep what was granted in the journal, and serve it.
-        case keep
+        case writeJournal
         /// Store that the provider has ended the session, in place of exactly this version.
         case publishEnd(over: Int64)
         /// Give the lease back.
@@ -99,9 +99,9 @@ package struct RenewalAttempt: Sendable, Hashable {
         /// Something else stands in the way.
         case conflict(Conflict)
         /// It is in the journal.
-        case kept
+        case journaled
         /// There is no journal, or it does not take it.
-        case notKept
+        case notJournaled
     }
 
     /// When the provider may be asked again.
@@ -120,11 +120,11 @@ package struct RenewalAttempt: Sendable, Hashable {
         /// Whether the credentials are to be renewed.
         package var isDue: Bool
         package var lease: StandingLease?
-        /// How long the refresh token is not to be presented; see `RenewalAttempt.successorRest`. Zero or less for at once.
-        package var rest: Duration
+        /// How long the refresh token is not to be presented; see `RenewalAttempt.successorDelay`. Zero or less for at once.
+        package var delay: Duration
 
-        package init(version: Int64, isDue: Bool, lease: StandingLease?, rest: Duration = .zero) {
-            self.rest = rest
+        package init(version: Int64, isDue: Bool, lease: StandingLease?, delay: Duration = .zero) {
+            self.delay = delay
             self.version = version
             self.isDue = isDue
             self.lease = lease
@@ -143,7 +143,7 @@ package struct RenewalAttempt: Sendable, Hashable {
     }
 
     private enum Phase: Sendable, Hashable {
-        case beginning, reading, waiting, claiming, asking, pausing, publishing, keeping, waitingToPublish
+        case beginning, reading, waiting, claiming, asking, pausing, publishing, journaling, waitingToPublish
         case publishingEnd
         /// - Parameter wait: how long the turn of the other processes lasts.
         case handingOver(wait: Duration)
@@ -180,7 +180,7 @@ package struct RenewalAttempt: Sendable, Hashable {
     /// Until when other processes have their turn after this one has handed the lease over.
     private var othersTurnEnd: Duration?
     /// Whether what was granted is in the journal.
-    private var isKept = false
+    private var isJournaled = false
     /// Whether the holder before may have what the refresh token was exchanged for, and has not had its turn to store it.
     private var mayOtherHaveGrant = false
 
@@ -193,7 +193,7 @@ package struct RenewalAttempt: Sendable, Hashable {
     /// How long the refresh token that was granted rests. Once it is used, many providers take its predecessor for stolen,
     /// whatever grace they give, and revoke the session: so an earlier call that the provider has not answered is given as
     /// long again as a call may take.
-    package var successorRest: Duration { mayCallBeUnderWay ? rules.callLimit : .zero }
+    package var successorDelay: Duration { mayCallBeUnderWay ? rules.callLimit : .zero }
 
     /// An attempt that has nothing yet.
     /// - Parameter waits: whether it waits for another attempt, as for a caller, or leaves it alone.
@@ -205,12 +205,12 @@ package struct RenewalAttempt: Sendable, Hashable {
 
     /// An attempt that goes on with what an earlier process was granted and left in the journal.
     /// - Parameter version: what the grant was exchanged for.
-    package init(rules: RenewalRules, keptOver version: Int64) {
+    package init(rules: RenewalRules, journaledOver version: Int64) {
         self.rules = rules
         self.version = version
         waits = true
-        phase = .keeping
-        isKept = true
+        phase = .journaling
+        isJournaled = true
     }
 
     /// The same attempt, with its times counted from a later moment of the driver's clock. What is so long ago that nothing
@@ -302,17 +302,17 @@ package struct RenewalAttempt: Sendable, Hashable {
         case (.publishing, .conflict(let conflict)):
             return meet(conflict, storeHasGoneBack)
         case (.publishing, .storeAway):
-            if isKept { return waitToPublish() }
-            phase = .keeping
-            return .keep
-        case (.keeping, .begun):
+            if isJournaled { return waitToPublish() }
+            phase = .journaling
+            return .writeJournal
+        case (.journaling, .begun):
             // What a predecessor left comes before everything else.
             phase = .publishing
             return .publish(over: version, heedsLease: !storeHasGoneBack)
-        case (.keeping, .kept):
-            isKept = true
+        case (.journaling, .journaled):
+            isJournaled = true
             return waitToPublish()
-        case (.keeping, .notKept):
+        case (.journaling, .notJournaled):
             return waitToPublish()
         case (.waitingToPublish, .waited):
             phase = .publishing
@@ -347,9 +347,9 @@ package struct RenewalAttempt: Sendable, Hashable {
         let knownUse = standing.version == version ? firstUse : nil
         version = standing.version
         (firstUse, isUncertain, mayCallBeUnderWay, mayOtherHaveGrant) = (nil, false, false, false)
-        if standing.isDue, standing.rest > .zero {
+        if standing.isDue, standing.delay > .zero {
             phase = .waiting
-            return .wait(standing.rest)
+            return .wait(standing.delay)
         }
         guard let lease = standing.lease else {
             return standing.isDue ? claim(over: nil) : finish(.overtaken)

@@ -95,11 +95,11 @@ struct OperationRoutes {
             ),
             (
                 "cache_renewals_total", "counter", "Found unchanged in the store before it would have been read again.",
-                reading(\.renewals)
+                reading(\.revalidations)
             ),
         ]
-        if broker.core.bus.trust.validity != nil {
-            let isFollowing = broker.core.bus.trust.isFollowing(broker.time.monotonic)
+        if broker.core.bus.cacheValidity.lifetime != nil {
+            let isFollowing = broker.core.bus.cacheValidity.isFeedAlive(at: broker.time.monotonic)
             gauges.append(
                 (
                     "change_feed_following", "gauge", "Whether the store tells of other replicas' commits at present.",
@@ -109,7 +109,7 @@ struct OperationRoutes {
                 (
                     "changes_missed_total", "counter",
                     "Changes of what is in memory that the store did not tell of before they were looked for.",
-                    [("", broker.core.beliefRenewal.countOfMissedChanges)]
+                    [("", broker.core.cacheRevalidation.missedChangeCount)]
                 ))
         }
         if let server = broker.currentServerStatistics {

@@ -196,7 +196,7 @@ internal import TokenBroker
         #expect((answer.level, answer.json["client_id"]) == ("basic", .string("c2")))
         #expect(broker.transport.seen.isEmpty)
         #expect(try await broker.causes() == ["set", "expired"])
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
     }
 
     // MARK: Failures
@@ -243,7 +243,7 @@ internal import TokenBroker
         #expect(status.isLoggedIn == true)
         #expect(status.json["refreshable"] == .bool(true))
         #expect(try await broker.causes() == ["set"])
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
 
         broker.time.advance(by: .seconds(60))
         broker.transport.always(.json(200, BrokerHarness.token("a2", refresh: "r2")))
@@ -498,7 +498,7 @@ internal import TokenBroker
         #expect(await broker.get().level == (hasSecret ? "client" : "basic"))
         #expect(broker.transport.seen.allSatisfy { $0.form["refresh_token"] == nil })
         #expect(try await broker.causes().prefix(2) == ["set", "expired"])
-        #expect(try await broker.aside()?.credentials.refreshToken?.revealedText == "r1")
+        #expect(try await broker.quarantined()?.credentials.refreshToken?.revealedText == "r1")
 
         // The configuration was the mistake: nothing is lost.
         await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c1"}"#)
@@ -515,12 +515,12 @@ internal import TokenBroker
         await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c2"}"#)
         #expect(await broker.get("api_error_sub_status=6001").level == "basic")
         #expect(broker.transport.seen.isEmpty)
-        #expect(try await broker.aside() != nil)
+        #expect(try await broker.quarantined() != nil)
     }
 
     // MARK: Replicas
 
-    /// Two replicas that believe for an hour what they have read, with a user of `first`.
+    /// Two replicas whose cache entries are valid for an hour, with a user of `first`.
     private static func replicas(
         _ tenant: String = first, members: String = #""level": "user", "client_unique_key": "u1", "#
     ) async throws -> (BrokerHarness, BrokerHarness) {
@@ -576,7 +576,7 @@ internal import TokenBroker
         two.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         let answer = await two.get("min_ttl=60")
         #expect((answer.level, answer.token) == ("user", "a2"))
-        #expect(try await one.aside() == nil)
+        #expect(try await one.quarantined() == nil)
     }
 
     @Test func `two replicas that upgrade at once agree on what was stored first`() async throws {

@@ -11,32 +11,32 @@ internal import TokenBroker
 
 @testable internal import BrokerCore
 
-@Suite struct `Belief in an entry of a cache` {
+@Suite struct `Revalidation of a cache entry` {
     private typealias Cache = RevalidatingCache<String, Int>
 
     /// A cache whose values are their records' versions, at a time when the feed has been followed for long.
     private struct Setting {
-        let trust = Trust(validity: .seconds(5))
+        let validity = CacheValidity(lifetime: .seconds(5))
         let cache: Cache
 
         init() {
-            cache = Cache(bytes: 64 << 20, trust: trust, cost: { _, _ in 0 }, version: { Int64($0) })
-            trust.follow(at(0))
-            trust.beAlive(at(200))
+            cache = Cache(bytes: 64 << 20, validity: validity, cost: { _, _ in 0 }, version: { Int64($0) })
+            validity.feedStarted(at: at(0))
+            validity.feedSeenAlive(at: at(200))
         }
 
         func fill(_ key: String, _ version: Int, at time: Double = 50) {
-            cache.fill(key, version, cache.ticket(key, now: `Belief in an entry of a cache`.at(time)))
+            cache.fill(key, version, cache.ticket(key, now: `Revalidation of a cache entry`.at(time)))
         }
 
-        /// All that is to be renewed of what was checked up to that time.
-        func found(of parts: Int = 1, limit: Int = 1_000_000, until time: Double = 100) -> [RenewableEntry] {
+        /// All entries that are to be revalidated and were checked up to that time.
+        func found(of parts: Int = 1, limit: Int = 1_000_000, until time: Double = 100) -> [RevalidationCandidate] {
             (0..<parts).flatMap { part in
-                var walk = CacheWalk(part: part, of: parts)
-                var found: [RenewableEntry] = []
+                var scan = CacheScan(part: part, of: parts)
+                var found: [RevalidationCandidate] = []
                 while true {
                     let range = at(0)..<at(time).advanced(byNanoseconds: 1)
-                    let more = cache.renewable(&walk, limit: limit, checked: range) { key, _ in
+                    let more = cache.candidates(in: &scan, limit: limit, checked: range) { key, _ in
                         RecordID(.login, TenantName("t1")!, key: key)
                     }
                     if more.isEmpty { return found }
@@ -50,7 +50,7 @@ internal import TokenBroker
             cache.holding(key, now: at(100)).map { Double($0.end.nanoseconds - 1) / 1e9 - 60 }
         }
 
-        private func at(_ seconds: Double) -> MonotonicInstant { `Belief in an entry of a cache`.at(seconds) }
+        private func at(_ seconds: Double) -> MonotonicInstant { `Revalidation of a cache entry`.at(seconds) }
     }
 
     private static func at(_ seconds: Double) -> MonotonicInstant {
@@ -58,7 +58,7 @@ internal import TokenBroker
     }
 
     @Test(arguments: [(49.999, 0), (50, 1), (50.001, 1)])
-    func `is renewed of those that were checked in time`(until time: Double, count: Int) {
+    func `is due for entries that were checked in time`(until time: Double, count: Int) {
         let setting = Setting()
         setting.fill("a", 7)
         let found = setting.found(until: time)
@@ -66,47 +66,47 @@ internal import TokenBroker
         #expect(found.allSatisfy { $0.version == 7 })
     }
 
-    @Test func `lasts from the question on`() {
+    @Test func `counts from the question on`() {
         let setting = Setting()
         setting.fill("a", 1)
-        setting.cache.renew(setting.found(), checked: Self.at(60))
+        setting.cache.revalidated(setting.found(), checked: Self.at(60))
         #expect(setting.cache.fresh("a", now: Self.at(119.999)) == 1)
         #expect(setting.cache.fresh("a", now: Self.at(120)) == nil)
-        #expect(setting.cache.statistics.renewals == 1)
+        #expect(setting.cache.statistics.revalidations == 1)
     }
 
-    @Test func `is renewed six times after an entry was used last`() {
+    @Test func `happens six times after the last use of an entry`() {
         let setting = Setting()
         setting.fill("a", 1)
         setting.fill("b", 1)
         for round in 1...6 {
             let found = setting.found()
             #expect(found.map(\.id.key).sorted() == ["a", "b"])
-            setting.cache.renew(found, checked: Self.at(50 + Double(round)))
+            setting.cache.revalidated(found, checked: Self.at(50 + Double(round)))
             // One is used.
             #expect(setting.cache.fresh("b", now: Self.at(60)) == 1)
         }
         for _ in 1...6 {
             let found = setting.found()
             #expect(found.map(\.id.key) == ["b"])
-            setting.cache.renew(found, checked: Self.at(60))
+            setting.cache.revalidated(found, checked: Self.at(60))
         }
         #expect(setting.found().isEmpty)
-        #expect(setting.cache.statistics.renewals == 18)
-        // Who comes back to what was idle has it looked after again, as has who reads it anew.
+        #expect(setting.cache.statistics.revalidations == 18)
+        // An idle entry that is used again, or read anew, is revalidated again.
         #expect(setting.cache.fresh("a", now: Self.at(60)) == 1)
         #expect(setting.found().map(\.id.key) == ["a"])
         setting.fill("b", 1)
         #expect(setting.found().map(\.id.key).sorted() == ["a", "b"])
     }
 
-    @Test func `is not renewed of an entry that came in place of the one that was asked for`() {
+    @Test func `does not touch an entry that has replaced the one that was asked for`() {
         let setting = Setting()
         for (version, time) in [(1, 55.0), (2, 55), (1, 65)] {
             setting.fill("a", 1)
             let found = setting.found()
             setting.fill("a", version, at: time)
-            setting.cache.renew(found, checked: Self.at(60))
+            setting.cache.revalidated(found, checked: Self.at(60))
             #expect(setting.checked("a") == time)
         }
     }
@@ -114,65 +114,66 @@ internal import TokenBroker
     @Test func `does not bring back what was changed, removed or evicted meanwhile`() {
         let setting = Setting()
         for change in [
-            { setting.cache.hear("a", version: 2) }, { setting.cache.hear("a", version: nil) },
+            { setting.cache.invalidate("a", olderThan: 2) }, { setting.cache.invalidate("a", olderThan: nil) },
             { setting.cache.remove("a") }, { setting.cache.removeAll { _, _ in true } },
         ] as [() -> Void] {
             setting.fill("a", 1)
             let found = setting.found()
             change()
-            setting.cache.renew(found, checked: Self.at(60))
+            setting.cache.revalidated(found, checked: Self.at(60))
             #expect(setting.cache.any("a") == nil)
             // Others have taken the slots.
             for number in 0..<1000 { setting.fill("other \(number)", 1) }
-            setting.cache.renew(found, checked: Self.at(60))
+            setting.cache.revalidated(found, checked: Self.at(60))
             #expect((0..<1000).allSatisfy { setting.checked("other \($0)") == 50 })
             setting.cache.removeAll { _, _ in true }
         }
-        #expect(setting.cache.statistics.renewals == 0)
+        #expect(setting.cache.statistics.revalidations == 0)
     }
 
-    @Test func `is as short as that of a reading where the feed was lost meanwhile`() {
+    @Test func `lasts no longer than a reading where the feed was lost meanwhile`() {
         for isBack in [false, true] {
             let setting = Setting()
             setting.fill("a", 1)
             let found = setting.found()
-            setting.trust.lose()
-            if isBack { setting.trust.follow(Self.at(60.001)) }
-            setting.cache.renew(found, checked: Self.at(60))
+            setting.validity.feedLost()
+            if isBack { setting.validity.feedStarted(at: Self.at(60.001)) }
+            setting.cache.revalidated(found, checked: Self.at(60))
             #expect(setting.cache.fresh("a", now: Self.at(64.999)) == (isBack ? nil : 1))
             #expect(setting.cache.fresh("a", now: Self.at(65)) == nil)
         }
         let setting = Setting()
         setting.fill("a", 1)
         let found = setting.found()
-        setting.trust.distrust(Self.at(60.001))
-        setting.cache.renew(found, checked: Self.at(60))
+        setting.validity.invalidateAll(at: Self.at(60.001))
+        setting.cache.revalidated(found, checked: Self.at(60))
         #expect(setting.cache.fresh("a", now: Self.at(61)) == nil)
     }
 
     @Test(arguments: [(1, 10), (7, 100), (200, 500), (200, 1)])
-    func `is renewed of every entry once a round, some at a time`(parts: Int, limit: Int) {
+    func `comes to every entry once a round, some at a time`(parts: Int, limit: Int) {
         let setting = Setting()
         let keys = (0..<3000).map { "k\($0)" }
         for key in keys { setting.fill(key, 1) }
         #expect(setting.found(of: parts, limit: limit).map(\.id.key).sorted() == keys.sorted())
-        var walk = CacheWalk(part: 0, of: 1)
-        let first = setting.cache.renewable(&walk, limit: limit, checked: Self.at(0)..<Self.at(100)) { key, _ in
+        var scan = CacheScan(part: 0, of: 1)
+        let first = setting.cache.candidates(in: &scan, limit: limit, checked: Self.at(0)..<Self.at(100)) { key, _ in
             RecordID(.login, TenantName("t1")!, key: key)
         }
         // A look at one shard gives no more than it looks at.
         #expect((limit..<limit + 128).contains(first.count))
     }
 
-    @Test func `is renewed of every entry once a round although others come meanwhile`() {
+    @Test func `comes to every entry once a round although others come meanwhile`() {
         let setting = Setting()
         let keys = (0..<3000).map { "k\($0)" }
         for key in keys { setting.fill(key, 1) }
         var found: [String] = []
         for part in 0..<10 {
-            var walk = CacheWalk(part: part, of: 10)
+            var scan = CacheScan(part: part, of: 10)
             while true {
-                let more = setting.cache.renewable(&walk, limit: 100, checked: Self.at(0)..<Self.at(51)) { key, _ in
+                let more = setting.cache.candidates(in: &scan, limit: 100, checked: Self.at(0)..<Self.at(51)) {
+                    key, _ in
                     RecordID(.login, TenantName("t1")!, key: key)
                 }
                 if more.isEmpty { break }
@@ -185,7 +186,7 @@ internal import TokenBroker
 }
 
 /// Brokers whose own work has begun, on a store that tells what it is asked for.
-@Suite(.timeLimit(.minutes(1))) struct `Renewal of belief` {
+@Suite(.timeLimit(.minutes(1))) struct `Cache revalidation` {
     private struct Pair {
         let one: BrokerHarness
         let two: BrokerHarness
@@ -213,7 +214,7 @@ internal import TokenBroker
             await time.sleepers(atLeast: Self.atRest)
         }
 
-        /// The housekeeping, the notices of expiry, the search for leases, that for logins, and the renewal of belief.
+        /// The housekeeping, the notices of expiry, the search for leases, that for logins, and the revalidation of cache entries.
         private static let atRest = 5
 
         /// As many seconds go by, in which the feed is seen alive.
@@ -241,11 +242,11 @@ internal import TokenBroker
         }
         // The API key, its tenant and the credentials, in each of 24 rounds.
         #expect((69...75).contains(pair.store.asked.count))
-        #expect(pair.two.broker.core.beliefRenewal.countOfMissedChanges == 0)
+        #expect(pair.two.broker.core.cacheRevalidation.missedChangeCount == 0)
         await pair.two.broker.finish()
     }
 
-    @Test func `lets run out what nobody uses`() async throws {
+    @Test func `lets entries expire that are not used`() async throws {
         let pair = try await Pair()
         #expect(await pair.get().token == "a1")
         await pair.pass(600)
@@ -260,7 +261,7 @@ internal import TokenBroker
     }
 
     @Test(arguments: [false, true])
-    func `finds a change within a minute that nobody told of`(isUsed: Bool) async throws {
+    func `finds a change within a minute that no feed reported`(isUsed: Bool) async throws {
         let pair = try await Pair()
         await pair.pass(17)
         #expect(await pair.get().token == "a1")
@@ -274,13 +275,13 @@ internal import TokenBroker
             await pair.pass(1)
             if isUsed { _ = await pair.get() }
         }
-        #expect(pair.two.broker.core.beliefRenewal.countOfMissedChanges == 2)
+        #expect(pair.two.broker.core.cacheRevalidation.missedChangeCount == 2)
         #expect(await pair.get().level == "basic")
         #expect(await pair.two.get("storage_key=other").token == "b1")
         await pair.two.broker.finish()
     }
 
-    @Test func `finds that a tenant or an API key is gone that nobody told of`() async throws {
+    @Test func `finds that a tenant or an API key is gone that no feed reported`() async throws {
         let pair = try await Pair()
         #expect(await pair.get().token == "a1")
         pair.feed.setDelivery(.fails)
@@ -295,7 +296,7 @@ internal import TokenBroker
         await pair.two.broker.finish()
     }
 
-    @Test func `wakes who waits for a change that nobody told of`() async throws {
+    @Test func `wakes tasks that wait for a change that no feed reported`() async throws {
         let pair = try await Pair()
         #expect(await pair.get().token == "a1")
         let id = CredentialsID(tenant: TenantName("t1")!, storageKey: .default)
@@ -309,7 +310,7 @@ internal import TokenBroker
         await pair.two.broker.finish()
     }
 
-    @Test func `rests while no feed vouches for anything`() async throws {
+    @Test func `pauses while no feed covers anything`() async throws {
         let pair = try await Pair(follows: false)
         #expect(await pair.get().token == "a1")
         await pair.pass(120)
@@ -404,7 +405,7 @@ internal import TokenBroker
         await other.set("b1", storageKey: "k18")
         await pass(60)
         #expect(store.reads == reads)
-        #expect(one.broker.core.beliefRenewal.countOfMissedChanges == 2)
+        #expect(one.broker.core.cacheRevalidation.missedChangeCount == 2)
         for number in 0..<600 where number != 17 {
             #expect(await one.get("storage_key=k\(number)").token == (number == 18 ? "b1" : "a\(number)"))
         }
@@ -465,7 +466,7 @@ private final class QuestionStore: ForwardingStore {
     /// The feed's signs of life, the last one of those that nobody has waited for.
     var life: AsyncStream<Void> { signs.stream }
 
-    func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {
+    func watch(_ hear: @escaping @Sendable (StoreNotification) -> Void) {
         inner.watch { [signs] news in
             hear(news)
             if news == .alive { signs.continuation.yield() }
