@@ -66,7 +66,7 @@ internal import TokenBroker
         #expect(await broker.get().token == "new")
     }
 
-    /// Whether the replica is told of the change, or finds it when it believes what it has read no longer.
+    /// Whether the replica is told of the change, or reads it again once its cache entry has expired.
     @Test(arguments: [true, false])
     func `ends at every replica`(isTold: Bool) async throws {
         let time = ManualTime()
